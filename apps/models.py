@@ -19,7 +19,7 @@ from edge.models.calibration import Calibration
 from edge.models.manifest import file_sha256
 from edge.models.packed import PackedModel
 from edge.models.pull import pull_generator
-from edge.models.registry import KNOWN, KnownModel, find_generator, installed, installed_generators, models_dir, resolve
+from edge.models.registry import KNOWN, KnownModel, find_generator, installed, installed_generators, resolve
 from edge.models.spec import Precision
 
 _precision = click.option(
@@ -72,21 +72,6 @@ def pack(source: Path, dest: Path, precision: Precision, name: str | None) -> No
 
     with ProgressBar("B", f"packing {source.name}") as progress:
         packed = pack_checkpoint(source, dest, precision, name=name or source.resolve().name, progress=progress)
-    _packed(packed)
-
-
-@models.command()
-@click.argument("shape")
-@click.argument("dest", type=click.Path(file_okay=False, path_type=Path), required=False)
-@_precision
-@click.option("--seed", type=int, default=0, show_default=True)
-def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> None:
-    """Make a model of a published SHAPE with random weights: to measure time and memory, never quality."""
-    from edge.models.synth import synth as make
-
-    target = dest or models_dir(configure().models_dir or None) / f"{shape}-random"
-    with ProgressBar("B", f"making {shape}") as progress:
-        packed = make(shape, target, precision, seed=seed, progress=progress)
     _packed(packed)
 
 
@@ -188,7 +173,7 @@ def calibrate(
 
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
-    "grades": one for each document (as `edge bench search-quality` writes them). A query with grades and nothing
+    "grades": one for each document (as the benchmark `search-quality` writes them). A query with grades and nothing
     relevant is left out. With "domain", where a query comes from, the margin has to keep the target in every domain.
     """
     from edge.runtimes.calibration import calibrate as measure

@@ -24,8 +24,6 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from edge.models.random_tokenizer import QWEN_PATTERN
-
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
@@ -45,6 +43,10 @@ one grapheme."""
 _NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "StripAccents"}
 _SPACES = ({"String": " "}, {"Regex": " {2,}"})
 _PRE_TOKENIZERS = {"BertPreTokenizer", "ByteLevel", "Metaspace", "WhitespaceSplit"}
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen's tokenizers split a text. It looks ahead one character at most."""
 
 
 class Clip:

@@ -139,9 +139,7 @@ def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...])
             int(entry["examples"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptBlock(
-            f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again with `edge bench`"
-        ) from error
+        raise CorruptBlock(f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again") from error
     return found if found.signals == signals else None
 
 
@@ -178,5 +176,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         stored = read_sealed(path)
     except CorruptBlock as error:
-        raise CorruptBlock(f"{error}; {remedy(path.parent)}, or fit it again with `edge bench`") from error
+        raise CorruptBlock(f"{error}; {remedy(path.parent)}, or fit it again") from error
     return stored or {}

@@ -1,13 +1,10 @@
-"""Makes the slow twins of `tests/naive` and the attacks of `tests/campaign` importable as `naive` and `campaign` under
-pytest's importlib mode.
-
-Not by `pythonpath = ["tests"]`: that folder also holds `tests/edge`, which would hide the package under test.
-"""
+"""What holds for every test: helpers can be imported (`packages`), a skip can be a failure, and ballast is held."""
 
 import atexit
 import gc
 import importlib.util
 import os
+import runpy
 import shutil
 import signal
 import sys
@@ -21,15 +18,7 @@ from hypothesis import settings
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-for _name in ("naive", "campaign"):
-    _folder = Path(__file__).parent / _name
-    _spec = importlib.util.spec_from_file_location(
-        _name, _folder / "__init__.py", submodule_search_locations=[str(_folder)]
-    )
-    assert _spec is not None
-    assert _spec.loader is not None
-    sys.modules[_name] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules[_name])
+runpy.run_path(str(Path(__file__).with_name("packages.py")))["load"]()
 
 # With a test process for each core, threads of BLAS and OpenMP wait for each other at full speed: half of the time
 # of some tests. Both read the variables when they are loaded. The programs that tests start have as many as elsewhere.

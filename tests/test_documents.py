@@ -19,11 +19,10 @@ from pathlib import Path
 
 import click
 import pytest
+from making.synth import synth
 from naive.chunk_sizes import write_chunk_sizes
 from naive.forked import forked_edge
 from naive.waiting import PATIENCE_S
-
-from edge.models.synth import synth
 
 ROOT = Path(__file__).parents[1]
 

@@ -44,16 +44,20 @@ def sources() -> list[Path]:
     return sorted(path for name in listed if name and (path := ROOT / name).is_file())
 
 
-PYTHON = [path for path in sources() if path.suffix in (".py", ".pyi")]
-CODE = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS and path.suffix == ".py"]
-
-
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+OUTSIDE = "models/training/"
+"""The folder of code that is not installed. It is imported from a checkout alone, as `edge.models.training`."""
+
+PYTHON = [path for path in sources() if path.suffix in (".py", ".pyi")]
+CODE = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS and path.suffix == ".py"]
+INSTALLED = [path for path in CODE if not name_of(path).startswith(OUTSIDE)]
+
+
 def package_of(path: Path) -> list[str]:
-    """The import package a file is part of: `models/training/loss.py` is in `edge.models.training`."""
+    """The import package a file is part of: `models/manifest.py` is in `edge.models`."""
     folders = list(path.relative_to(ROOT).parent.parts)
     return folders if folders[0] == "edge" else ["edge", *folders]
 
@@ -132,7 +136,7 @@ def test_rooms_import_only_whom_they_may() -> None:
 
 
 MODULES = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in CODE}
-BENCHES = "edge.apps.bench"
+BENCHES = "bench"
 MODULE_NAME = re.compile(r"(edge(?:\.\w+)*)(?::\w+)?")
 """A module, or `module:attribute`, as lazy commands and public classes are named in strings."""
 
@@ -141,6 +145,18 @@ def module_of(name: str) -> str | None:
     """The module of the house that an imported name is, or lies in."""
     parts = name.split(".")
     return next((module for n in range(len(parts), 0, -1) if (module := ".".join(parts[:n])) in MODULES), None)
+
+
+def test_what_is_installed_imports_nothing_that_is_not() -> None:
+    """Training and the helpers of tests lie in a checkout alone."""
+    missing = {"naive", "making", "campaign", "bench", "tests"}
+    wrong = [
+        f"{name_of(path)}:{statement.lineno} imports {module}"
+        for path in INSTALLED
+        for statement, module in imported(path)
+        if module.split(".")[0] in missing or module.startswith("edge.models.training")
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_modules_import_each_other() -> None:
@@ -184,7 +200,7 @@ def in_use(tree: ast.Module) -> Iterator[ast.AST]:
 
 def reached() -> dict[str, ast.Module]:
     """The modules that an application gets to, by imports and by names in strings: from the command line, the public
-    classes, the adapters for frameworks, and the installed plug-ins. Benchmarks are no application."""
+    classes, the adapters for frameworks, and the installed plug-ins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     plugins = [entry for group in project["entry-points"].values() for entry in group.values()]
     waiting = ["edge", *project["scripts"].values(), *plugins]
@@ -194,7 +210,7 @@ def reached() -> dict[str, ast.Module]:
         name = waiting.pop().partition(":")[0]
         while name and name not in MODULES:  # an imported name may be a class of a module
             name = name.rpartition(".")[0]
-        if not name or name in found or name.startswith(BENCHES):
+        if not name or name in found:
             continue
         found[name] = tree = tree_of(MODULES[name])
         used = set(map(id, in_use(tree)))
@@ -212,7 +228,7 @@ def test_every_module_of_the_core_is_reached_by_an_application() -> None:
     found = reached()
     assert {"edge.apps.cli", "edge.apps.serve.command", "edge.apps.plan.profile", "edge.ivf.index"} <= set(found)
     unreached = {name for name in MODULES if of_the_core(name)} - set(found)
-    assert not unreached, f"only tests or benchmarks use {sorted(unreached)}"
+    assert not unreached, f"only tests use {sorted(unreached)}"
 
 
 def test_every_public_name_of_the_core_is_used_by_an_application() -> None:
@@ -234,14 +250,12 @@ def test_every_public_name_of_the_core_is_used_by_an_application() -> None:
         for node in ast.walk(tree)
         if isinstance(node, definitions) and not node.name.startswith("__") and node.name not in used
     ]
-    assert not unused, f"only tests or benchmarks use {unused}"
+    assert not unused, f"only tests use {unused}"
 
 
 def test_heavy_libraries_are_imported_where_they_are_needed() -> None:
     wrong: list[str] = []
-    for path in CODE:
-        if name_of(path).startswith("models/training/"):
-            continue  # never imported by the product
+    for path in INSTALLED:
         for statement in runs_on_import(tree_of(path)):
             names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
             if isinstance(statement, ast.ImportFrom) and not statement.level:
@@ -276,8 +290,8 @@ def test_importing_the_whole_core_loads_nothing_heavy_and_no_other_room(tmp_path
 
 def test_importing_models_and_runtimes_loads_nothing_heavy(tmp_path: Path) -> None:
     """Plug-ins are looked up by importing their module; only using one may cost."""
-    wanted = [p for p in CODE if p.suffix == ".py" and p.relative_to(ROOT).parts[0] in ("models", "runtimes")]
-    names = [".".join([*package_of(p), p.stem]) for p in wanted if "training" not in p.parts and p.stem != "__init__"]
+    wanted = [p for p in INSTALLED if p.relative_to(ROOT).parts[0] in ("models", "runtimes") and p.stem != "__init__"]
+    names = [".".join([*package_of(p), p.stem]) for p in wanted]
     loaded = fresh(f"import {', '.join(names)}, sys; print(*sys.modules)", tmp_path)
     assert not HEAVY & {module.split(".")[0] for module in loaded}
 
@@ -285,8 +299,9 @@ def test_importing_models_and_runtimes_loads_nothing_heavy(tmp_path: Path) -> No
 def test_every_code_folder_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     listed = set(project["tool"]["setuptools"]["packages"])
-    found = {".".join(package_of(path)) for path in CODE if path.name == "__init__.py"}
+    found = {".".join(package_of(path)) for path in INSTALLED if path.name == "__init__.py"}
     assert found == listed
+    assert any(name_of(path).startswith(OUTSIDE) for path in CODE)
     homeless = {name_of(path.parent) for path in CODE if not (path.parent / "__init__.py").exists()}
     assert not homeless, f"folders without __init__.py are not installed: {homeless}"
     mapping = project["tool"]["setuptools"]["package-dir"]

@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from edge.models.synth import synth
+from making.synth import synth
 
 ROOT = Path(__file__).resolve().parent.parent
 

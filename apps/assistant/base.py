@@ -22,12 +22,12 @@ Vectors = npt.NDArray[np.float32]
 
 MIN_RELEVANCE = 0.1
 """The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
-model (see `evidence`), where the reranker's probability alone decides. `edge bench floor` measures its error rates."""
+model (see `evidence`), where the reranker's probability alone decides. The benchmark `floor` measures its errors."""
 
 
 READ = 6
-"""Number of passages that are judged for an answer and quoted from. Of 71 paraphrased questions of `edge bench
-answers`, 92 % have their answer in the first six passages and 82 % in the first four."""
+"""Number of passages that are judged for an answer and quoted from. Of 71 paraphrased questions of the
+benchmark `answers`, 92 % have their answer in the first six passages and 82 % in the first four."""
 
 GIVEN = 4
 """Number of passages that a language model is given. Reading each of them delays the first word of the answer."""

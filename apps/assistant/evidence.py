@@ -4,7 +4,7 @@ A cross-encoder's probability for a whole passage mostly tells the passage's sub
 differently from its answer, and high for an unanswered question whose subject some passage treats. A small
 cross-encoder also prefers short units that fit any question. Units tell more together with their vectors and the
 vectors of their words: the unit that answers is nearer to the question than the units around it, and each word of the
-question has a near word in its passage. `edge bench evidence` fits the weight of each signal.
+question has a near word in its passage. The benchmark `evidence` fits the weight of each signal.
 
 "When was invoice 2025-005 paid?" and a passage on invoice 2025-003 are near to each other by their vectors, and for a
 reranker, too. A passage without the name or number that a question is about answers another question (see `Naming`).
@@ -120,12 +120,12 @@ SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated")
 
 CERTAIN = 0.45
 """The probability from which passages count as an answer without reservation. An answer from passages below it is shown
-with a warning. The value was chosen on the half `choose` of `edge bench answers`."""
+with a warning. The value was chosen on the half `choose` of the benchmark `answers`."""
 
 _REWORDED, _EASIER = 0.2, 0.13
 """If the best unit repeats fewer of the question's words than the first, the second is taken off the threshold. A near
 miss repeats the words of the question: of 66 only 6 repeat so few, and of 93 paraphrased questions 55. Chosen on the
-half `choose` of `edge bench answers` and the train questions of squad11-dev and nq-oracle."""
+half `choose` of the benchmark `answers` and the train questions of squad11-dev and nq-oracle."""
 
 RELEVANCE, COSINE, NEARNESS, LENGTH = 0.37, 11.8, 6.9, 0.49
 """The weights of a unit's score: of the reranker's log-odds, of its cosine with the question, of the mean nearness of

@@ -82,7 +82,7 @@ def _reuse_states(generator: Generator, collection: Collection, opened: ExitStac
 _MOST = 3
 _NEARLY = 2.0
 """A unit is shown beside the best one if its score is lower by at most this many log-odds. Chosen on the half `choose`
-of `edge bench answers`: 65 % of its paraphrased questions find their answer with 2, and 59 % with 1."""
+of the benchmark `answers`: 65 % of its paraphrased questions find their answer with 2, and 59 % with 1."""
 
 _ELSEWHERE = 1.5
 """Log-odds subtracted from units of other passages than the best unit's, because they are often off the subject. With

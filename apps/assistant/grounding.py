@@ -66,8 +66,8 @@ _LOOP = 2
 
 _FEW_HELD, _MANY_WORDS = 0.25, 4
 """A sentence of at least `_MANY_WORDS` content words is about something else if the passages and the question hold less
-than the share `_FEW_HELD` of them. Of 45 right statements of `edge bench answers` none has less than half; of as many
-statements on other documents three quarters have a quarter at most."""
+than the share `_FEW_HELD` of them. Of 45 right statements of the benchmark `answers` none has less than half; of as
+many statements on other documents three quarters have a quarter at most."""
 
 _FENCE = "```"
 

@@ -36,8 +36,8 @@ quarter of the time."""
 
 _SURE_TOKENS = 20
 """A reply of this many tokens is used alone for a prediction. A shorter reply is mixed with the texts that were known
-before it began. Of the lengths 10, 20 and 40, 20 saved most over six pipelines (`edge bench assistant`, simulated for
-60 questions)."""
+before it began. Of the lengths 10, 20 and 40, 20 saved most over six pipelines (the benchmark `assistant`, simulated
+for 60 questions)."""
 
 _ALONE = "token alone"
 _SLOWED = "slowed"

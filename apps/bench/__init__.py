@@ -1,1 +1,1 @@
-"""Benchmarks that measure this program and its peers side by side in one run."""
+"""`edge bench`: reranking, search and indexing measured on this machine, with a person's own data."""

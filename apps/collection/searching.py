@@ -45,7 +45,7 @@ POOL = 60
 """Fused candidates that are reranked."""
 
 BM25_WEIGHT = 0.2
-"""Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (`edge bench search-quality`)."""
+"""Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (benchmark `search-quality`)."""
 
 Floats = npt.NDArray[np.float32]
 

@@ -27,7 +27,7 @@ from edge.trace import Trace
 Vectors = npt.NDArray[np.float32]
 
 CONTEXT = 0.5
-"""The weight of the previous turn in a turn's vector (`edge bench memory`)."""
+"""The weight of the previous turn in a turn's vector (the benchmark `memory`)."""
 
 _TINY = 1e-12
 

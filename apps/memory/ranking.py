@@ -3,7 +3,7 @@ importance.
 
 A reranker trained on passages gives "I am allergic to peanuts" little relevance for "what can Ada eat?". People speak
 of themselves as "I" but are asked about by name. The question in the first person, "what can I eat?", has a vector near
-that of the memory. `edge bench memory-relevance` fits the weight of each signal.
+that of the memory. The benchmark `memory-relevance` fits the weight of each signal.
 """
 
 from __future__ import annotations

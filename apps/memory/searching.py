@@ -31,7 +31,7 @@ POOL = 40
 
 BM25_WEIGHT = 0.5
 """The weight of BM25 beside the vectors' 0.5. On short turns of conversations, vectors are much weaker than words:
-fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (`edge bench memory`)."""
+fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (the benchmark `memory`)."""
 
 FULL_MATCH = 0.7
 """A memory's BM25 score counts in full from this share of `LexicalIndex.whole_score`. In a store of a few short facts

@@ -1,4 +1,4 @@
-"""`edge plan`: plans of pipelines, and the published figures that the planner's models reproduce."""
+"""`edge plan`: plans of pipelines, of indexes and of hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ _VERBS = {
     "banks": "edge.apps.plan.hardware:banks",
     "here": "edge.apps.plan.profile:here",
     "index": "edge.apps.plan.index:index",
-    "published": "edge.apps.plan.published:published",
     "rag": "edge.apps.plan.rag:rag",
     "share": "edge.apps.plan.hardware:share",
     "traversal": "edge.apps.plan.traversal:traversal",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import psutil
 
 from edge.apps.assistant.base import AskOptions
-from edge.apps.bench.process import measure
+from edge.apps.bench.process import run_worker
 from edge.config import Config
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
@@ -100,7 +100,7 @@ def visited(
                 **common, "memory": schedule.memory, "depth": schedule.depth, "passages": schedule.passages,
                 "name": f"depth {schedule.depth} and {schedule.passages} passages",
             }  # fmt: skip
-            report = measure(_WORKER, task, threads=config.threads or 2)
+            report = run_worker(_WORKER, task, threads=config.threads or 2)
             found[schedule].append(_visit(report))
     return found
 

@@ -164,12 +164,6 @@ class Scanned:
         return self.code == FLOAT_NBYTES * self.dim
 
 
-def bitonic_cycles(width: int) -> int:
-    """Cycles to sort `width` inputs (a power of two) in a bitonic network."""
-    steps = width.bit_length() - 1
-    return steps * (1 + steps) // 2
-
-
 def queues(units: Units) -> int:
     """Number of result queues. A queue takes a result every second cycle, so each scanning unit feeds two."""
     return 2 * units.scanning

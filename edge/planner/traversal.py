@@ -11,7 +11,6 @@ The planner's model and the search of a stored graph both call `traverse`. They 
 from __future__ import annotations
 
 import heapq
-import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -213,8 +212,3 @@ class BloomFilter:
         mixed *= _SECOND
         places: npt.NDArray[np.uint64] = ((mixed >> _HALF) + self._steps * (mixed | _ODD)) & self._mask
         return places.view(np.int64)
-
-
-def false_positive_rate(bits: int, items: int, hashes: int) -> float:
-    """The probability that a Bloom filter with `items` items reports a new one as present."""
-    return float((1 - math.exp(-hashes * items / bits)) ** hashes)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.synth import synth
 from naive.program import EDGE, environment_of, write_tiny_models
 
 from edge.apps.models import _examples
-from edge.models.synth import synth
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "Bread needs time."]
 QUERY = "when does the river flood"
@@ -157,7 +157,7 @@ def test_explain_and_stats_are_for_people(edge: Edge) -> None:
         (["embed"], b"", "no text"),
         (["models", "pull", "no such model"], b"", "no such model"),
         (["models", "show", "absent"], b"", "absent"),
-        (["models", "synth", "no-such-shape"], b"", "no-such-shape"),
+        (["bench", "search", "absent.txt"], b"", "absent.txt"),
         (["nonsense"], b"", "nonsense"),
     ],
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.random_gguf import RandomModel
 
-from edge.apps.bench.random_gguf import RandomModel
 from edge.models import registry
 
 Verb = Callable[..., Any]

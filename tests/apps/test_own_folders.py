@@ -11,6 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders lie elsewhere there")
 
+_CHECKPOINT = Path(__file__).parents[1] / "golden" / "bert-reranker"
 _EDGE = (sys.executable, "-c", "import os; os.umask(0o022); from edge.apps.cli import main; main()")
 
 
@@ -19,7 +20,7 @@ def test_folders_of_every_kind(tmp_path: Path) -> None:
     own = {f"XDG_{kind}_HOME": str(tmp_path / "new" / kind.lower()) for kind in kinds}
     for arguments in (
         ("collections", "add", "work"),
-        ("models", "synth", "tiny-bert", "new/data/edge-rag/models/tiny"),
+        ("models", "pack", str(_CHECKPOINT), "new/data/edge-rag/models/tiny"),
     ):
         done = subprocess.run(
             [*_EDGE, *arguments], cwd=tmp_path, env={**os.environ, **own}, capture_output=True, check=False

@@ -50,7 +50,7 @@ def test_what_is_harmless_can_be_written_and_read(text: str) -> None:
         ("search", "q", "--filter", HOSTILE),
         ("index", HOSTILE),
         ("models", "show", HOSTILE),
-        ("models", "synth", HOSTILE),
+        ("models", "pull", HOSTILE),
         ("memory", HOSTILE),
         ("memory", "delete", HOSTILE),
         ("memory", "import", HOSTILE),

@@ -104,9 +104,8 @@ class Home:
 
     def with_tiny_models(self) -> Home:
         """Puts the reranker `tiny` and the embedder `tiny-embedder` there, with random weights."""
+        from making.synth import synth
         from naive.chunk_sizes import write_chunk_sizes
-
-        from edge.models.synth import synth
 
         for name, shape in (("tiny", "tiny-bert"), ("tiny-embedder", "tiny-bert-embedder")):
             if not (self.models / name).exists():

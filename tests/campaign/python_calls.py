@@ -39,9 +39,10 @@ class PythonCalls(Attack):
     quick = 400
 
     def prepare(self, place: Path) -> None:
+        from making.synth import synth
+
         from edge import Assistant, Collection, Embedder, Memory, Reranker
         from edge.config import Config
-        from edge.models.synth import synth
 
         # A text may be a path: files made there stay in the campaign's folder.
         (place / "here").mkdir()

@@ -12,14 +12,15 @@ from unittest import mock
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from making import random_tokenizer
+from making.synth import SHAPES
 from naive.program import printed
 from tokenizers import Tokenizer
 
-from edge.models import clipping, random_tokenizer
+from edge.models import clipping
 from edge.models.architectures import family_of
 from edge.models.clipping import Clip, inseparable
 from edge.models.spec import ModelSpec
-from edge.models.synth import SHAPES
 from edge.models.tables import build
 from edge.models.tokenizer import PairTokenizer
 
@@ -144,15 +145,12 @@ def test_a_long_text_takes_no_more_memory_than_a_group(tmp_path: Path, kind: str
         import random
         from pathlib import Path
         import numpy, tokenizers
-        from edge.models.architectures import family_of
-        from edge.models.synth import SHAPES
+        from edge.models.spec import HeadSpec, LayerSpec, ModelSpec
         from edge.models.tokenizer import PairTokenizer
         from edge.resident import ResidentWatch, anonymous_resident, small_pages
         small_pages()
         random.seed(3)
-        shape = SHAPES["tiny-{kind}"]
-        spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "fp32")
-        tokenizer = PairTokenizer(Path({str(tmp_path / "tokenizer.json")!r}), spec)
+        tokenizer = PairTokenizer(Path({str(tmp_path / "tokenizer.json")!r}), {spec_of(f"tiny-{kind}")!r})
         texts = ['["a"' + ',{{"k":12,"v":[1,2,3]}}' * 50_000,
                  "".join(chr(random.randrange(0x4E00, 0x9FFF)) for _ in range(200_000))]
         next(tokenizer._many(["a b"], 9))

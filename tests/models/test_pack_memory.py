@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from making.random_tokenizer import wordpiece
+from making.synth import SHAPES, RandomWeights
 from naive.program import printed
 
 from edge.models.architectures import family_of
-from edge.models.random_tokenizer import wordpiece
-from edge.models.synth import SHAPES, RandomWeights
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 

@@ -10,13 +10,12 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from making import random_tokenizer, tables
+from making.synth import model_spec
 from naive.program import printed
 from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock
-from edge.models import random_tokenizer, tables
-from edge.models.architectures import family_of
-from edge.models.synth import SHAPES
 from edge.models.tables import PartialTokenizer, build
 from edge.models.tokenizer import PairTokenizer
 
@@ -119,8 +118,7 @@ def test_a_damaged_table_is_noticed(table: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
     random_tokenizer.unigram(tmp_path / "tokenizer.json", 250_002)
-    shape = SHAPES["bge-reranker-v2-m3"]
-    spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "int8")
+    spec = model_spec("bge-reranker-v2-m3")
     query, docs = "how do cells make energy?", ["Cells make energy in their mitochondria. " * 90, "", "naïve 東京"]
     whole = PairTokenizer(tmp_path / "tokenizer.json", spec).encode_pairs(query, docs, 512)
     assert build(tmp_path / "tokenizer.json", tmp_path / "vocabulary.npz")
@@ -129,14 +127,12 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
     program = f"""
         import random, string
         import numpy, tokenizers
-        from edge.models.architectures import family_of
-        from edge.models.synth import SHAPES
+        from pathlib import Path
+        from edge.models.spec import HeadSpec, LayerSpec, ModelSpec
         from edge.models.tokenizer import PairTokenizer
         from edge.resident import ResidentWatch, anonymous_resident, small_pages
         small_pages()
-        shape = SHAPES["bge-reranker-v2-m3"]
-        spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "int8")
-        tokenizer = PairTokenizer({str(tmp_path / "tokenizer.json")!r}, spec)
+        tokenizer = PairTokenizer(Path({str(tmp_path / "tokenizer.json")!r}), {spec!r})
         words = ["".join(random.choices(string.ascii_lowercase, k=6)) for _ in range(3000)]
         docs = [" ".join(random.choices(words, k=300)) for _ in range(60)]
         before = anonymous_resident()

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making import random_tokenizer, synth
 from naive.program import printed
 from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock, InputError, ModelError
-from edge.models import clipping, synth
+from edge.models import clipping
 from edge.models.architectures import detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json
 from edge.models.clipping import Clip
@@ -221,12 +222,21 @@ def test_no_clip_parts_a_run_of_spaces(tmp_path: Path) -> None:
                 assert next(own._many([text], most)).tolist() == whole.encode(text).ids[:most]
 
 
-def test_the_library_starts_no_threads(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny packed reranker."""
+    folder = tmp_path_factory.mktemp("tiny") / "pack"
+    synth.synth("tiny-bert", folder).close()
+    return folder
+
+
+def test_the_library_starts_no_threads(tmp_path: Path, tiny: Path) -> None:
     program = f"""
         import psutil
-        from edge.models import clipping, synth
+        from edge.models import clipping
+        from edge.models.packed import PackedModel
         from edge.models.tokenizer import PairTokenizer
-        model = synth.synth("tiny-bert", {str(tmp_path / "pack")!r})
+        model = PackedModel.open({str(tiny)!r})
         before = psutil.Process().num_threads()
         PairTokenizer(model.tokenizer_path, model.spec).encode_pairs("q", ["document " * 50] * 500)
         assert psutil.Process().num_threads() == before, (psutil.Process().num_threads(), before)
@@ -257,11 +267,11 @@ def test_text_that_cannot_be_used(name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
-def test_many_short_documents_take_what_is_reserved(tmp_path: Path) -> None:
+def test_many_short_documents_take_what_is_reserved(tmp_path: Path, tiny: Path) -> None:
     program = f"""
         import numpy, tokenizers
         from edge.budget import MemoryBudget
-        from edge.models import synth
+        from edge.models.packed import PackedModel
         from edge.models.tokenizer import PairTokenizer
         from edge.resident import ResidentWatch, anonymous_resident, small_pages
         small_pages()
@@ -271,7 +281,7 @@ def test_many_short_documents_take_what_is_reserved(tmp_path: Path) -> None:
                 global most
                 super()._resize(lease, nbytes, **options)
                 most = max(most, self.used)
-        model = synth.synth("tiny-bert", {str(tmp_path / "pack")!r})
+        model = PackedModel.open({str(tiny)!r})
         tokenizer = PairTokenizer(model.tokenizer_path, model.spec, budget=Watched(1 << 40, part=True))
         docs = [chr(97 + n % 26) * (n % 6 + 2) for n in range(200_000)]
         tokenizer.encode_pairs("a query", docs[:100])
@@ -301,19 +311,14 @@ def test_files_that_are_no_tokenizers(tmp_path: Path) -> None:
 
 def test_release_gives_the_memory_back(tmp_path: Path) -> None:
     """In a process of its own, where nothing else moves the measurement."""
+    path = tmp_path / "tokenizer.json"
+    random_tokenizer.wordpiece(path, 30522)
     program = f"""
-        from dataclasses import replace
         from pathlib import Path
-        from edge.models import qwen3, random_tokenizer
-        from edge.models.architectures import family_of
-        from edge.models.synth import SHAPES
+        from edge.models.spec import HeadSpec, LayerSpec, ModelSpec
         from edge.models.tokenizer import PairTokenizer
         from edge.resident import anonymous_resident
-        shape = SHAPES["ms-marco-minilm-l6"]
-        path = Path({str(tmp_path)!r}) / "tokenizer.json"
-        random_tokenizer.wordpiece(path, 30522)
-        spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "int8")
-        tokenizer = PairTokenizer(path, spec)
+        tokenizer = PairTokenizer(Path({str(path)!r}), {synth.model_spec("ms-marco-minilm-l6")!r})
         estimate = tokenizer.nbytes
         import tokenizers, numpy
         before = anonymous_resident()
@@ -332,12 +337,13 @@ def test_release_gives_the_memory_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_no_warning_after_a_fork(tmp_path: Path) -> None:
+def test_no_warning_after_a_fork(tmp_path: Path, tiny: Path) -> None:
     program = f"""
         import os
-        from edge.models import clipping, synth
+        from edge.models import clipping
+        from edge.models.packed import PackedModel
         from edge.models.tokenizer import PairTokenizer
-        model = synth.synth("tiny-bert", {str(tmp_path / "pack")!r})
+        model = PackedModel.open({str(tiny)!r})
         tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
         tokenizer.encode_pairs("q", ["document " * 50] * 500)
         pid = os.fork()
@@ -357,8 +363,7 @@ def test_ids_equal_transformers(tmp_path: Path, shape: str) -> None:
     transformers = pytest.importorskip("transformers")
     folder = synth.synth_checkpoint(shape, tmp_path / shape)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    model = synth.SHAPES[shape]
-    spec = family_of(model.config).spec_from_config(model.config, model.head, "fp32")
+    spec = synth.model_spec(shape, "fp32")
     own = PairTokenizer(folder / "tokenizer.json", spec)
     query, docs = "where does the Energy come from?", ["From the mitochondria, naïve 東京. " * 40, "no", "", " a  b\n"]
     if shape != "tiny-qwen3":
@@ -368,9 +373,9 @@ def test_ids_equal_transformers(tmp_path: Path, shape: str) -> None:
         if batch.types is not None:
             assert batch.types.tolist() == [kind for kinds in expected["token_type_ids"] for kind in kinds]
         return
-    prefix, user = model.head.prefix.split("<Instruct>")
-    opening, suffix = theirs.encode(prefix, add_special_tokens=False), theirs.encode(model.head.suffix)
+    prefix, user = spec.head.prefix.split("<Instruct>")
+    opening, suffix = theirs.encode(prefix, add_special_tokens=False), theirs.encode(spec.head.suffix)
     limit = 400
-    bodies = [f"<Instruct>{user}{query}{model.head.infix}{doc}" for doc in docs]
+    bodies = [f"<Instruct>{user}{query}{spec.head.infix}{doc}" for doc in docs]
     cut = theirs(bodies, truncation="longest_first", max_length=limit - len(opening) - len(suffix))["input_ids"]
     assert sequences(own.encode_pairs(query, docs, limit)) == [opening + ids + suffix for ids in cut]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from making.synth import synth
 from naive.waiting import PATIENCE_S
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
 from edge.models.packed import PackedModel
-from edge.models.synth import synth
 from edge.models.tokenizer import PairTokenizer, Vocabulary
 
 LIMIT = 64 << 20

@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+from making.synth import synth
+
 from edge.config import Config
 from edge.files.sealed import recall, remember
-from edge.models.synth import synth
 from edge.runtimes import needs
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker

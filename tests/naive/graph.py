@@ -6,8 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
-from edge.apps.bench.graph_file import Neighbours
+from bench.graph_file import Neighbours
 
 
 def vectors_of(count: int, dim: int, seed: int = 2) -> np.ndarray:

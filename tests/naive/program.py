@@ -10,9 +10,9 @@ from pathlib import Path
 
 from click import Command
 from click.testing import CliRunner
+from making.synth import synth
 
 from edge.config import Config
-from edge.models.synth import synth
 from naive.chunk_sizes import write_chunk_sizes
 
 EDGE = (sys.executable, "-c", "from edge.apps.cli import main; main()")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making.synth import synth
 
 from edge.config import Config
 from edge.errors import InputError, ModelError
 from edge.models.pack import pack
-from edge.models.synth import synth
 from edge.runtimes import embedder as module
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.synth import synth
 from naive.kernels import TwinContract
 
 from edge.budget import MemoryBudget
@@ -16,7 +17,6 @@ from edge.config import Config
 from edge.errors import CapabilityError, ConfigError
 from edge.link import Lane
 from edge.models.spec import LayerSpec
-from edge.models.synth import synth
 from edge.runtimes.base import chosen_runtime, runtime_for
 from edge.runtimes.engine import Tuning
 from edge.runtimes.mlx import MetalRuntime, MlxRuntime, UnifiedPlace

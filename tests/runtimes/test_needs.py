@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.synth import synth
 
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded
 from edge.models.spec import LayerSpec
-from edge.models.synth import synth
 from edge.resident import anonymous_resident
 from edge.runtimes import engine as module
 from edge.runtimes.base import load_runtime

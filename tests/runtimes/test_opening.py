@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.synth import synth
 from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
@@ -18,7 +19,6 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CorruptBlock, EdgeError
 from edge.models.packed import EMBED, HEAD, PackedModel
-from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.synth import synth
 from naive.waiting import PATIENCE_S, until
 
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, Withdrawn
-from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Ranking, Reranker

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from making.synth import synth
 from naive.program import printed
-
-from edge.models.synth import synth
 
 CYCLES = 20
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making.synth import synth
 
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, ModelError
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
-from edge.models.synth import synth
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
 

@@ -6,12 +6,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from making.synth import SHAPES
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
 from edge.models.architectures import family_of
 from edge.models.spec import ModelSpec
-from edge.models.synth import SHAPES
 from edge.runtimes import scoring
 from edge.runtimes.scoring import Pool, PruningObserver, Scorer
 from edge.streaming.hidden_states import TokenChunk

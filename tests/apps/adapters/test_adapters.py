@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from making.synth import synth
 from naive.program import write_tiny_models
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
-from edge.models.synth import synth
 from edge.runtimes.reranker import Reranker
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "Bread needs time."]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.random_gguf import RandomModel, words
 from naive.program import EDGE, environment_of, write_tiny_models
-
-from edge.apps.bench.random_gguf import RandomModel, words
 
 NOTES = "# Rivers\n\nThe river Ombra floods its valley in spring.\n\nIts bridge was built in 1821 by Anna Berg.\n"
 QUESTION = "When does the river flood?"

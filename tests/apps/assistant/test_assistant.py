@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.random_gguf import RandomModel, words
 from naive.program import config_of, write_tiny_models
 from naive.waiting import PATIENCE_S
 
@@ -18,7 +19,6 @@ from edge.apps.assistant.assistant import Turn, recent, standalone
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.stream import AnswerStream
-from edge.apps.bench.random_gguf import RandomModel, words
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
 from edge.kv_cache.costs import LearnedCosts

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.evidence import Example, errors, fitted_on
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.base import AskOptions
@@ -26,7 +27,6 @@ from edge.apps.assistant.evidence import (
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
-from edge.apps.bench.evidence import Example, errors, fitted_on
 from edge.apps.collection.hits import Hit, Stages
 from edge.errors import CorruptBlock
 from edge.files.sealed import write_sealed

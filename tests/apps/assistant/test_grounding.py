@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bench.answers import FOLDER, copy_documents
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.grounding import GivenPassage, Grounding, missing
-from edge.apps.bench.answers import FOLDER, copy_documents
 from edge.apps.collection.hits import Hit
 
 LEASE = (

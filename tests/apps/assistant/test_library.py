@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.synth import synth
 
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
-from edge.models.synth import synth
 
 
 @pytest.fixture

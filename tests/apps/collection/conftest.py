@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making.synth import synth
 from naive.program import config_of, write_tiny_models
 
 from edge.apps.collection.collection import Collection
 from edge.config import Config
-from edge.models.synth import synth
 
 Make = Callable[..., Collection]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.synth import synth
 from naive.program import settings_of, write_tiny_models
 
 from edge.apps.cli import main
-from edge.models.synth import synth
 
 RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"
 BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.synth import synth
 
 from edge.apps.cli import main
 from edge.budget import MemoryBudget
-from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
 
 ROWS = 330

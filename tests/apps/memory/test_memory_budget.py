@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from making.synth import synth
 from naive.program import printed
 
 from edge.apps.memory.memory import Memory
 from edge.errors import BudgetExceeded
-from edge.models.synth import synth
 
 Make = Callable[..., Memory]
 LIMIT = 160_000_000 if sys.platform == "linux" else 400_000_000

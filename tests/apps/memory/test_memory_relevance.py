@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.answers import FOLDER
 
-from edge.apps.bench.answers import FOLDER
 from edge.apps.memory.ranking import NAME, SIGNALS, first_person, relevance, signals
 from edge.models.evidence import Evidence, Logistic, log_odds
 

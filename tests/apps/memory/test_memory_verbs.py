@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.synth import synth
 
 import edge
 from edge.apps.memory.memory import Memory
 from edge.config import Config
 from edge.errors import EdgeError, InputError, ModelError
-from edge.models.synth import synth
 
 Make = Callable[..., Memory]
 

@@ -118,17 +118,6 @@ def test_a_picture_is_drawn(schema: str, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_published_figures_are_shown_with_their_origins() -> None:
-    everything = json.loads(run("published", "--json"))["figures"]
-    assert {figure["number"] for figure in everything} == set(range(1, 22))
-    figures = [figure for figure in everything if figure["system"] == "rago"]
-    assert {figure["origin"] for figure in figures} == {"predicted", "calibrated", "circular"}
-    assert all(figure["holds"] for figure in figures)
-    text = run("published", "--system", "rago")
-    assert all(figure["what"] in text for figure in figures)
-    assert "OUTSIDE" not in text
-
-
 def test_devices_are_divided_and_queues_are_sized() -> None:
     arguments = ("share", "--devices", "32", "--interval", "8", "--token", "0.02", "--retrieval", "0.16")
     result = json.loads(run(*arguments, "--json"))

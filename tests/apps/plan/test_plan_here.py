@@ -1,4 +1,4 @@
-"""`edge profile`, `edge plan here` and `edge bench plan` over a small collection with tiny random models."""
+"""`edge profile`, `edge plan here` and the benchmark `plan` over a small collection with tiny random models."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 import pytest
+from bench.plan import Comparison, summarised
 from naive.program import output_of, settings_of, write_tiny_models
 
-from edge.apps.bench.plan import Comparison, summarised
 from edge.apps.cli import edge
 from edge.config import Config
 from edge.errors import EdgeError

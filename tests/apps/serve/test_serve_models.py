@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from making.synth import synth
 
 from edge.apps.serve.lent import ModelPool
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.models.synth import synth
 from edge.trace import Trace
 
 

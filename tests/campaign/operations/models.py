@@ -35,8 +35,9 @@ class PackByPath(Operation):
         return str(home.path / "packs" / "own")
 
     def prepare(self, home: Home) -> None:
+        from making.synth import synth_checkpoint
+
         from edge.models.pack import pack
-        from edge.models.synth import synth_checkpoint
 
         for seed in (0, 1):
             synth_checkpoint(SHAPE, home.path / f"checkpoint-{seed}", seed)

@@ -74,7 +74,8 @@ class VocabularyFile(Stored):
     share = 2
 
     def prepare(self, home: Home) -> None:
-        from edge.models.synth import synth
+        from making.synth import synth
+
         from edge.models.tables import build
 
         synth("tiny-xlm-roberta", home.models / "tiny").close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from naive.published_rago import device_seconds
+from naive.published_systems import dense_operations, pipelined, rounds, unpipelined
 
 from edge.planner.bank_placement import Banks
 from edge.planner.hardware import ACCELERATORS, HOST, MODELS, Host, Model
@@ -16,8 +18,6 @@ from edge.planner.modelled import (
     retrieval_seconds,
     step_seconds,
 )
-from edge.planner.published_rago import device_seconds
-from edge.planner.published_systems import dense_operations, pipelined, rounds, unpipelined
 from edge.planner.schedule import (
     Choice,
     Group,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from naive.published_rago import device_seconds, shares
 
 from edge.errors import InputError
 from edge.planner.hardware import ACCELERATORS, HOST, MODELS
@@ -17,7 +18,6 @@ from edge.planner.modelled import (
     roofline,
     step_seconds,
 )
-from edge.planner.published_rago import device_seconds, shares
 from edge.planner.schema import PUBLISHED, RagSchema, Stage
 
 C = ACCELERATORS["xpu-c"]

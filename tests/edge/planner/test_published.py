@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
-
-from edge.apps.plan.published import GROUPS
-from edge.planner.published_rago import (
+from naive.published_rago import (
     DECODES,
     ENCODE_SECONDS,
     PREFILL_SECONDS,
     PREFIXES,
+    Check,
     best_rate,
     long_context,
     rago,
@@ -19,6 +19,13 @@ from edge.planner.published_rago import (
     retrieval_share_errors,
     stall_errors,
 )
+from naive.published_systems import chameleon, falcon, fanns, fleetrec, microrec, piperag
+
+GROUPS: dict[str, Callable[[], Iterator[Check]]] = {
+    "rago": rago, "chameleon": chameleon, "piperag": piperag, "fanns": fanns, "falcon": falcon, "microrec": microrec,
+    "fleetrec": fleetrec,
+}  # fmt: skip
+"""The figures by system."""
 
 NUMBERS = {
     "rago": {1, 2, 3, 4, 5, 6, 7}, "chameleon": {8, 9}, "piperag": {10, 11, 12, 13}, "fanns": {14, 15},

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from naive.published_systems import bitonic_cycles, lists_within, overlap_gains, pipelined, unpipelined
 
 from edge.errors import InputError, RangeError
 from edge.planner.graph_traversal import TraversalUnits, graph_nbytes, nearest_graph, traversal_cycles
-from edge.planner.published_systems import lists_within, overlap_gains, pipelined, unpipelined
-from edge.planner.search_accelerator import SearchParameters, Units, bitonic_cycles, queries_per_second, stage_cycles
+from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second, stage_cycles
 from edge.planner.searchers import Alternation, queue_length, tail
 from edge.planner.traversal import Launch, Traversal, at_once, traverse
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from naive.graph import best_first, nearest_lists, vectors_of
+from naive.published_systems import false_positive_rate
 
 from edge.errors import RangeError
 from edge.planner.traversal import (
@@ -21,7 +22,6 @@ from edge.planner.traversal import (
     Launch,
     Visited,
     at_once,
-    false_positive_rate,
     traverse,
 )
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.synth import synth
 
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, CorruptBlock
-from edge.models.synth import synth
 from edge.runtimes.base import chosen_runtime
 from edge.runtimes.cuda.runtime import CudaRuntime
 from edge.runtimes.embedder import Embedder

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.random_gguf import RandomModel
 
-from edge.apps.bench.random_gguf import RandomModel
 from edge.budget import MemoryBudget
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from making.random_gguf import RandomModel
 
-from edge.apps.bench.random_gguf import RandomModel
 from edge.errors import ModelError
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_states import file_sha256

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.random_gguf import words
 
-from edge.apps.bench.random_gguf import words
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling

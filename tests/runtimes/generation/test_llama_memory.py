@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making.random_gguf import words
 from naive.program import printed
 
-from edge.apps.bench.random_gguf import words
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, ConfigError, InputError, ModelError
 from edge.runtimes.generation.base import Document, Message, Sampling
@@ -86,7 +86,6 @@ def test_answers_do_not_depend_on_the_memory(open_llama: Open) -> None:
 GROWTH = """
 import json, sys
 from pathlib import Path
-from edge.apps.bench.random_gguf import words
 from edge.budget import MemoryBudget
 from edge.resident import ResidentWatch, anonymous_resident
 from edge.runtimes.generation.base import Document, Message, Sampling
@@ -94,7 +93,7 @@ from edge.runtimes.generation.llama_cpp import LlamaGenerator
 budget = MemoryBudget(10**10)
 with ResidentWatch(0.001) as watch:
     generator = LlamaGenerator(sys.argv[1], budget, cache=Path("unused"), threads=1, weights=sys.argv[2])
-    documents = [Document(str(i), words(300, i)) for i in range(2)]
+    documents = [Document(str(i), text) for i, text in enumerate(sys.argv[3:])]
     sampling = Sampling(temperature=1.0, top_p=0.9, max_tokens=8)
     pieces = list(generator.stream([Message("user", "ka ki")], sampling, documents=documents))
     watch.sample()
@@ -108,7 +107,9 @@ def test_resident_memory_stays_within_the_leases(
 ) -> None:
     pytest.importorskip("llama_cpp")
     path = gguf(hidden=384, ffn=1024, layers=4, heads=6, kv_heads=2, vocabulary=4096, precision="F16")
-    pieces, resident, leased, size = json.loads(printed(GROWTH, str(path), weights, folder=tmp_path))
+    pieces, resident, leased, size = json.loads(
+        printed(GROWTH, str(path), weights, words(300, 0), words(300, 1), folder=tmp_path)
+    )
     assert pieces
     assert resident <= leased
     if weights == "read" and sys.platform == "linux":

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from making.random_gguf import RandomModel, words
 
-from edge.apps.bench.random_gguf import RandomModel, words
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.kv_cache.store import KnowledgeStore

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from making.random_gguf import CHATML
 
-from edge.apps.bench.random_gguf import CHATML
 from edge.errors import ModelError
 from edge.runtimes.generation.prompt import ChatTemplate
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from making.synth import synth
 
 from edge.config import Config
-from edge.models.synth import synth
 from edge.runtimes import scoring
 from edge.runtimes.input import Feed
 from edge.runtimes.native import library

@@ -1,0 +1,23 @@
+"""`python -m tests.bench NAME`, and a worker of a benchmark: `python tests/bench/__main__.py --worker MODULE`."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+if __name__ == "__main__":
+    # A script's folder is on the path, where modules of the benchmarks would hide others.
+    sys.path[:] = [place for place in sys.path if not place or Path(place).resolve() != FOLDER]
+    runpy.run_path(str(FOLDER.parent / "packages.py"))["load"]()
+    if sys.argv[1:2] == ["--worker"]:
+        from edge.apps.bench.process import serve
+
+        serve(importlib.import_module(sys.argv[2]).work)
+    else:
+        from bench.command import main
+
+        main(prog_name="python -m tests.bench")

@@ -1,0 +1,67 @@
+"""A judged set of a few paragraphs, and tiny random models, for the benches that replay pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from naive.program import write_tiny_models
+
+ARTICLES = {
+    "Ombra": [
+        "The river Ombra floods its valley in spring. It carries ice until May. Fishermen like the lower river best.",
+        "The Ombra has its source in the glacier of Kell. Its water is green there. Nobody knows how old the ice is.",
+        "The bridge over the Ombra was built in 1821. Anna Berg drew its plans. It has seven arches of grey stone.",
+    ],
+    "Kell": [
+        "The town of Kell lies at the foot of a glacier. Its mill grinds flour for the valley. The mill is very old.",
+        "Anna Berg was born in Kell in the year 1790. She built bridges and mills. Her house is a museum today.",
+    ],
+}
+ASKED = {
+    "Ombra#0": [("When does the Ombra flood?", "in spring"), ("Until when is there ice?", "until May")],
+    "Ombra#1": [("Where is the source?", "glacier of Kell"), ("What colour is the water?", "green")],
+    "Ombra#2": [("When was the bridge built?", "1821"), ("How many arches are there?", "seven")],
+    "Kell#0": [("Where does Kell lie?", "foot of a glacier"), ("What does the mill grind?", "flour")],
+    "Kell#1": [("When was Anna Berg born?", "1790"), ("What is her house today?", "a museum")],
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A models directory with the reranker `tiny` and the embedder `tiny-embedder`; not to be changed."""
+    return write_tiny_models(tmp_path_factory.mktemp("tiny") / "models")
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    """The set in BEIR layout; every question is a test question."""
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [
+        {"_id": f"{title}#{i}", "title": title, "text": text}
+        for title, texts in ARTICLES.items()
+        for i, text in enumerate(texts)
+    ]
+    questions = [(f"{p}/{i}", p, q, a) for p, asked in ASKED.items() for i, (q, a) in enumerate(asked)]
+    lines = {
+        "corpus.jsonl": corpus,
+        "queries.jsonl": [{"_id": number, "text": text} for number, _, text, _ in questions],
+    }
+    for name, rows in lines.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "answers.json").write_text(json.dumps({n: [a] for n, _, _, a in questions}), encoding="utf-8")
+    rows = [f"{number}\t{paragraph}\t1" for number, paragraph, _, _ in questions]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def tiny_settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of this process and of its workers name the tiny models."""
+    for name, value in {
+        "MODELS_DIR": str(tiny_models), "SCRATCH_DIR": str(tmp_path / "scratch"), "EMBEDDER": "tiny-embedder",
+        "RERANKER": "tiny", "THREADS": "1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"EDGE_{name}", value)

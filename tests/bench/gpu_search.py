@@ -1,0 +1,227 @@
+"""The search of the benchmark `gpu`: the same lists, probes and codes on the GPU, on the host and in faiss."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.vectors import recall
+from edge.budget import MemoryBudget
+from edge.ivf.base import Codec, CodecSpec, Vectors
+from edge.ivf.device import Candidates, ListScan, SearchPlace, SearchRequest
+from edge.ivf.rescoring import best, exact_scores
+
+_DIM = 384
+_K = 10
+_WIDTH = 8 * _K + 8
+_BATCHES = (1, 16, 256)
+_ROUNDS = 5
+_ITERATIONS = 5
+
+
+@dataclass
+class _OnlySpec:
+    """A codec of which the device needs the description only, where faiss is missing."""
+
+    spec: CodecSpec
+
+
+@dataclass
+class _Index:
+    vectors: Vectors
+    queries: Vectors
+    truth: npt.NDArray[np.int64]
+    centroids: Vectors
+    order: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    codes: npt.NDArray[np.uint8]
+    spec: CodecSpec
+
+    def probes(self, queries: Vectors, nprobe: int) -> npt.NDArray[np.int64]:
+        """The nearest lists of each query [q, nprobe]."""
+        scores = queries @ self.centroids.T
+        return np.argpartition(-scores, nprobe - 1, axis=1)[:, :nprobe]
+
+
+def search(task: dict[str, Any]) -> dict[str, Any]:
+    """Queries per second by the number of queries in a request, and recall, on each device."""
+    import torch
+
+    from edge.devices.cuda.device import CudaDevice
+
+    on = task["on"]
+    index = _built(torch, on, task["vectors"])
+    found: dict[str, Any] = {"vectors": len(index.vectors), "dim": _DIM, "lists": len(index.centroids), "rows": {}}
+    codec, reason = _codec(index.spec)
+    nprobe = _enough(index)
+    found |= {"nprobe": nprobe, "recall_of_lists": _list_recall(index, nprobe)}
+    budget = MemoryBudget(64 << 30 if on != "cpu" else 4 << 30)
+    device = CudaDevice(budget, on=on, cap="" if on != "cpu" else "256MB")
+    started = time.perf_counter()
+    lists = _sent(index, device)
+    found["sent"] = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
+    answers = {"cuda": _measured(index, device, codec, lists, nprobe, found["rows"], "cuda")}
+    device.close()
+    if reason:
+        found["absent"] = {"cpu": reason, "faiss": reason}
+    else:
+        from edge.devices.cpu import CpuDevice
+
+        host = CpuDevice(budget)
+        here = [index.codes[low:high] for low, high in zip(index.starts[:-1], index.starts[1:], strict=True)]
+        answers["cpu"] = _measured(index, host, codec, here, nprobe, found["rows"], "cpu, one thread")
+        host.close()
+        _faiss(index, nprobe, task["threads"], found)
+        found["equal_results"] = bool((answers["cpu"] == answers["cuda"]).all())
+    return found
+
+
+def _measured(
+    index: _Index, device: SearchPlace, codec: Any, lists: list[Any], nprobe: int, rows: dict[str, Any], name: str
+) -> npt.NDArray[np.int64]:
+    """Times requests of each size; returns the results of all queries [q, k]."""
+    results = np.empty((len(index.queries), _K), np.int64)
+    rows[name] = {"queries_per_second": {}}
+    for batch in _BATCHES:
+        queries = index.queries[:batch]
+        seconds = []
+        for _ in range(_ROUNDS + 1):
+            started = time.perf_counter()
+            probes = index.probes(queries, nprobe)
+            probing: dict[int, list[int]] = {}
+            for query, own in enumerate(probes.tolist()):
+                for number in own:
+                    probing.setdefault(number, []).append(query)
+            scans = [
+                ListScan(lists[number], int(index.starts[number]), int(index.starts[number + 1] - index.starts[number]),
+                         None, own)
+                for number, own in probing.items()
+                if index.starts[number + 1] > index.starts[number]
+            ]  # fmt: skip
+            seen = Candidates.empty(len(queries), _WIDTH)
+            request = SearchRequest(codec, queries, scans, np.arange(len(index.order)), seen)
+            labels = device.search(request).labels
+            for query in range(len(queries)):
+                own = index.order[labels[query][labels[query] >= 0]]
+                _, ids = best(exact_scores(index.vectors[own], queries[query]), own, _K)
+                results[query] = ids
+            seconds.append(time.perf_counter() - started)
+        rows[name]["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
+    rows[name]["recall"] = recall(results.tolist(), index.truth)
+    return results
+
+
+def _faiss(index: _Index, nprobe: int, threads: int, found: dict[str, Any]) -> None:
+    """The same centroids and codes of the same range in faiss, on the host with all threads, and on the GPU if it was
+    built for one."""
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    quantizer = faiss.IndexFlatIP(_DIM)
+    quantizer.add(index.centroids)
+    kind = faiss.ScalarQuantizer.QT_8bit
+    lists = faiss.IndexIVFScalarQuantizer(
+        quantizer, _DIM, len(index.centroids), kind, faiss.METRIC_INNER_PRODUCT, False
+    )
+    lists.train(index.vectors[:: max(1, len(index.vectors) // 100_000)])
+    lists.add(index.vectors)
+    lists.nprobe = nprobe
+    systems: dict[str, Any] = {f"faiss, {threads} threads": lists}
+    if hasattr(faiss, "StandardGpuResources"):
+        systems["faiss-gpu"] = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, lists)
+    else:
+        found.setdefault("absent", {})["faiss-gpu"] = "this faiss was not built for GPUs"
+    for name, system in systems.items():
+        found["rows"][name] = {"queries_per_second": {}}
+        results = np.empty((len(index.queries), _K), np.int64)
+        for batch in _BATCHES:
+            queries, seconds = index.queries[:batch], []
+            for _ in range(_ROUNDS + 1):
+                started = time.perf_counter()
+                _, labels = system.search(queries, 8 * _K)
+                for query in range(batch):
+                    own = labels[query][labels[query] >= 0]
+                    results[query] = best(exact_scores(index.vectors[own], queries[query]), own, _K)[1]
+                seconds.append(time.perf_counter() - started)
+            found["rows"][name]["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
+        found["rows"][name]["recall"] = recall(results.tolist(), index.truth)
+
+
+def _built(torch: Any, on: str, count: int) -> _Index:
+    """Clustered unit vectors, their lists by spherical k-means, and SQ8 codes. Made on the device, which is quick."""
+    generator = torch.Generator(device=on).manual_seed(0)
+
+    def unit(x: Any) -> Any:
+        return torch.nn.functional.normalize(x, dim=1)
+
+    def noise(rows: int) -> Any:
+        return torch.randn(rows, _DIM, generator=generator, device=on)
+
+    topics = unit(noise(max(16, count // 250)))
+    chosen = torch.randint(len(topics), (count,), generator=generator, device=on)
+    vectors = torch.cat([unit(topics[part] + noise(len(part)) * 0.05) for part in torch.split(chosen, 100_000)])
+    about = torch.randint(count, (max(_BATCHES),), generator=generator, device=on)
+    queries = unit(vectors[about] + noise(len(about)) * 0.03)
+    truth = torch.topk(queries @ vectors.t(), _K, dim=1).indices
+    sample = vectors[torch.randperm(count, generator=generator, device=on)[: min(count, 200_000)]]
+    centroids = sample[: max(16, int(count**0.5))].clone()
+    for _ in range(_ITERATIONS):
+        nearest = torch.cat([(part @ centroids.t()).argmax(1) for part in torch.split(sample, 20_000)])
+        sums = torch.zeros_like(centroids).index_add_(0, nearest, sample)
+        centroids = unit(torch.where(sums.norm(dim=1, keepdim=True) > 0, sums, centroids))
+    lists = torch.cat([(part @ centroids.t()).argmax(1) for part in torch.split(vectors, 20_000)])
+    order = torch.argsort(lists, stable=True)
+    low, high = vectors.amin(0), vectors.amax(0)
+    span = high - low
+    codes = torch.cat(
+        [((part - low) / span * 255).clamp_(0, 255).to(torch.uint8) for part in vectors[order].split(100_000)]
+    )
+    counts = np.bincount(lists.cpu().numpy(), minlength=len(centroids))
+    state = torch.cat((low, span)).cpu().numpy().astype("<f4").tobytes()
+    return _Index(
+        vectors.cpu().numpy(), queries.cpu().numpy(), truth.cpu().numpy(), centroids.cpu().numpy(), order.cpu().numpy(),
+        np.concatenate(([0], np.cumsum(counts))), codes.cpu().numpy(), CodecSpec("sq8", _DIM, _DIM, state),
+    )  # fmt: skip
+
+
+def _codec(spec: CodecSpec) -> tuple[Codec | _OnlySpec, str]:
+    try:
+        import faiss  # noqa: F401
+    except ImportError:
+        return _OnlySpec(spec), "faiss is not installed"
+    from edge.devices.faiss_codec import FaissCodecs
+
+    return FaissCodecs().open(spec), ""
+
+
+def _sent(index: _Index, device: Any) -> list[Any]:
+    """All lists on the device, over its link."""
+    buffers = []
+    for low, high in zip(index.starts[:-1].tolist(), index.starts[1:].tolist(), strict=True):
+        device.memory.reserve("lists", max(1, (high - low) * _DIM))
+        buffer = device.allocate(max(1, (high - low) * _DIM))
+        if high > low:
+            device.write(buffer, index.codes[low:high])
+        buffers.append(buffer)
+    return buffers
+
+
+def _list_recall(index: _Index, nprobe: int) -> float:
+    """The share of true results that lie in the probed lists."""
+    place = np.empty(len(index.order), np.int64)
+    place[index.order] = np.repeat(np.arange(len(index.centroids)), np.diff(index.starts))
+    probes = index.probes(index.queries, nprobe)
+    return float(np.mean([np.isin(place[own], near).mean() for own, near in zip(index.truth, probes, strict=True)]))
+
+
+def _enough(index: _Index) -> int:
+    """The fewest lists, in powers of two, that hold 97 % of the true results."""
+    nprobe = 1
+    while nprobe < len(index.centroids) // 2 and _list_recall(index, nprobe) < 0.97:
+        nprobe *= 2
+    return nprobe

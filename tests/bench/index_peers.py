@@ -1,0 +1,224 @@
+"""Measures other indexes on the same vectors: faiss with the same lists in memory, on disk, mapped; usearch; lancedb.
+
+The candidates of faiss are rescored exactly as this index rescores its own, from the same file of vectors.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.index_worker import opened
+from bench.process import drop_page_cache, fill_page_cache
+from bench.vectors import NEIGHBOURS, Floats, VectorSet
+from edge.devices.faiss_codec import restored
+from edge.ivf.base import RESCORE
+
+Search = Callable[[Floats], npt.NDArray[np.int64]]
+"""Maps one query, [dim], to the ids of its nearest rows, [NEIGHBOURS]."""
+
+_HNSW_WIDTHS = (64, 128, 256, 512, 1024)
+_LANCE_PROBES = (8, 16, 32, 64, 128, 256)
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Runs the task's `action`: build or search, for its `system`."""
+    folder = Path(task["peers"])
+    folder.mkdir(parents=True, exist_ok=True)
+    system = task["system"]
+    if task["action"] == "build":
+        started = time.perf_counter()
+        {"faiss": _build_faiss, "usearch": _build_usearch, "lancedb": _build_lancedb}[system.split("-")[0]](task)
+        return {"seconds": time.perf_counter() - started}
+    openers = {
+        "faiss-ram": _open_faiss, "faiss-ondisk": _open_faiss, "faiss-mmap": _open_faiss,
+        "usearch": _open_usearch, "lancedb": _open_lancedb,
+    }  # fmt: skip
+    return _measure(task, openers[system], _files(system, folder))
+
+
+def _files(system: str, folder: Path) -> list[Path]:
+    names = {
+        "faiss-ram": ["lists.faiss"], "faiss-ondisk": ["ondisk.faiss", "ondisk.ivfdata"], "faiss-mmap": ["lists.faiss"],
+        "usearch": ["usearch.index"], "lancedb": ["lance"],
+    }  # fmt: skip
+    return [folder / name for name in names[system]]
+
+
+def _measure(
+    task: dict[str, Any], opener: Callable[[dict[str, Any], int], Search], files: list[Path]
+) -> dict[str, Any]:
+    vectors = VectorSet.stored(Path(task["set"]))
+    queries, truth = vectors.queries, vectors.truth
+    half = len(queries) // 2
+    setting = task["nprobe"]
+    if not task["system"].startswith("faiss"):
+        setting = _setting(task, opener, queries[:half], truth[:half])
+    opener(task, setting)(queries[0])  # libraries are loaded by the first search
+    cold: list[float] = []
+    for query in queries[: task["cold"]]:
+        search = opener(task, setting)
+        for path in [*files, vectors.path]:
+            drop_page_cache(path)
+        started = time.perf_counter()
+        search(query)
+        cold.append(time.perf_counter() - started)
+        del search
+        gc.collect()
+    search = opener(task, setting)
+    for path in [*files, vectors.path]:
+        fill_page_cache(path)
+    for query in queries[:half]:
+        search(query)
+    warm, ids = [], []
+    for query in queries[half:]:
+        started = time.perf_counter()
+        found = search(query)
+        warm.append(time.perf_counter() - started)
+        ids.append(found.tolist())
+    ids = [search(query).tolist() for query in queries[:half]] + ids
+    return {"cold": cold, "warm": warm, "ids": ids, "setting": setting, "nbytes": sum(map(_size, files))}
+
+
+def _setting(
+    task: dict[str, Any], opener: Callable[[dict[str, Any], int], Search], queries: Floats, truth: npt.NDArray[np.int64]
+) -> int:
+    """The smallest setting that reaches the wanted recall on half of the queries."""
+    choices = _HNSW_WIDTHS if task["system"] == "usearch" else _LANCE_PROBES
+    for choice in choices:
+        search = opener(task, choice)
+        found = [len(set(search(q).tolist()) & set(t.tolist())) for q, t in zip(queries, truth, strict=True)]
+        if sum(found) >= task["recall"] * NEIGHBOURS * len(queries):
+            return choice
+    return choices[-1]
+
+
+def _size(path: Path) -> int:
+    return sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
+
+
+def _build_faiss(task: dict[str, Any]) -> None:
+    """Copies the codes and ids of every list unchanged into a faiss index."""
+    import faiss
+
+    folder = Path(task["peers"])
+    with opened(task) as our, our.database.read() as db:
+        snapshot = our.index.snapshot(db)
+        lists = _empty_faiss(faiss, snapshot)
+        on_disk = faiss.OnDiskInvertedLists(
+            snapshot.nlist, snapshot.codec.spec.code_size, str(folder / "ondisk.ivfdata")
+        )
+        for number in range(snapshot.nlist):
+            for part in snapshot.lists[number]:
+                block = np.empty(part.nbytes, np.uint8)
+                part.source.read(part.codes, block.data)
+                ids, codes, _ = part.split(block)
+                for target in (lists.invlists, on_disk):
+                    target.add_entries(number, len(ids), faiss.swig_ptr(ids), faiss.swig_ptr(codes))
+                lists.ntotal += len(ids)
+        faiss.write_index(lists, str(folder / "lists.faiss"))
+        lists.replace_invlists(on_disk, False)
+        faiss.write_index(lists, str(folder / "ondisk.faiss"))
+
+
+def _empty_faiss(faiss: Any, snapshot: Any) -> Any:
+    spec = snapshot.codec.spec
+    quantizer = faiss.IndexFlatIP(spec.dim)
+    quantizer.add(snapshot.centroids)
+    metric = faiss.METRIC_INNER_PRODUCT
+    if spec.exact:
+        lists = faiss.IndexIVFFlat(quantizer, spec.dim, snapshot.nlist, metric)
+    else:
+        trained = restored(faiss, spec)
+        if spec.name == "sq8":
+            kind = trained.sq.qtype
+            lists = faiss.IndexIVFScalarQuantizer(quantizer, spec.dim, snapshot.nlist, kind, metric, False)
+            lists.sq = trained.sq
+        else:
+            lists = faiss.IndexIVFPQ(quantizer, spec.dim, snapshot.nlist, trained.pq.M, trained.pq.nbits, metric)
+            lists.by_residual = False
+            lists.pq = trained.pq
+    lists.is_trained = True
+    quantizer.this.disown()  # the index keeps it
+    lists.own_fields = True
+    return lists
+
+
+def _open_faiss(task: dict[str, Any], nprobe: int) -> Search:
+    import faiss
+
+    folder, system = Path(task["peers"]), task["system"]
+    flags = faiss.IO_FLAG_MMAP if system == "faiss-mmap" else 0
+    name = "ondisk.faiss" if system == "faiss-ondisk" else "lists.faiss"
+    index: Any = faiss.read_index(str(folder / name), flags)
+    index.nprobe = nprobe
+    faiss.omp_set_num_threads(task["threads"])
+    exact = task["codec_used"] == "flat"
+    rows = VectorSet.stored(Path(task["set"])).mapped()
+
+    def search(query: Floats) -> npt.NDArray[np.int64]:
+        _, found = index.search(query[None], NEIGHBOURS if exact else NEIGHBOURS * RESCORE)
+        ids = np.sort(found[0][found[0] >= 0])
+        scores = np.einsum("ij,j->i", rows[ids], query)
+        return np.asarray(ids[np.lexsort((ids, -scores))[:NEIGHBOURS]], np.int64)
+
+    return search
+
+
+def _build_usearch(task: dict[str, Any]) -> None:
+    from usearch.index import Index
+
+    vectors = VectorSet.stored(Path(task["set"]))
+    index = Index(ndim=vectors.dim, metric="ip", dtype="f16", connectivity=16, expansion_add=64)
+    for start, rows in vectors.blocks():
+        index.add(np.arange(start, start + len(rows)), rows, threads=task["threads"])
+    index.save(str(Path(task["peers"]) / "usearch.index"))
+
+
+def _open_usearch(task: dict[str, Any], width: int) -> Search:
+    from usearch.index import Index
+
+    index = Index.restore(str(Path(task["peers"]) / "usearch.index"), view=True)
+    index.expansion_search = width
+
+    def search(query: Floats) -> npt.NDArray[np.int64]:
+        return np.asarray(index.search(query, NEIGHBOURS).keys, np.int64)
+
+    return search
+
+
+def _build_lancedb(task: dict[str, Any]) -> None:
+    import lancedb
+    import pyarrow
+
+    vectors = VectorSet.stored(Path(task["set"]))
+    schema = pyarrow.schema([("id", pyarrow.int64()), ("vector", pyarrow.list_(pyarrow.float32(), vectors.dim))])
+
+    def batches() -> Any:
+        for start, rows in vectors.blocks():
+            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), vectors.dim)
+            yield pyarrow.RecordBatch.from_arrays(
+                [pyarrow.array(np.arange(start, start + len(rows))), column], schema=schema
+            )
+
+    database = lancedb.connect(str(Path(task["peers"]) / "lance"))
+    table = database.create_table("vectors", batches(), schema=schema, mode="overwrite")
+    table.create_index(metric="dot", num_partitions=task["lists"], num_sub_vectors=vectors.dim // 4)
+
+
+def _open_lancedb(task: dict[str, Any], probes: int) -> Search:
+    import lancedb
+
+    table = lancedb.connect(str(Path(task["peers"]) / "lance")).open_table("vectors")
+
+    def search(query: Floats) -> npt.NDArray[np.int64]:
+        asked = table.search(query).distance_type("dot").nprobes(probes).refine_factor(RESCORE)
+        return np.asarray(asked.limit(NEIGHBOURS).select(["id"]).to_arrow()["id"], np.int64)
+
+    return search

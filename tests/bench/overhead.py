@@ -1,0 +1,213 @@
+"""`overhead`: measures the core's own time in a reranking, and for each list of a search."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.figures import Figure, lower, tabulate
+from bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
+from bench.process import measure, processor
+from bench.texts import documents
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
+from edge.config import parse_size
+from edge.devices.cpu import CpuDevice
+from edge.devices.null import NullDevice
+from edge.ivf.index import IndexOptions, VectorIndex
+from edge.models.tokenizer import PairTokenizer
+from edge.runtimes.reranker import Reranker
+from edge.trace import Trace
+
+PARTS = ("layers", "tokenizing", "input", "scores")
+"""The work of a model. All other time of a reranking is the core's."""
+
+QUERY = "which bridge did the winter storm close to all supply"
+_QUESTIONS, _NEIGHBOURS, _LIST_ROWS = 200, 10, 100
+
+
+@click.command("overhead")
+@click.option("--model", default="", help="The reranker; the default one if not given.")
+@click.option("--memory", default="300MB", show_default=True, help="The limit of the reranking.")
+@click.option("--candidates", default=60, show_default=True)
+@click.option("--tokens", default=207, show_default=True, help="Of a sequence, with the question.")
+@click.option("--rows", default=20_000, show_default=True, help="Vectors of the index, in lists of about 100.")
+@click.option("--dim", default=384, show_default=True, help="Values of a vector.")
+@click.option("--nprobe", default=32, show_default=True, help="Lists that a search probes.")
+@threads_option
+@rounds_option(15)
+@work_dir_option
+@output_options
+def overhead(
+    model: str, memory: str, candidates: int, tokens: int, rows: int, dim: int, nprobe: int, threads: int, rounds: int,
+    work_dir: Path, output: Output,
+) -> None:  # fmt: skip
+    """The time of the core alone: in a reranking, what is left of it beside the model's work, with the layers and with
+    layers that compute nothing; in a search, the time for each list on the device `null`."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    task = {
+        "name": "overhead", "model": model, "memory": parse_size(memory), "candidates": candidates, "tokens": tokens,
+        "rows": rows, "dim": dim, "nprobe": nprobe, "rounds": rounds, "work_dir": str(work_dir), "watch": 1.0,
+    }  # fmt: skip
+    report = measure(__name__, task, threads=threads)
+    result = {"processor": processor(), "threads": threads, "rounds": rounds, **report}
+    output.put(result, figures(report), lambda: _print(result, candidates, tokens))
+
+
+def figures(report: dict[str, Any]) -> Iterator[Figure]:
+    """The figures of a stored run."""
+    arms = {name: _columns(rounds) for name, rounds in report["rerank"]["arms"].items()}
+    parts = {name: lower(name, "s") for name in ("core", *PARTS)}
+    yield from tabulate(arms, {"seconds": lower("whole", "s"), **parts}, "reranking")
+    lists = {name: {"list": rounds} for name, rounds in report["search"].items()}
+    yield from tabulate(lists, {"list": lower("a list", "s")}, "search")
+
+
+def _columns(rounds: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    return {name: [row[name] for row in rounds] for name in rounds[0]}
+
+
+def _print(result: dict[str, Any], candidates: int, tokens: int) -> None:
+    rerank = result["rerank"]
+    click.echo(
+        f"{result['processor']}, {result['threads']} threads; {candidates} sequences of {tokens} tokens, "
+        f"{rerank['layers']} layers, {rerank['buffers']} in memory; medians of {result['rounds']} alternating rounds"
+    )
+    click.echo(f"{'':10}{'whole':>10}" + "".join(f"{name:>12}" for name in PARTS) + f"{'core':>10}")
+    whole = statistics.median(row["seconds"] for row in rerank["arms"]["layers"])
+    for name, rounds in rerank["arms"].items():
+        medians = {part: statistics.median(values) for part, values in _columns(rounds).items()}
+        parts = "".join(f"{1e3 * medians[part]:9.1f} ms" for part in PARTS)
+        core = medians["core"]
+        click.echo(f"{name:10}{1e3 * medians['seconds']:7.1f} ms{parts}{1e3 * core:7.1f} ms  {core / whole:.1%}")
+    for name, values in result["search"].items():
+        click.echo(f"a list in memory, device {name}: {1e6 * statistics.median(values):.1f} us of a search")
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """The worker's side: measures rerankings and searches."""
+    return {"rerank": _rerankings(task), "search": _searches(task)}
+
+
+class Stopwatch:
+    """Seconds that were spent in some methods, by part."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+
+    def watch(self, part: str, owner: object, *methods: str) -> None:
+        """Adds the seconds of all further calls of an object's methods to a part."""
+        for method in methods:
+            setattr(owner, method, self._timed(part, getattr(owner, method)))
+
+    def _timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds[part] += time.perf_counter() - started
+
+        return timed
+
+
+class _TimedScorer:
+    """A reranker's scorer, with the time of its calls."""
+
+    def __init__(self, scorer: Any, watch: Stopwatch) -> None:
+        self.read, self._score = scorer.read, scorer.__call__
+        watch.watch("scores", self, "read", "_score")
+
+    def __call__(self, *args: Any) -> Any:
+        return self._score(*args)
+
+
+def _rerankings(task: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of every round: of the whole reranking, and of each part of the model's work. All candidates pass through
+    all layers. In the arm `null` the layers compute nothing."""
+    with Reranker(task["model"], memory=task["memory"], threshold="inf") as reranker:
+        engine = reranker.engine
+        tokenizer = PairTokenizer(reranker.model.tokenizer_path, reranker.model.spec)
+        texts = documents(tokenizer, QUERY, task["candidates"], task["tokens"])
+        watch = Stopwatch()
+        watch.watch("tokenizing", engine.vocabulary, "pairs")
+        watch.watch("input", engine.embedding, "embed")
+        setattr(reranker, "_scorer", _TimedScorer(reranker._scorer, watch))  # noqa: B010 (a stand-in)
+        real, null = engine.kernel, _without_layers(engine.kernel)
+        watch.watch("layers", real, "bind", "advance")
+        watch.watch("layers", null, "bind", "advance")
+        arms: dict[str, list[dict[str, float]]] = {"layers": [], "null": []}
+        for turn in range(task["rounds"] + 1):
+            for name, kernel in (("layers", real), ("null", null)):
+                engine.kernel = engine.room.kernel = kernel
+                watch.seconds = dict.fromkeys(PARTS, 0.0)
+                started = time.perf_counter()
+                reranker.rank(QUERY, texts)
+                seconds = time.perf_counter() - started
+                if turn:  # the first round warms up
+                    core = seconds - sum(watch.seconds.values())
+                    arms[name].append({"seconds": seconds, "core": core, **watch.seconds})
+        return {"arms": arms, "layers": reranker.model.spec.layers, "buffers": engine.window.buffers}
+
+
+def _without_layers(kernel: Any) -> Any:
+    """A kernel with the same needs that leaves the states as they are."""
+
+    class Null(type(kernel)):  # type: ignore[misc]
+        def bind(self, weights: Any) -> Any:
+            return weights
+
+        def advance(self, states: Any, lengths: Any, weights: Any, prefix: object | None = None) -> None:
+            """Does nothing."""
+
+    null = object.__new__(Null)
+    null.__dict__.update(kernel.__dict__)
+    return null
+
+
+def _searches(task: dict[str, Any]) -> dict[str, list[float]]:
+    """Seconds per list of every round: searches for one question whose lists are all in memory, by device."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((task["rows"], task["dim"]), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: dict[str, list[float]] = {"cpu": [], "null": []}
+    with tempfile.TemporaryDirectory(dir=task["work_dir"]) as folder:
+        for turn in range(task["rounds"] + 1):
+            for name, device in (("cpu", CpuDevice), ("null", NullDevice)):
+                seconds = _search(Path(folder), device, vectors, task["nprobe"], build=turn == 0 and name == "cpu")
+                if turn:
+                    found[name].append(seconds)
+    return found
+
+
+def _search(folder: Path, device: Callable[..., Any], vectors: Any, nprobe: int, *, build: bool) -> float:
+    budget, trace = MemoryBudget(4 << 30), Trace()
+    options = IndexOptions(codec="flat", flat_limit=0, list_rows=_LIST_ROWS)
+    lists = device(MemoryBudget(2 << 30, part=True), trace=trace)
+    with (
+        Database(folder / "index.db", VectorIndex.migrations(), budget=budget) as database,
+        VectorIndex(
+            folder / "segments", vectors.shape[1], budget=budget, trace=trace, device=lists, options=options
+        ) as index,
+    ):
+        if build:
+            with database.write() as db:
+                index.add(db, np.arange(len(vectors)), vectors)
+            index.maintain(database.write, full=True)
+        questions = vectors[:: len(vectors) // _QUESTIONS][:_QUESTIONS]
+        probed = 0
+        with database.read() as db:
+            index.search(db, questions, _NEIGHBOURS, nprobe=nprobe)  # all lists come into memory
+            started = time.perf_counter()
+            for question in questions:
+                probed += index.search(db, question[None], _NEIGHBOURS, nprobe=nprobe).hits
+            return (time.perf_counter() - started) / max(1, probed)

@@ -1,0 +1,235 @@
+"""`pipelining`: compares retrieval during generation (PipeRAG) with waiting for it, over a slow link."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.figures import higher, lower, neither, tabulate
+from bench.options import Output, output_options
+from bench.process import measure
+from bench.rag_index import IndexData, described, index_options
+from edge.config import format_size, parse_size
+from edge.errors import InputError
+from edge.scheduling.background import RetrievalPipeline
+
+if TYPE_CHECKING:
+    from bench.assistant_worker import IndexLibrary
+    from edge.apps.collection.hits import Hit
+
+_ARMS = {"waits": "waits for each search", "pipelined": "one interval stale", "adaptive": "and nprobe from the slack"}
+
+_LETTERS_PER_TOKEN = 4
+_WINDOW = 64
+"""The number of tokens of a query, as in the paper."""
+
+_K = 10
+
+
+@click.command()
+@index_options()
+@click.option("--probe-share", default=1 / 16, show_default=True, help="Of the lists, probed where nprobe is fixed.")
+@click.option("--bandwidth", default="100MB", show_default=True, help="Of the link to the index, per second.")
+@click.option("--decode", default=100.0, show_default=True, help="Tokens per second the model writes.")
+@click.option("--interval", default=32, show_default=True, help="Tokens between two retrievals.")
+@click.option("--texts", default=12, show_default=True, help="Paragraphs that are written.")
+@click.option("--warmup", default=2, show_default=True, help="Before them; lists are cached.")
+@output_options
+def pipelining(
+    probe_share: float,
+    bandwidth: str,
+    decode: float,
+    interval: int,
+    texts: int,
+    warmup: int,
+    output: Output,
+    data: IndexData,
+) -> None:
+    """Write paragraphs at a given speed and retrieve for every interval of them, in three ways."""
+    made = data.made()
+    corpus = made.corpora[0]
+    written = sorted(corpus.texts, key=len, reverse=True)[: warmup + texts]
+    if len(written) < warmup + texts:
+        raise InputError(f"{corpus.name} has only {len(corpus.texts)} texts")
+    task = {
+        "folder": str(made.folder), "texts": written, "probe_share": probe_share, "reuse": True,
+        "list_memory": made.memory, "bandwidth": parse_size(bandwidth), "decode": decode,
+        "interval": interval,
+    }  # fmt: skip
+    arms = {}
+    for arm in _ARMS:
+        click.echo(f"measuring: {_ARMS[arm]}", err=True)
+        arms[arm] = measure(__name__, {**task, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
+    table = {arm: _row(report, arms["waits"]) for arm, report in arms.items()}
+    modelled = _modelled(arms["waits"], interval / decode)
+    conditions = {
+        **made.conditions(), "list_memory": made.memory,
+        "bandwidth": task["bandwidth"], "decode": decode, "interval": interval, "texts": texts,
+        "modelled_s": modelled, "probe_share": probe_share,
+    }  # fmt: skip
+    columns = {
+        "seconds": lower("time of a text", "s"), "stall_s": lower("waits", "s"), "kept": higher("kept", "%"),
+        "nprobe": neither("nprobe"),
+    }  # fmt: skip
+    named = {_ARMS[arm]: row for arm, row in table.items()}
+    result = {"conditions": conditions, "arms": table}
+    output.put(result, tabulate(named, columns), lambda: _print(table, conditions))
+
+
+def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The means over texts. `kept` is the share of the waiting arm's passages for an interval that this arm had,
+    too."""
+    searches = [search for row in report for search in row["searches"]]
+    slack = [search["seconds"] / search["slack"] for search in searches if search["slack"]]
+    pairs = [
+        len(set(mine["found"]) & set(best["found"])) / max(1, len(best["found"]))
+        for row, other in zip(report, fresh, strict=True)
+        for mine, best in zip(row["searches"], other["searches"], strict=True)
+    ]
+    return {
+        "seconds": statistics.mean(row["seconds"] for row in report),
+        "stall_s": statistics.mean(row["stall_s"] for row in report),
+        "search_s": statistics.mean(sum(search["seconds"] for search in row["searches"]) for row in report),
+        "nprobe": statistics.mean(search["nprobe"] for search in searches),
+        "slack_used": statistics.mean(slack) if slack else None,
+        "over_slack": sum(share > 1.1 for share in slack) / len(slack) if slack else None,
+        "searches": len(searches),
+        "kept": statistics.mean(pairs),
+    }
+
+
+def _modelled(report: Sequence[dict[str, Any]], seconds: float) -> float:
+    """The predicted duration of a text with each search one interval early, by the waiting arm's search times."""
+    searched = [[search["seconds"] for search in row["searches"]] for row in report]
+    return statistics.mean(modelled_seconds([seconds] * (len(times) + 1), times, pipelined=True) for times in searched)
+
+
+def _print(table: dict[str, dict[str, Any]], c: dict[str, Any]) -> None:
+    click.echo(
+        f"{described(c)} over a link of {format_size(c['bandwidth'])}/s; "
+        f"{format_size(c['list_memory'])} of lists in memory; {c['texts']} paragraphs written at {c['decode']:.0f} "
+        f"tokens/s, a retrieval for every {c['interval']} tokens; fixed nprobe is {c['probe_share']:.1%} of the lists"
+    )
+    click.echo(f"{'':28}{'per text':>9}{'waited':>9}{'searched':>10}{'hidden':>8}{'nprobe':>8}{'late':>7}{'kept':>7}")
+    for arm, row in table.items():
+        hidden = 1 - row["stall_s"] / max(1e-9, row["search_s"])
+        late = "-" if row["over_slack"] is None else f"{row['over_slack']:.0%}"
+        click.echo(
+            f"{_ARMS[arm]:28}{row['seconds']:7.2f} s{row['stall_s']:7.2f} s{row['search_s']:8.2f} s{hidden:8.0%}"
+            f"{row['nprobe']:8.1f}{late:>7}{row['kept']:7.0%}"
+        )
+    click.echo(f"one interval stale should take {c['modelled_s']:.2f} s by the times of the searches waited for")
+    click.echo("late: searches beyond 1.1 times their slack; kept: of what waiting finds for the same interval")
+
+
+def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:
+    """Latency of a generation with retrievals, computed from the times of its parts.
+
+    Args:
+        generation: seconds of each interval.
+        retrieval: seconds of the retrieval for each interval but the first.
+        pipelined: False adds all times up. True takes the longer of the two for each interval, except for the first
+            retrieval, which overlaps nothing.
+    """
+    first, *rest = generation
+    pairs = list(zip(rest, retrieval, strict=True))
+    hidden = pairs[1:] if pipelined else []
+    return first + sum(map(sum, pairs[: len(pairs) - len(hidden)])) + sum(map(max, hidden))
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """The worker's side: writes every text of the task in the way of its `arm`."""
+    from bench.assistant_worker import opened  # imports the whole assistant
+
+    seconds = task["interval"] / task["decode"]
+    arms: dict[str, Callable[[IndexLibrary, Sequence[str], float], dict[str, Any]]] = {
+        "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),
+    }  # fmt: skip
+    arm = arms[task["arm"]]
+    with opened(task) as library:
+        return {"rows": [arm(library, intervals(text, task["interval"]), seconds) for text in task["texts"]]}
+
+
+def intervals(text: str, tokens: int) -> list[str]:
+    """The query of each interval of a text except the first: the last tokens before the interval."""
+    step, window = tokens * _LETTERS_PER_TOKEN, _WINDOW * _LETTERS_PER_TOKEN
+    return [text[max(0, end - window) : end] for end in range(step, len(text), step)]
+
+
+def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Writes a text, and stops writing for every retrieval.
+
+    Args:
+        queries: see `intervals`.
+        seconds: the time of writing one interval.
+    """
+    search = _Search(library)
+    started = time.perf_counter()
+    _write(seconds)
+    for query in queries:
+        search.note(search(query), None)
+        _write(seconds)
+    return {"seconds": time.perf_counter() - started, "stall_s": search.seconds, "searches": search.noted}
+
+
+def pipelined(
+    library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
+) -> dict[str, Any]:
+    """Writes a text with pipelined retrieval: the passages of an interval were requested when the interval before it
+    began. Only the first retrieval waits, as in the paper.
+
+    Args:
+        queries: see `intervals`.
+        seconds: the time of writing one interval.
+        adaptive: choose nprobe by the available time instead of a fixed number.
+    """
+    search = _Search(library)
+    stall = 0.0
+    started = time.perf_counter()
+    with RetrievalPipeline(search if adaptive else lambda query, slack: search(query)) as pipeline:
+        _write(seconds)
+        for place, query in enumerate(queries):
+            before = time.perf_counter()
+            found = pipeline.take() if place else search(query)
+            stall += time.perf_counter() - before
+            search.note(found, seconds if adaptive and place else None)
+            if place + 1 < len(queries):
+                pipeline.ask(query, seconds)
+            _write(seconds)
+    return {"seconds": time.perf_counter() - started, "stall_s": stall, "searches": search.noted}
+
+
+class _Search:
+    """Searches the index and times each search."""
+
+    def __init__(self, library: IndexLibrary) -> None:
+        self.noted: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        """The seconds of all recorded searches."""
+        self._library = library
+        self._last = (0.0, 0)
+
+    def __call__(self, query: str, slack: float | None = None) -> list[Hit]:
+        """Searches a fixed number of lists, or as many as fit into `slack` seconds."""
+        started = time.perf_counter()
+        vector = self._library.embed_queries([query])[0]
+        left = None if slack is None else slack - (time.perf_counter() - started)
+        (found,) = self._library.candidates([query], vector[None], _K, seconds=left)
+        self._last = time.perf_counter() - started, self._library.probed
+        return found
+
+    def note(self, found: Sequence[Hit], slack: float | None) -> None:
+        """Records the last search, whose passages the next interval is written from."""
+        seconds, nprobe = self._last
+        self.seconds += seconds
+        self.noted.append({"seconds": seconds, "slack": slack, "nprobe": nprobe, "found": [hit.id for hit in found]})
+
+
+def _write(seconds: float) -> None:
+    """Stands for a model that writes on a device of its own."""
+    time.sleep(seconds)

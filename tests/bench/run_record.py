@@ -1,0 +1,196 @@
+"""A stored run of a benchmark: its command, machine, date and version, and its figures with their repeated rounds."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+from click.core import ParameterSource
+
+from bench.figures import Figure
+from bench.process import processor
+from edge.config import format_size
+from edge.errors import InputError, StorageError
+from edge.files.input_file import read_small
+from edge.files.output_file import open_output
+
+FORMAT = 1
+_LEFT_OUT = ("as_json", "store")
+_NAMES = ("bench", "command", "machine", "version", "date")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run of a benchmark, or several of the same command, whose figures are rounds.
+
+    Attributes:
+        bench: the name of the benchmark.
+        command: the command line, with the last component in place of each path.
+        machine: processor, memory and system, without the name of the host.
+        version: the version of the program, and its commit in a source tree.
+        date: the day of the last round.
+        figures: the figures, in the order of the tables.
+        notes: sentences about the run, such as the reason why a peer was left out.
+    """
+
+    bench: str
+    command: str
+    machine: str
+    version: str
+    date: str
+    figures: tuple[Figure, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def begun(cls, context: click.Context) -> RunRecord:
+        """The record of the run that a command begins, still without figures."""
+        name = context.info_name or ""
+        return cls(name, command_line(context), machine(), program_version(), date.today().isoformat())
+
+    @classmethod
+    def load(cls, path: Path) -> RunRecord:
+        """The record of a file.
+
+        Raises:
+            InputError: the file cannot be read, or is no record.
+        """
+        try:
+            value = json.loads(read_small(path))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError:
+            raise InputError(f"{path} is no stored run: it is not JSON") from None
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise InputError(f"{path} is no stored run of format {FORMAT}")
+        texts = {name: value.get(name) for name in _NAMES}
+        figures, notes = value.get("figures"), value.get("notes", [])
+        if not all(isinstance(text, str) for text in texts.values()) or not isinstance(figures, list) or not figures:
+            raise InputError(f"{path} is no stored run: it needs {', '.join(_NAMES)} and figures")
+        try:
+            return cls(
+                **{name: str(text) for name, text in texts.items()},
+                figures=tuple(map(Figure.from_json, figures)),
+                notes=tuple(map(str, notes)),
+            )
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def write(self, path: Path) -> None:
+        """Writes the record to a file, with a line for each figure.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in _NAMES}, "notes": list(self.notes)}
+        lines = [json.dumps(figure.to_json(), ensure_ascii=False) for figure in self.figures]
+        text = json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}")
+        text += ',\n "figures": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+        try:
+            with open_output(path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+    def extended(self, later: RunRecord) -> RunRecord:
+        """This record with the rounds of a later run of the same command.
+
+        Raises:
+            InputError: the runs differ in their command, machine or version.
+        """
+        for name in ("command", "machine", "version"):
+            mine, other = getattr(self, name), getattr(later, name)
+            if mine != other:
+                raise InputError(f"the stored run has another {name} ({mine}, and now {other}); name another file")
+        added = {figure.key: figure for figure in later.figures}
+        merged = [
+            replace(figure, rounds=figure.rounds + added.pop(figure.key).rounds) if figure.key in added else figure
+            for figure in self.figures
+        ]
+        notes = tuple(dict.fromkeys(self.notes + later.notes))
+        return replace(self, date=later.date, figures=(*merged, *added.values()), notes=notes)
+
+
+def records(paths: Iterable[Path]) -> dict[str, RunRecord]:
+    """The records of files and of the JSON files in folders, by the file's name.
+
+    Raises:
+        InputError: a file is no record, two files have the same name, or there are none.
+    """
+    files = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    if not files:
+        raise InputError("there are no stored runs")
+    names = [file.name for file in files]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InputError(f"two files are named {', '.join(sorted(twice))}")
+    return {file.name: RunRecord.load(file) for file in files}
+
+
+def command_line(context: click.Context) -> str:
+    """The command with those of its options that were given, in the order of their declaration."""
+    parts = [context.command_path]
+    for param in context.command.params:
+        if param.name in _LEFT_OUT or context.get_parameter_source(param.name or "") != ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[param.name or ""]
+        value = ",".join(map(str, value)) if isinstance(value, list) else value
+        values = value if isinstance(value, tuple) else (value,)
+        texts = [shlex.quote(without_folders(str(one))) for one in values]
+        if isinstance(param, click.Option) and param.is_flag:
+            texts = [(param.opts if value else param.secondary_opts)[-1]]
+        elif isinstance(param, click.Option):
+            texts = [f"{max(param.opts, key=len)} {text}" for text in texts]
+        parts += texts
+    return " ".join(parts)
+
+
+_LOCAL = re.compile(r"[~.]?[/\\]|\.\.|~|[A-Za-z]:[/\\]")
+"""The beginning of a path that depends on the machine or on the working directory."""
+
+
+def without_folders(text: str) -> str:
+    """A text with the last component in place of each path that tells where files lie on this machine."""
+
+    def last(match: re.Match[str]) -> str:
+        word = match[0]
+        *folders, name = re.split(r"[/\\]", word.rstrip("/\\"))
+        return name if _LOCAL.match(word) or (folders and Path(word).exists()) else word
+
+    return re.sub(r"[^\s=,]+", last, text)
+
+
+def machine() -> str:
+    """Processor, memory, system and Python of this machine, without its name."""
+    system = f"{platform.system()} {platform.machine()}"
+    memory = format_size(psutil.virtual_memory().total)
+    return f"{processor()}, {memory} of memory, {system}, Python {platform.python_version()}"
+
+
+def program_version() -> str:
+    """The version, and in a source tree the commit, followed by a plus sign if tracked files were changed."""
+    number = version("edge-rag")
+    here = Path(__file__)
+    if _git(["ls-files", "--error-unmatch", here.name], here.parent) is None:
+        return number
+    commit = _git(["rev-parse", "--short=10", "HEAD"], here.parent)
+    changed = _git(["status", "--porcelain", "--untracked-files=no"], here.parent)
+    return f"{number} at commit {commit}{'+' if changed else ''}"
+
+
+def _git(arguments: Sequence[str], folder: Path) -> str | None:
+    """The output of git, or None without git or outside a repository."""
+    try:
+        done: Any = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

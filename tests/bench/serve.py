@@ -1,0 +1,300 @@
+"""`serve`: sends concurrent requests to a running server, with and without shared passes, and to a peer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from making.synth import synth
+
+from bench.figures import Figure, higher, lower, tabulate
+from bench.options import (
+    Output,
+    names_option,
+    numbers,
+    output_options,
+    rounds_option,
+    threads_option,
+    work_dir_option,
+)
+from bench.process import TreeWatch, drop_page_cache, processor
+from bench.rerank_gguf import RandomReranker
+from bench.texts import documents
+from edge.config import format_size, parse_size
+from edge.errors import EdgeError
+from edge.models.packed import PackedModel
+from edge.models.registry import DEFAULT_RERANKER, resolve
+from edge.models.tokenizer import PairTokenizer
+
+_QUERY = "how does a device answer a query within its memory budget"
+_SYSTEMS = ("shared", "alone", "infinity", "llama.cpp")
+_PEERS = ("infinity", "llama.cpp")
+_START_S = 180.0
+_FORGET_S = 0.05
+_ANSWER_S = 3600.0
+"""The seconds that an answer may take. A peer on few cores may need many minutes for the requests of several clients at
+once."""
+
+
+@click.command("serve")
+@click.option("--model", default=DEFAULT_RERANKER, show_default=True, help="Name or path of our server's reranker.")
+@click.option("--shape", default="", help="Published shape with random weights, instead of that model.")
+@click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
+@click.option("--candidates", default=60, show_default=True)
+@click.option("--tokens", default=150, show_default=True, help="Of each query + document pair.")
+@click.option("-k", "--top-k", type=int, help="Results of each request; all if not given, and then nothing is pruned.")
+@click.option("--memory", default="300MB", show_default=True, help="Limit of our server.")
+@threads_option
+@click.option("--at-once", "counts", type=numbers(), default="1,4,16", show_default=True, help="Numbers of clients.")
+@click.option("--requests", default=16, show_default=True, help="Of each measurement, over all clients.")
+@rounds_option(2)
+@names_option("--systems", _SYSTEMS, "shared,alone")
+@click.option("--peer-python", default=sys.executable, help="Interpreter that has infinity-emb.")
+@click.option("--peer-model", type=click.Path(exists=True, path_type=Path), help="Checkpoint that the peer serves.")
+@click.option(
+    "--peer-server", default="llama-server", show_default=True,
+    help="llama.cpp's server, and options for it; it serves random weights of our model's shape in Q8_0.",
+)  # fmt: skip
+@click.option("--cold", is_flag=True, help="Forget the model's cached pages all the time, as where memory has no room.")
+@work_dir_option
+@output_options
+def serve(
+    model: str,
+    shape: str,
+    precision: str,
+    candidates: int,
+    tokens: int,
+    top_k: int | None,
+    memory: str,
+    threads: int,
+    counts: list[int],
+    requests: int,
+    rounds: int,
+    systems: list[str],
+    peer_python: str,
+    peer_model: Path | None,
+    peer_server: str,
+    cold: bool,
+    work_dir: Path,
+    output: Output,
+) -> None:
+    """Rerank by a server at several numbers of clients; every request has a query and candidates of its own."""
+    if "infinity" in systems and peer_model is None:
+        raise click.BadParameter("--peer-model names the checkpoint that infinity-emb serves")
+    if shape:
+        model = str(work_dir / f"{shape}-{precision}")
+        if not Path(model).exists():
+            click.echo(f"making {shape} with random weights, {precision}", err=True)
+            synth(shape, Path(model), precision).close()  # type: ignore[arg-type]
+    with resolve(model, kind="reranker") as packed:
+        bodies = _bodies(packed, requests, candidates, tokens, top_k)
+        gguf = work_dir / f"{packed.name}-random.gguf"
+        if "llama.cpp" in systems and not gguf.exists():
+            click.echo(f"making {gguf.name}", err=True)
+            os.replace(RandomReranker.of(packed).write(gguf.with_suffix(".part")), gguf)
+    found: dict[str, dict[int, list[dict[str, float]]]] = {name: {n: [] for n in counts} for name in systems}
+    peaks: dict[str, int] = dict.fromkeys(systems, 0)
+    for turn in range(rounds):
+        for name in systems:
+            click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
+            if name == "infinity":
+                command = _infinity(peer_python, peer_model)
+            elif name == "llama.cpp":
+                command = _llama(peer_server, gguf, threads)
+            else:
+                command = _edge(model, memory, threads, name == "shared")
+            with _server(command, name) as (port, watch), _forgotten(Path(model) if cold else None):
+                _post(port, name, bodies[0])  # warms up: the server opens the model and reads its file
+                for count in counts:
+                    found[name][count].append(_measured(port, name, bodies, count))
+            peaks[name] = max(peaks[name], watch.high_water)
+    conditions = {
+        "model": Path(model).name, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
+        "limit": parse_size(memory), "threads": threads, "requests": requests, "rounds": rounds,
+        "cold": cold, "processor": processor(), "peer_model": None if peer_model is None else peer_model.name,
+    }  # fmt: skip
+    rows = {
+        name: {
+            "peak_anonymous": peaks[name],
+            "at_once": {
+                str(n): {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+                for n, runs in measured.items()
+            },
+        }
+        for name, measured in found.items()
+    }
+    result = {"conditions": conditions, "systems": rows}
+    held = max((peaks[name] for name in systems if name not in _PEERS), default=0)
+    output.put(result, figures(found, peaks), _described(conditions), held=held, limit=parse_size(memory))
+
+
+def _described(conditions: dict[str, Any]) -> str:
+    pruned = "all of them asked for" if conditions["top_k"] is None else f"top {conditions['top_k']}"
+    return (
+        f"{conditions['model']}, {conditions['candidates']} candidates of {conditions['tokens']} tokens, {pruned}, "
+        f"{conditions['requests']} requests, {conditions['threads']} threads, limit "
+        f"{format_size(conditions['limit'])}, {'cold' if conditions['cold'] else 'warm'} page cache, "
+        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs, each with a new server"
+    )
+
+
+def figures(found: dict[str, dict[int, list[dict[str, float]]]], peaks: dict[str, int]) -> Iterator[Figure]:
+    """The figures of a stored run, from the rounds of each system and number of clients."""
+    columns = {
+        "requests_per_s": higher("requests", "/s"), "median_s": lower("median", "s"), "p95_s": lower("p95", "s"),
+        "peak": lower("peak", "B"),
+    }  # fmt: skip
+    for name, measured in found.items():
+        rows = {
+            f"{name}, {count} clients": {key: [run[key] for run in runs] for key in runs[0]} | {"peak": peaks[name]}
+            for count, runs in measured.items()
+        }
+        yield from tabulate(rows, columns, peers=rows if name in _PEERS else ())
+
+
+def _bodies(model: PackedModel, requests: int, candidates: int, tokens: int, top_k: int | None) -> list[bytes]:
+    """The bodies of the requests, each with its own query and candidates."""
+    tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
+    found = []
+    for number in range(requests):
+        query = f"{_QUERY} {number}"
+        body: dict[str, Any] = {"query": query, "documents": documents(tokenizer, query, candidates, tokens, number)}
+        found.append(json.dumps(body if top_k is None else body | {"top_n": top_k}).encode())
+    return found
+
+
+def _infinity(python: str, model: Path | None) -> list[str]:
+    start = "from infinity_emb.cli import cli; cli()"
+    return [
+        python, "-c", start, "v2", "--model-id", str(model), "--device", "cpu", "--port", "{port}",
+        "--no-bettertransformer", "--engine", "torch",
+    ]  # fmt: skip
+
+
+def _llama(server: str, model: Path, threads: int) -> list[str]:
+    """A batch holds several passages, and a request of one client does not wait for that of another."""
+    return [
+        *shlex.split(server), "--model", str(model), "--reranking", "--port", "{port}", "--threads", str(threads),
+        "--threads-batch", str(threads), "--ctx-size", "8192", "--batch-size", "2048", "--ubatch-size", "2048",
+        "--parallel", "16", "--no-webui",
+    ]  # fmt: skip
+
+
+def _edge(model: str, memory: str, threads: int, sharing: bool) -> list[str]:
+    code = "from edge.apps.cli import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads)]
+    return [*command, "--reranker", model, *([] if sharing else ["--no-sharing"])]
+
+
+@contextmanager
+def _server(command: Sequence[str], name: str) -> Iterator[tuple[int, TreeWatch]]:
+    """Runs a server; gives its port and a watch of its memory."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    filled = [part.replace("{port}", str(port)) for part in command]
+    with tempfile.TemporaryDirectory() as runtime:
+        environment = dict(os.environ, XDG_RUNTIME_DIR=runtime)
+        process = subprocess.Popen(
+            filled, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        watch = TreeWatch(process.pid)
+        try:
+            _wait(port, process, name)
+            yield port, watch
+        finally:
+            watch.close()
+            process.terminate()
+            try:
+                process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+@contextmanager
+def _forgotten(model: Path | None) -> Iterator[None]:
+    """A context in which the cached pages of the model's files are dropped again and again."""
+    stop = threading.Event()
+
+    def forget(path: Path) -> None:
+        while not stop.wait(_FORGET_S):
+            drop_page_cache(path)
+
+    thread = None if model is None else threading.Thread(target=forget, args=(model,), daemon=True)
+    if thread is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if thread is not None:
+            thread.join()
+
+
+def _wait(port: int, process: subprocess.Popen[str], name: str) -> None:
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            said = (process.stderr.read() if process.stderr else "").strip().splitlines() or ["no output"]
+            raise EdgeError(f"{name} did not start: {said[-1]}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:  # not while a server is still loading its model
+                return
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.1)
+    raise EdgeError(f"{name} does not answer")
+
+
+def _post(port: int, name: str, body: bytes) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+    try:
+        connection.request("POST", "/rerank", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise EdgeError(f"{name} answered {answer.status}: {text[:300].decode('utf-8', 'replace')}")
+
+
+def _measured(port: int, name: str, bodies: Sequence[bytes], clients: int) -> dict[str, float]:
+    """Sends all requests with a number of clients. Each client sends its next request after the answer to the last."""
+    seconds: list[float] = []
+
+    def ask(body: bytes) -> None:
+        started = time.perf_counter()
+        _post(port, name, body)
+        seconds.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(ask, bodies))
+    whole = time.perf_counter() - started
+    seconds.sort()
+    return {
+        "requests_per_s": len(bodies) / whole,
+        "median_s": statistics.median(seconds),
+        "p95_s": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
+    }

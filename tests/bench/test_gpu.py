@@ -1,0 +1,104 @@
+"""`gpu`: its measurements run on torch's CPU device as a rehearsal, and its page names the missing parts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench import gpu, gpu_search, gpu_worker
+from bench.command import bench
+from bench.gpu import Run, table
+from edge.errors import EdgeError
+
+COMMON = {"on": "cpu", "threads": 1, "tokens": 20, "candidates": 6, "prefix": 10}
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("shape", ["tiny-qwen3", "tiny-xlm-roberta"])
+def test_reranking_is_measured_in_every_arrangement(torch: Any, tmp_path: Path, shape: str) -> None:
+    pack = tmp_path / "pack"
+    gpu_worker.work({"part": "pack", "shape": shape, "precision": "fp16", "path": str(pack), **COMMON})
+    found = gpu_worker.work({"part": "rerank", "pack": str(pack), "scratch": str(tmp_path), "shape": shape, **COMMON})
+    rows = found["rows"]
+    assert [row["weights"] for row in rows.values()] == [3, 2, 2, 2]
+    assert all(row["same_order"] and row["apart"] == 0 for row in rows.values()), "the arrangement changes no score"
+    assert all(seconds > 0 for row in rows.values() for seconds in row["seconds"])
+    assert [row["candidates"] for row in found["crossing"]] == [6]
+
+
+def test_transformers_is_measured_beside(torch: Any) -> None:
+    pytest.importorskip("transformers")
+    found = gpu_worker.work({"part": "transformers", "shape": "tiny-qwen3", **COMMON})
+    assert set(found["rows"]) == {"padded", "sorted by length"}
+    assert found["tokens"] == int(gpu_worker.lengths_of(COMMON).sum()) + 6 * COMMON["prefix"]  # type: ignore[operator]
+
+
+def test_layers_are_compared_with_the_reference(torch: Any) -> None:
+    layers = gpu_worker.work({"part": "parity", **COMMON})["layers"]
+    assert len(layers) == 6
+    assert all(0 < row["mean"] < 1e-3 for row in layers.values())
+
+
+def test_search_is_measured_and_equal(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_search, "_BATCHES", (1, 8))
+    monkeypatch.setattr(gpu_search, "_ROUNDS", 1)
+    found = gpu_worker.work({"part": "search", "vectors": 3000, **COMMON})
+    assert found["equal_results"]
+    assert found["rows"]["cuda"]["recall"] > 0.9
+    assert found["rows"]["cuda"]["recall"] == found["rows"]["cpu, one thread"]["recall"]
+    assert found["absent"] == {"faiss-gpu": "this faiss was not built for GPUs"} or "faiss-gpu" in found["rows"]
+
+
+def test_a_run_out_of_time_or_luck_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(worker: str, task: dict[str, Any], *, threads: int, timeout: float) -> dict[str, Any]:
+        if task["name"] == "broken":
+            raise EdgeError("no luck")
+        return {"rows": {}}
+
+    monkeypatch.setattr(gpu, "measure", measured)
+    run = Run(tmp_path, time.monotonic() + 100)
+    run.report |= {"rehearsal": True, "on": "cpu", "processor": "none", "shapes": [], "candidates": 1, "tokens": 1}
+    run.take("quick", {"threads": 1}, seconds=10)
+    run.take("broken", {"threads": 1}, seconds=10)
+    run.take("long", {"threads": 1}, seconds=1000)
+    report = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert set(report["parts"]) == {"quick", "broken", "long"}
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "Rehearsal" in page
+    assert "- broken: no luck" in page
+    assert "- long: 1000 s are needed" in page
+
+
+def test_the_page_names_device_and_ratios() -> None:
+    row = {"seconds": [0.5], "device_peak": 2 * 10**9, "batch": 64}
+    own = {"seconds": [0.25], "device_peak": 10**9, "weights": 2, "same_order": True, "apart": 0.0}
+    report = {
+        "rehearsal": False, "on": "cuda", "processor": "x", "shapes": ["s"], "candidates": 9, "tokens": 5,
+        "prefix_tokens": 3, "parts": {
+            "machine": {"device": "A Large GPU", "torch": "2"},
+            "s transformers": {"rows": {"sorted by length": row}},
+            "s fp16": {"rows": {"two layers": own}, "crossing": [
+                {"candidates": 4, "resident": 1.0, "streamed": 1.5},
+                {"candidates": 9, "resident": 1.0, "streamed": 1.05},
+            ]},
+        },
+    }  # fmt: skip
+    page = table(report)
+    assert page.startswith("# A Large GPU\n")
+    assert "Rehearsal" not in page
+    assert "| edge fp16, two layers | 0.250 | 2.00 | 1.00 GB | 2 layers on the device, order of resident |" in page
+    assert "within 1.1 from 9 candidates on" in page
+
+
+def test_an_unknown_shape_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(bench, ["gpu", "--out", str(tmp_path), "--shapes", "round"])
+    assert result.exit_code == 2 or "no such shape" in str(result.exception)

@@ -1,0 +1,236 @@
+"""`rerank-peers`: naive stand-ins for the peers rerank with the exported model, in a Python of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from making.synth import synth_checkpoint
+
+from bench.command import bench
+from bench.process import TreeWatch, measure_script
+from bench.run_record import RunRecord
+from edge.errors import CapabilityError, EdgeError, ModelError
+
+SCORER = '''
+"""Scores one pair at a time with the exported model."""
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+
+def scores(folder, file, query, texts):
+    folder = Path(folder)
+    limit = json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(limit)
+    session = onnxruntime.InferenceSession(str(folder / file))
+    found = []
+    for text in texts:
+        pair = tokenizer.encode(query, text)
+        feed = {"input_ids": pair.ids, "attention_mask": pair.attention_mask, "token_type_ids": pair.type_ids}
+        feed = {name: np.array([values], np.int64) for name, values in feed.items()}
+        found.append(float(session.run(None, feed)[0][0, 0]))
+    return found
+'''
+FLASHRANK = """
+from naive import scores
+FILES = {"ms-marco-MiniLM-L-12-v2": "flashrank-MiniLM-L-12-v2_Q.onnx"}
+
+class RerankRequest:
+    def __init__(self, query, passages):
+        self.query, self.passages = query, passages
+
+class Ranker:
+    def __init__(self, model_name, cache_dir, max_length, log_level):
+        self.place, self.file = f"{cache_dir}/{model_name}", FILES[model_name]
+
+    def rerank(self, request):
+        found = scores(self.place, self.file, request.query, [row["text"] for row in request.passages])
+        rows = [row | {"score": score} for row, score in zip(request.passages, found)]
+        return sorted(rows, key=lambda row: -row["score"])
+"""
+FASTEMBED = """
+from naive import scores
+
+class TextCrossEncoder:
+    known = {}
+
+    @classmethod
+    def add_custom_model(cls, model, sources, model_file):
+        cls.known[model] = model_file
+
+    def __init__(self, model_name, threads, specific_model_path):
+        self.place, self.file = specific_model_path, self.known[model_name]
+
+    def rerank(self, query, documents):
+        yield from scores(self.place, self.file, query, documents)
+"""
+WORDS = ["river", "bridge", "ice", "summer", "valley", "mill", "glacier", "winter", "stone", "water"]
+
+
+@pytest.fixture
+def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with stand-ins for both peers, which the Python of the peers looks into first."""
+    folder = tmp_path / "peers"
+    files = {
+        "naive.py": SCORER, "flashrank.py": FLASHRANK, "fastembed/__init__.py": "",
+        "fastembed/common/__init__.py": "", "fastembed/common/model_description.py": "def ModelSource(hf): return hf",
+        "fastembed/rerank/__init__.py": "", "fastembed/rerank/cross_encoder.py": FASTEMBED,
+    }  # fmt: skip
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return synth_checkpoint("tiny-bert", tmp_path / "tiny")
+
+
+@pytest.fixture
+def pools(tmp_path: Path) -> Path:
+    """Two queries with 14 candidates each, one of them much longer than a query and a candidate may be."""
+    path = tmp_path / "rivers.test.jsonl"
+    lines = []
+    for first in (0, 3):
+        docs = [" ".join(WORDS[(first + i * j) % 10] for j in range(1, 5 + i)) for i in range(13)]
+        docs.append(" ".join(WORDS * 20))
+        lines.append({"query": f"the {WORDS[first]} in winter", "docs": docs, "grades": [1.0] + [0.0] * 13})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def run(*arguments: str | Path) -> Any:
+    done = CliRunner().invoke(bench, ["rerank-peers", *map(str, arguments)], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout.splitlines()[-1]) if "--json" in arguments else done.stdout
+
+
+def test_all_systems_rank_the_same_candidates_alike(peers: Path, checkpoint: Path, pools: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    stored = tmp_path / "run.json"
+    report = run(
+        pools, "--checkpoint", checkpoint, "--max-tokens", "48", "--memory", "10GB", "--rounds", "1", "--work-dir",
+        tmp_path / "work", "--flashrank-python", sys.executable, "--json", "--store", stored,
+    )  # fmt: skip
+    systems = report["systems"]
+    assert list(systems) == [
+        "edge, int8", "edge, fp32", "flashrank, int8", "flashrank, fp32", "fastembed, int8", "fastembed, fp32",
+        "transformers, fp32",
+    ]  # fmt: skip
+    best = systems["transformers, fp32"]["ndcg"]["rivers.test"]
+    for name, found in systems.items():
+        assert len(found["seconds"]) == len(found["first"]) == len(found["peak"]) == 1
+        assert found["peak"][0] > 1 << 20
+        if name.endswith("fp32"):
+            assert found["same"] == 1.0, name
+            assert found["ndcg"]["rivers.test"] == pytest.approx(best)
+    assert report["retrieved"]["rivers.test"] == 1.0, "the relevant candidate was retrieved first"
+    figures = RunRecord.load(stored).figures
+    assert {figure.row for figure in figures if not figure.peer} == {"edge, int8", "edge, fp32"}
+    assert {figure.row for figure in figures if figure.column == "nDCG@10, rivers.test"} == {
+        *systems,
+        "order of retrieval",
+    }
+
+
+def test_a_peer_that_is_not_installed_is_left_out(
+    checkpoint: Path, pools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "flashrank.py").write_text("import a_module_that_nobody_has", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "missing"))
+    stored = tmp_path / "run.json"
+    report = run(
+        pools, "--checkpoint", checkpoint, "--systems", "edge,flashrank,fastembed", "--precisions", "fp32", "--memory",
+        "10GB", "--rounds", "2", "--work-dir", tmp_path / "work", "--store", stored, "--json", "--fastembed-python",
+        tmp_path / "no-python",
+    )  # fmt: skip
+    assert list(report["systems"]) == ["edge, fp32"]
+    assert len(report["systems"]["edge, fp32"]["seconds"]) == 2
+    notes = RunRecord.load(stored).notes
+    assert len(notes) == 2, "each peer is tried and named once"
+    assert "a_module_that_nobody_has" in notes[0]
+    assert "no-python" in notes[1]
+
+
+def test_this_program_alone_needs_no_torch(checkpoint: Path, pools: Path, tmp_path: Path) -> None:
+    shown = run(
+        pools, "--checkpoint", checkpoint, "--systems", "edge", "--precisions", "int8", "--memory", "10GB", "--rounds",
+        "1", "--work-dir", tmp_path / "work",
+    )  # fmt: skip
+    assert "edge, int8" in shown
+    assert "order of retrieval" in shown
+
+
+@pytest.mark.parametrize("options", [("--systems", "edge,other"), ("--precisions", "int4")])
+def test_unknown_systems_and_precisions_are_refused(checkpoint: Path, pools: Path, options: tuple[str, str]) -> None:
+    with pytest.raises(click.BadParameter, match="not one of"):
+        run(pools, "--checkpoint", checkpoint, *options)
+
+
+def test_a_folder_without_a_checkpoint_is_refused(pools: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config\.json is missing"):
+        run(pools, "--checkpoint", tmp_path, "--systems", "edge")
+
+
+def test_a_script_runs_outside_its_folder_and_without_a_hub(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    (tmp_path / "json.py").write_text("raise SystemError('a module beside the script was imported')")
+    script.write_text(
+        "import json, os, sys\n"
+        "task = json.load(sys.stdin)\n"
+        "print('a line of a library')\n"
+        "print(json.dumps({'said': task['say'], 'files': os.listdir('.'), 'offline': os.environ['HF_HUB_OFFLINE']}))\n"
+    )
+    report = measure_script(script, {"say": 5}, threads=1)
+    assert report["said"] == 5
+    assert report["files"] == []
+    assert report["offline"] == "1"
+
+
+def test_the_memory_of_child_processes_counts() -> None:
+    hold = "held = bytearray(b'1') * (200 << 20); print(); import sys; sys.stdin.read()"
+    start = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {hold!r}]).returncode)"
+    parent = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    watch = TreeWatch(parent.pid)
+    try:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # the child holds its memory from now on
+        end = time.monotonic() + 120
+        while watch.high_water < 200 << 20 and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        parent.communicate()
+        watch.close()
+    assert 200 << 20 <= watch.high_water < 300 << 20
+
+
+def test_a_script_that_fails_or_hangs_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise ValueError('the reason')")
+    with pytest.raises(EdgeError, match="one failed: ValueError: the reason"):
+        measure_script(script, {"name": "one"}, threads=1)
+    script.write_text("import time\ntime.sleep(600)")
+    with pytest.raises(EdgeError, match=r"one was ended after 1 s"):
+        measure_script(script, {"name": "one"}, threads=1, timeout=1)
+    script.write_text("import a_module_that_nobody_has")
+    with pytest.raises(CapabilityError, match="a_module_that_nobody_has"):
+        measure_script(script, {"name": "one"}, threads=1)

@@ -1,0 +1,84 @@
+"""`searchers`: its three tables, and the refusal of different results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from naive.program import output_of
+
+from bench import searchers as bench
+from bench.command import bench as command
+from bench.run_record import RunRecord
+from bench.searchers import simulated_loss
+from edge.errors import EdgeError
+from edge.planner.searchers import queue_length, tail
+
+
+def run(*arguments: str) -> str:
+    return output_of(command, "searchers", *arguments)
+
+
+def test_several_searchers_find_what_the_host_finds(tmp_path: Path) -> None:
+    report = json.loads(run("--of", "cpu", "--counts", "1,3", "--codecs", "pq", "--rows", "5000", "--queries", "4",
+                            "--json", "--store", str(tmp_path / "run.json")).splitlines()[-1])  # fmt: skip
+    stored = {figure.row for figure in RunRecord.load(tmp_path / "run.json").figures}
+    assert {"pq, host", "pq, 1", "pq, 3"} <= stored
+    rows = report["searches"]
+    assert [(row["codec"], row["searchers"]) for row in rows] == [("pq", 0), ("pq", 1), ("pq", 3)]
+    assert all(row["identical"] for row in rows)
+    assert rows[0]["asked"] == 0
+    assert rows[1]["asked"] >= 4, "a query whose lists are loaded bit by bit asks several times"
+    assert rows[2]["asked"] >= 12, "every searcher holds rows of every list, and is asked by every query"
+    assert rows[2]["queue"] < rows[1]["queue"] == rows[0]["queue"]
+
+
+def test_shares_by_the_formula_are_the_best_of_all() -> None:
+    rows = bench.share_rows()
+    assert len(rows) == 6
+    for row in rows:
+        assert abs(row["closed_form"] - row["best_of_all"]) <= 0.001
+        assert row["closed_form"] == pytest.approx(row["published"], abs=0.0005)
+        assert all(0 < value < 1 for value in row["efficiency"].values())
+
+
+@pytest.mark.parametrize("results", [10, 100])
+@pytest.mark.parametrize("queues", [2, 4, 8, 16, 32, 64])
+def test_the_bound_holds_in_the_simulation_and_is_close(queues: int, results: int) -> None:
+    length = queue_length(results, queues)
+    searches = 40_000
+    error = 3 * (0.01 * 0.99 / searches) ** 0.5
+    assert simulated_loss(results, queues, length, searches=searches, seed=1) <= 0.01 + error
+    assert simulated_loss(results, queues, length - 1, searches=searches, seed=1) > 0.01 - error
+    exact = queues * tail(results, queues, length - 1)  # the bound also counts losses in several queues at once
+    assert simulated_loss(results, queues, length - 1, searches=searches, seed=1) <= exact + 3 * error
+
+
+def test_a_queue_for_all_results_loses_none() -> None:
+    assert simulated_loss(20, 4, 20, searches=5000, seed=1) == 0
+    assert simulated_loss(20, 4, 4, searches=25_000, seed=1) == 1, "20 results in 4 queues need 5 places in one"
+
+
+def test_queues_by_the_bound_lose_less_than_shorter_ones() -> None:
+    for row in bench.queue_rows((20,), searches=5000):
+        assert row["lost"] <= 0.015
+        assert row["lost"] < row["lost_shorter"]
+
+
+def test_different_results_end_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(worker: str, task: dict[str, Any], **options: Any) -> dict[str, Any]:
+        row = {"codec": "flat", "searchers": 2, "median_s": 1e-3, "asked": 8, "again": 0, "queue": 9}
+        return {"rows": [{**row, "identical": True}, {**row, "identical": False}]}
+
+    monkeypatch.setattr(bench, "measure", measured)
+    with pytest.raises(EdgeError, match="changed what was found"):
+        run("--codecs", "flat")
+
+
+@pytest.mark.parametrize("arguments", [("--counts", "0"), ("--counts", "two"), ("--codecs", "zip")])
+def test_numbers_and_codecs_that_do_not_exist_are_refused(arguments: tuple[str, str]) -> None:
+    with pytest.raises(click.BadParameter, match=r"not one of flat|each number is|whole numbers are"):
+        run(*arguments)

@@ -1,0 +1,186 @@
+"""Published figures of RAGO, computed again (Jiang's thesis, chapter 3). docs/planning.md has the same numbering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edge.planner.batching import stall_factor
+from edge.planner.hardware import ACCELERATORS, HOST, MODELS
+from edge.planner.modelled import BATCHES, modelled_tables, retrieval_seconds
+from edge.planner.schedule import Problem, cluster_placements
+from edge.planner.schema import PUBLISHED, RagSchema
+from edge.planner.search import plans
+from edge.planner.tables import Origin, Point, StageTable
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A comparison of a published figure with ours.
+
+    Attributes:
+        number: number in the list of checkable figures.
+        what: name of the figure, with its unit.
+        published, ours: its two values.
+        tolerance: allowed difference as a share of `published`; 0 if they must be equal as printed.
+        origin: origin of our value.
+        source: place of the published value.
+    """
+
+    number: int
+    what: str
+    published: float
+    ours: float
+    tolerance: float
+    origin: Origin
+    source: str
+
+    @property
+    def error(self) -> float:
+        """Difference as a share of the published value; the plain difference if that is 0."""
+        difference = self.ours - self.published
+        return difference / self.published if self.published else difference
+
+    @property
+    def holds(self) -> bool:
+        """Whether our value is within the tolerance."""
+        return abs(self.error) <= self.tolerance + 1e-12
+
+
+PREFIXES = (128, 256, 512, 1024, 2048)
+DECODES = (128, 256, 512)
+RETRIEVAL_SHARES: Sequence[Sequence[float]] = (
+    (86.3, 81.2, 72.5, 59.5, 43.2),
+    (79.4, 74.3, 65.7, 53.2, 38.1),
+    (68.4, 63.5, 55.3, 44.0, 30.9),
+)
+"""Percentage of the time spent on retrieval, by tokens read (columns) and written (rows): figure 3.5c."""
+
+DECODE_BATCHES = (4, 8, 16, 64, 128, 256)
+STALLS: dict[int, tuple[float | None, ...]] = {
+    256: (None, None, None, None, None, 3.08),
+    128: (None, None, None, None, 2.94, 1.38),
+    64: (None, None, None, 2.77, 1.38, 1.15),
+    16: (None, None, 2.34, 1.14, 1.06, 1.03),
+    8: (None, 2.05, 1.32, 1.06, 1.03, 1.01),
+    4: (1.71, 1.26, 1.11, 1.02, 1.01, 1.01),
+    2: (1.16, 1.07, 1.03, 1.01, 1.00, 1.00),
+    1: (1.00, 1.00, 1.00, 1.00, 1.00, 1.00),
+}
+"""Normalized decode latency by batch size of retrievals (rows) and of decoding (columns): figure 3.8b."""
+
+ENCODE_SECONDS, PREFILL_SECONDS, DECODE_SECONDS = 0.615, 0.154, 0.12
+"""Accelerator seconds of a request of the long-context workload. The first two solve two cells of table 3.4, so those
+cells are circular. The third may be any value between 0.104 and 0.154, since the same schedule is best for all of
+them."""
+
+
+def device_seconds(schema: RagSchema, tables: Mapping[str, StageTable], per_server: int = 4) -> dict[str, float]:
+    """The smallest number of accelerator seconds per request for each stage, which is run as cheaply as possible.
+
+    Args:
+        per_server: number of accelerators that each retrieval server blocks for other work.
+    """
+    seconds = {}
+    for stage in schema.stages():
+        each = per_server if stage.kind == "retrieve" else 1
+        points = tables[stage.name].points
+        least = min(each * point.devices * point.interval / point.batch for point in points)
+        seconds[stage.name] = (stage.calls + stage.looping) * least
+    return seconds
+
+
+def shares(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Each stage's share of the total."""
+    total = sum(seconds.values())
+    return {name: value / total for name, value in seconds.items()}
+
+
+def retrieval_share(prefix: int, decode: int) -> float:
+    """Share of the accelerator time that hyperscale retrieval takes, beside a model with 8 billion weights."""
+    schema = replace(PUBLISHED["case-1"], prefix_tokens=prefix, decode_tokens=decode)
+    chips = [2**i for i in range(5)]
+    tables = modelled_tables(schema, ACCELERATORS["xpu-c"], chips=chips, servers=[16], batches=BATCHES)
+    return shares(device_seconds(schema, tables, HOST.accelerators))["retrieve"]
+
+
+def retrieval_share_errors() -> list[float]:
+    """Differences from figure 3.5c in percentage points, row by row."""
+    return [
+        100 * retrieval_share(prefix, decode) - published
+        for decode, row in zip(DECODES, RETRIEVAL_SHARES, strict=True)
+        for prefix, published in zip(PREFIXES, row, strict=True)
+    ]
+
+
+def stall_errors() -> list[float]:
+    """Relative differences from the printed cells of figure 3.8b."""
+    return [
+        stall_factor(batch, retrieval_batch) / published - 1
+        for retrieval_batch, row in STALLS.items()
+        for batch, published in zip(DECODE_BATCHES, row, strict=True)
+        if published is not None
+    ]
+
+
+def long_context(*, encode: float = 1.0, baseline: bool = False, decode: float = DECODE_SECONDS) -> Problem:
+    """The long-context workload, with fitted costs that divide evenly over devices and batches.
+
+    Args:
+        encode: factor by which documents are longer than a million tokens.
+        baseline: a serving system for language models alone: the prefill devices also encode, and the decoder has as
+            many devices.
+    """
+    schema = PUBLISHED["case-2"]
+    costs = {"encode": encode * ENCODE_SECONDS, "prefill": PREFILL_SECONDS, "decode": decode}
+    tables = {"retrieve": StageTable("retrieve", (Point(1, 1, 1e-4, 1e-4),), "predicted")}
+    for name, seconds in costs.items():
+        chips = [64] if baseline else [2**i for i in range(8)]
+        weights = 0.0 if name == "encode" else MODELS["llama-70b"].nbytes
+        points = [Point(c, b, seconds * b / c, seconds * b / c, weights) for c in chips for b in (1, 16, 128)]
+        tables[name] = StageTable(name, tuple(points), "circular")
+    placements = cluster_placements(schema)
+    if baseline:
+        placements = [groups for groups in placements if len(groups) == 3]
+    return Problem(schema, tables, placements, 128, ACCELERATORS["xpu-c"].memory)
+
+
+def best_rate(problem: Problem) -> tuple[float, dict[str, int]]:
+    """The highest throughput per device, and the number of devices of each stage."""
+    best = max(plans(problem), key=lambda plan: plan.outcome.throughput_per_device)
+    devices = {choice.stage: group.devices for group in best.schedule.groups for choice in group.choices}
+    return best.outcome.throughput_per_device, devices
+
+
+def llm_flops(schema: RagSchema, prompt: int) -> float:
+    """Operations of a request with `prompt` tokens of prompt: two for each weight and token."""
+    return 2 * schema.llm.params * (prompt + schema.decode_tokens)
+
+
+def rago() -> Iterator[Check]:
+    """Checkable figures 1 to 7."""
+    hyperscale = PUBLISHED["case-1"]
+    yield Check(1, "PQ codes of 64e9 vectors, TiB", 5.6, hyperscale.database_nbytes / 2**40, 0.01, "predicted",
+                "3.4")  # fmt: skip
+    single = retrieval_seconds(1, hyperscale.database_nbytes * hyperscale.scanned, 32)
+    yield Check(2, "one query on 32 servers, ms", 10.0, 1e3 * single, 0.1, "predicted", "3.7.1")
+    points = [abs(error) for error in retrieval_share_errors()]
+    yield Check(3, "figure 3.5c, mean error, fraction of 1", 0.0, sum(points) / len(points) / 100, 0.025, "calibrated",
+                "fig 3.5c")  # fmt: skip
+    yield Check(3, "figure 3.5c, largest error, fraction of 1", 0.0, max(points) / 100, 0.05, "calibrated", "fig 3.5c")
+    stalls = [abs(error) for error in stall_errors()]
+    yield Check(4, "figure 3.8b, mean relative error", 0.0, sum(stalls) / len(stalls), 0.02, "calibrated", "fig 3.8b")
+    yield Check(4, "figure 3.8b, largest relative error", 0.0, max(stalls), 0.05, "calibrated", "fig 3.8b")
+    rate, devices = best_rate(long_context())
+    yield Check(5, "long context, requests/s and device", 1.08, rate, 0.01, "circular", "table 3.4")
+    yield Check(5, "long context, devices that encode", 64, devices["encode"], 0.0, "calibrated", "table 3.4")
+    yield Check(5, "long context, devices that prefill", 16, devices["prefill"], 0.0, "calibrated", "table 3.4")
+    yield Check(5, "long context, devices that decode", 16, devices["decode"], 0.0, "calibrated", "table 3.4")
+    without, _ = best_rate(long_context(baseline=True))
+    yield Check(5, "the same without RAGO", 0.65, without, 0.01, "circular", "table 3.4")
+    longer = best_rate(long_context(encode=10))[0] / best_rate(long_context(encode=10, baseline=True))[0]
+    yield Check(5, "gain with ten times the document", 1.94, longer, 0.01, "calibrated", "3.7.1")
+    ratio = llm_flops(replace(hyperscale, llm=MODELS["llama-70b"]), 32) / llm_flops(hyperscale, 512)
+    yield Check(6, "operations of 70B alone over 8B with retrieval", 3.2, ratio, 0.03, "predicted", "3.5.1")
+    yield Check(7, "10,000 vectors of 768 in 16 bits, MB", 15.0, PUBLISHED["case-2"].database_nbytes / 1e6, 0.03,
+                "predicted", "3.5.2")  # fmt: skip
