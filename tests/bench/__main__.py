@@ -18,6 +18,11 @@ if __name__ == "__main__":
 
         serve(importlib.import_module(sys.argv[2]).work)
     else:
-        from bench.command import main
+        from bench.command import bench
+        from edge.errors import EdgeError
 
-        main(prog_name="python -m tests.bench")
+        try:
+            bench(prog_name="python -m tests.bench")
+        except EdgeError as error:
+            print(f"bench: {error}", file=sys.stderr)
+            sys.exit(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edge.apps.lazy import LazyGroup
+from edge.apps.options import LazyGroup
 
 _BENCHES = {
     "answers": "bench.answers:answers",

@@ -10,12 +10,13 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import random_tokenizer, tables
+from making import random_tokenizer
 from making.synth import model_spec
 from naive.program import printed
 from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock
+from edge.models import tables
 from edge.models.tables import PartialTokenizer, build
 from edge.models.tokenizer import PairTokenizer
 
