@@ -52,7 +52,7 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
             "troubles": [],
         }
 
-    monkeypatch.setattr(machine, "measure", measured)
+    monkeypatch.setattr(machine, "run_worker", measured)
     said: list[str] = []
     config = Config(threads=1, reranker="a", embedder="b", llm="c", runtime="numpy")
     found = visited(
