@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import pytest
-from bench.plan import Comparison, summarised
+from bench.plan import Comparison, plan, summarised
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
@@ -96,15 +96,15 @@ def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, mea
 
 @pytest.mark.usefixtures("home", "measured")
 def test_the_bench_runs_each_schedule_in_its_own_process() -> None:
-    report = shown("bench", "plan", "-c", "store", "--questions", "questions.txt", "--depths", "0,12",
-                   "--rounds", "2")  # fmt: skip
+    options = ("-c", "store", "--questions", "questions.txt")
+    report = json.loads(output_of(plan, *options, "--depths", "0,12", "--rounds", "2", "--json"))
     assert [row["depth"] for row in report["schedules"]] == [0, 12]
     assert all(row["measured_s"] > 0 and 0 < row["measured_nbytes"] <= 9e9 for row in report["schedules"])
     assert report["time_worst"] >= report["time_median"]
     with pytest.raises(click.BadParameter, match="whole numbers"):
-        run("bench", "plan", "-c", "store", "--questions", "questions.txt", "--depths", "deep")
+        output_of(plan, *options, "--depths", "deep")
     with pytest.raises(EdgeError, match="run edge profile first"):
-        run("bench", "plan", "-c", "store", "--questions", "questions.txt", "--limits", "1GB")
+        output_of(plan, *options, "--limits", "1GB")
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"one\n", "at least 2"), (b"\xff\xfe", "not valid UTF-8")])
