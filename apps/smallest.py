@@ -69,8 +69,8 @@ def _asked(name: str) -> int | str:
 
 
 def _searching(config: Config) -> OperationPlan:
-    from edge.apps.collection.searching import POOL
     from edge.apps.planning import retrieval_plan
+    from edge.apps.requests import POOL
 
     return retrieval_plan(
         "searching", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
@@ -94,8 +94,8 @@ def _indexing(config: Config) -> OperationPlan:
 
 
 def _answering(config: Config) -> OperationPlan:
-    from edge.apps.assistant.base import AskOptions
     from edge.apps.planning import retrieval_plan
+    from edge.apps.requests import AskOptions
 
     count = 2 * AskOptions().pool
     return retrieval_plan("answering", config, embedder=None, reranker=None, rerank=True, candidates=count, databases=1)

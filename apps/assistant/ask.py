@@ -16,12 +16,10 @@ import click
 
 from edge.apps.assistant.answer import cited, figures, notices
 from edge.apps.assistant.assistant import Assistant
-from edge.apps.assistant.base import GIVEN, READ, AskOptions
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.filters import Filters
 from edge.apps.collection.registry import locate
 from edge.apps.console import tell
 from edge.apps.options import (
@@ -34,6 +32,7 @@ from edge.apps.options import (
     server_option,
     words_argument,
 )
+from edge.apps.requests import AskOptions
 from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved, connected, own_options
 from edge.config import Config
 from edge.errors import InputError, StorageError
@@ -47,34 +46,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context")
 """Options that override settings of the same name."""
 
-_DEFAULTS = AskOptions()
-
 
 def assistant_options(command: Command) -> Command:
     """Adds the options of answering, such as `--pipeline` and `--llm`, to a command."""
     for option in (
-        click.option("--no-lookahead", is_flag=True, help="Fetch index lists only when they are searched."),
         click.option("--no-kv-cache", is_flag=True, help="Compute every document's KV states anew."),
-        click.option("--no-check", is_flag=True,
-                     help="Show a language model's sentences even if no passage holds what they say."),
-        click.option("--no-rerank", is_flag=True, help="Keep the retrieval order; then nothing is refused."),
-        click.option(
-            "--min-score", type=float,
-            help="Lowest relevance of the passages, else the answer is not in the documents; the default was fitted "
-            "for the models.",
-        ),
-        click.option("--order-tolerance", type=float, default=0.0, show_default=True,
-                     help="Passages whose relevance differs by at most so much may change places, so that KV states "
-                     "are reused; 0 keeps the order."),
-        click.option("-n", "--passages", type=int,
-                     help=f"Passages to answer from, at most; if not given, {READ} are judged and quoted from, and a "
-                     f"language model is given the best {GIVEN}."),
-        click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same answer."),
-        click.option("--max-tokens", type=int, default=_DEFAULTS.max_tokens, show_default=True,
-                     help="Longest answer."),
-        click.option("--temperature", type=float, default=0.0, show_default=True, help="0: the most probable answer."),
-        click.option("--filter", "filters", multiple=True, metavar="KEY:VALUE",
-                     help="Which files: path:GLOB, type:KIND, after:DATE, before:DATE, larger:SIZE, smaller:SIZE."),
+        AskOptions.add_to,
         collection_option,
         click.option("--context", type=int,
                      help="Tokens of prompt and answer together (0: as the model was trained for, at most 4,096)."),
@@ -94,27 +71,10 @@ def configured(chosen: Mapping[str, Any]) -> Config:
     return configure(no_server=chosen.get("no_server", True), **settings)
 
 
-def values(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `AskOptions` that the options of a command line describe, but for the filters."""
-    return {
-        "passages": chosen["passages"],
-        "pool": max(_DEFAULTS.pool, chosen["passages"] or 0),
-        "min_relevance": chosen["min_score"],
-        "rerank": not chosen["no_rerank"],
-        "check": not chosen["no_check"],
-        "lookahead": not chosen["no_lookahead"],
-        "temperature": chosen["temperature"],
-        "max_tokens": chosen["max_tokens"],
-        "seed": chosen["seed"],
-        "order_tolerance": chosen["order_tolerance"],
-    }
-
-
 @contextmanager
-def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
+def opened(trace: Trace, options: AskOptions, **chosen: Any) -> Iterator[Assistant]:
     """Opens the collection and the assistant that the options of a command line describe."""
     config = configured(chosen)
-    options = AskOptions(**values(chosen), where=Filters.parse(chosen["filters"]))
     place = locate(chosen["collection"])
     with (
         Collection(place, config=config, trace=trace, read_only=True) as collection,
@@ -226,7 +186,7 @@ class ServedAnswer:
 @device_options
 @server_option
 @report_options
-def ask(question: str, report: Report, **chosen: Any) -> int:
+def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> int:
     """Answer QUESTION (- reads it from stdin) from the indexed documents, with citations.
 
     Exit code 0: answered; 1: not in the documents; 2: error; 130: interrupted; the text that was written until then is
@@ -238,12 +198,12 @@ def ask(question: str, report: Report, **chosen: Any) -> int:
         memory=chosen["memory"], threads=chosen["threads"], trace=report.trace, no_kv_cache=chosen["no_kv_cache"]
     )
     try:
-        return _served(question, chosen, alone, report)
+        return _served(question, options, chosen, alone, report)
     except Unserved as reason:
         server = f"not used: {reason}"
     with ResidentWatch() as watch:
         recorder = Trace(events=report.trace is not None)
-        with opened(recorder, **chosen) as assistant:
+        with opened(recorder, options, **chosen) as assistant:
             health = assistant.collection.health()
             stream = assistant.stream(question)
             if report.as_json:
@@ -283,7 +243,7 @@ def _finished(
     return INTERRUPTED if stats["interrupted"] else 0 if stats["found"] else 1
 
 
-def _served(question: str, chosen: Mapping[str, Any], alone: str, report: Report) -> int:
+def _served(question: str, options: AskOptions, chosen: Mapping[str, Any], alone: str, report: Report) -> int:
     """Prints the server's answer as it comes, and returns the exit code.
 
     Raises:
@@ -293,7 +253,7 @@ def _served(question: str, chosen: Mapping[str, Any], alone: str, report: Report
     connection = connected(configured(chosen), ASK, alone)
     asked = {
         "question": question, "collection": str(locate(chosen["collection"])), "pipeline": chosen["pipeline"],
-        "options": values(chosen), "filters": list(chosen["filters"]),
+        **options.to_json(),
     }  # fmt: skip
     answer = ServedAnswer(connection, asked)
     try:

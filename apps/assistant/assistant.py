@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.generator import open_llm
 from edge.apps.assistant.library import CollectionLibrary
@@ -19,6 +18,7 @@ from edge.apps.assistant.question import check_question, courtesy, new_topic, re
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.collection.collection import Collection
+from edge.apps.requests import AskOptions
 from edge.config import Config
 from edge.errors import CapabilityError, InputError
 from edge.public_calls import checked_arguments

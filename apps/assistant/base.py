@@ -1,9 +1,8 @@
-"""The interfaces of a pipeline: the collection it reads, its options, and the exceptions that end it early."""
+"""The interfaces of a pipeline: the collection it reads, and the exceptions that end it early."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,11 +10,8 @@ import numpy.typing as npt
 
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.searching import MOST
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import LookaheadOutcome
-from edge.errors import InputError
-from edge.public_calls import checked_arguments
 from edge.trace import Trace
 
 Vectors = npt.NDArray[np.float32]
@@ -23,14 +19,6 @@ Vectors = npt.NDArray[np.float32]
 MIN_RELEVANCE = 0.1
 """The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
 model (see `evidence`), where the reranker's probability alone decides. The benchmark `floor` measures its errors."""
-
-
-READ = 6
-"""Number of passages that are judged for an answer and quoted from. Of 71 paraphrased questions of the
-benchmark `answers`, 92 % have their answer in the first six passages and 82 % in the first four."""
-
-GIVEN = 4
-"""Number of passages that a language model is given. Reading each of them delays the first word of the answer."""
 
 
 class Ahead(Protocol):
@@ -104,74 +92,6 @@ class Library(Protocol):
             seconds: the time to fetch for. If not given, fetching goes on until memory has no more room.
             lost: called with the seconds that later searches wait for clusters which these clusters displaced.
         """
-
-
-@checked_arguments
-@dataclass(frozen=True, slots=True)
-class AskOptions:
-    """How a question is answered.
-
-    Attributes:
-        passages: the most passages that are judged and given to the generator. None: `READ` passages are judged and
-            quoted from, and a language model is given the best `GIVEN` of them.
-        pool: candidates that the reranker reads, over all queries of a round.
-        min_relevance: the probability that the passages answer the question below which the answer is "not in the
-            documents". None: the threshold fitted for the models. Without a fitted threshold this is the relevance
-            that each passage needs, `MIN_RELEVANCE` if None.
-        rerank: False keeps the retrieval order, and then no question is refused.
-        check: numbers and names of an answer that no passage holds are not shown as certain (see `grounding`).
-        lookahead: fetch clusters while the generator writes. This changes times, never results.
-        temperature, max_tokens, seed: sampling of answers. Intermediate texts are always written greedily.
-        rounds: the most rounds, for the pipelines that have rounds.
-        where: the files that may be searched.
-        floor: the former name of `min_relevance`.
-        order_tolerance: passages whose relevance differs by at most this much may change places in the prompt, so that
-            a passage with cached KV states comes first. 0 keeps the order. Another order may change a model's answer.
-    """
-
-    passages: int | None = None
-    pool: int = 30
-    min_relevance: float | None = None
-    rerank: bool = True
-    check: bool = True
-    lookahead: bool = True
-    temperature: float = 0.0
-    max_tokens: int = 256
-    seed: int = 0
-    rounds: int = 3
-    where: Filters | None = field(default=None)
-    floor: InitVar[float | None] = None
-    order_tolerance: float = 0.0
-
-    def __post_init__(self, floor: float | None) -> None:
-        if floor is not None:
-            object.__setattr__(self, "min_relevance", floor)
-        checks: tuple[tuple[bool, str, Any], ...] = (
-            (self.passages is None or self.passages >= 1, "the number of passages must be at least 1", self.passages),
-            (
-                self.pool >= (self.passages or 1),
-                f"the pool must hold at least {self.passages or 1} passages",
-                self.pool,
-            ),
-            (self.pool <= MOST, f"the pool holds at most {MOST:,} passages", self.pool),
-            (0 <= (self.min_relevance or 0) <= 1, "the least relevance lies between 0 and 1", self.min_relevance),
-            (0 <= self.order_tolerance <= 1, "the tolerance of the order lies between 0 and 1", self.order_tolerance),
-            (self.temperature >= 0, "the temperature must be at least 0", self.temperature),
-            (self.max_tokens >= 1, "an answer needs at least 1 token", self.max_tokens),
-            (self.rounds >= 1, "there must be at least 1 round", self.rounds),
-        )
-        for fine, rule, value in checks:
-            if not fine:
-                raise InputError(f"{rule}, not {value}")
-
-    @property
-    def read(self) -> int:
-        """The number of passages that are judged."""
-        return min(READ, self.pool) if self.passages is None else self.passages
-
-    def given(self, *, writes: bool) -> int:
-        """The number of passages that a generator is given; `writes` tells a language model from one that quotes."""
-        return min(GIVEN, self.read) if self.passages is None and writes else self.read
 
 
 class Cancelled(Exception):

@@ -16,6 +16,7 @@ from edge.apps.assistant.ask import assistant_options, interruptible, opened, sh
 from edge.apps.assistant.assistant import Assistant, Conversation
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.options import OutputFile, device_options, engine_options
+from edge.apps.requests import AskOptions
 from edge.apps.store.health import Health
 from edge.config import format_size
 from edge.errors import EdgeError
@@ -38,12 +39,12 @@ _LONGEST_LINE = 1 << 20
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, a line each.")
 @click.option("--stats", is_flag=True, help="Print figures after each answer, to stderr.")
 @click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here.")
-def chat(as_json: bool, stats: bool, trace: Path | None, **chosen: Any) -> None:
+def chat(as_json: bool, stats: bool, trace: Path | None, options: AskOptions, **chosen: Any) -> None:
     """Talk about the indexed documents: a question per line; /help lists commands. Ctrl-C ends an answer, Ctrl-D or
     /quit the conversation."""
     recorder = Trace(events=trace is not None)
     try:
-        with opened(recorder, **chosen) as assistant:
+        with opened(recorder, options, **chosen) as assistant:
             _talk(assistant, as_json, stats)
     finally:
         if trace is not None:

@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 
 from edge.apps.assistant.answer import Round
-from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
+from edge.apps.assistant.base import MIN_RELEVANCE, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.evidence import document_of
 from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
@@ -18,6 +18,7 @@ from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.collection.hits import Hit
+from edge.apps.requests import AskOptions
 from edge.runtimes.generation.base import (
     Document,
     GenerationStats,
@@ -297,7 +298,7 @@ class Steps:
                 [query.words for query in queries],
                 vectors,
                 k,
-                where=self.options.where,
+                where=self.options.filters,
                 seconds=seconds,
                 window=window,
             )

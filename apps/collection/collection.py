@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,16 @@ import numpy.typing as npt
 from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
-from edge.apps.collection.hits import Hit, merge, reranked
+from edge.apps.collection.hits import Hit, kept, reranked
 from edge.apps.collection.models import Models
 from edge.apps.collection.paths import absolute, check_there, resolved
 from edge.apps.collection.registry import existing_collection, holds_collection
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
 from edge.apps.collection.roots import describe
 from edge.apps.collection.schema import open_database
-from edge.apps.collection.searching import POOL, Query, Searcher, check_options, checked_query
+from edge.apps.collection.searching import Query, Searcher, checked_query
 from edge.apps.planning import INDEXING, opened_budget
+from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health
 from edge.apps.store.lock import LOCK, WriterLock
@@ -251,41 +252,26 @@ class Collection(Closing):
     # Reading
 
     def search(
-        self,
-        query: str,
-        top_k: int = 10,
-        *,
-        rerank: bool = True,
-        pool: int = POOL,
-        where: Conditions = None,
-        min_score: float = 0.0,
-        min_blended: float = 0.0,
+        self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, **named: Any
     ) -> list[Hit]:
         """The best passages for a query, best first. BM25 and vector scores are fused, and the cross-encoder reranks
         the best candidates (GRATING). A hit that continues another hit is merged into it.
 
         Args:
-            rerank: False keeps the fused order and leaves the reranker closed.
-            pool: number of candidates that are reranked; more if `top_k` needs more.
-            where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
-            min_score: leaves out hits whose relevance, the reranker's probability, is lower.
-            min_blended: leaves out hits whose `score`, which decides the order, is lower.
+            top_k, named: fields of `SearchOptions` one by one, such as `rerank=False`; they replace those of `options`.
 
         Raises:
-            InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, a filter is
-                invalid, a least score is not in 0 ... 1, or `min_score` is given without reranking.
+            InputError: the query is empty or not valid Unicode, or an option is unknown or makes no sense.
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
-        check_options(top_k, pool, rerank=rerank, min_score=min_score, min_blended=min_blended)
-        count = max(pool, 2 * top_k) if rerank else 2 * top_k  # twice as many, because neighbouring hits are merged
+        asked = search_options(top_k, options, named)
         if checked_query(query).strip():
-            self.check_room("searching", rerank=rerank, candidates=count)
-        hits = self.candidates(query, k=count, where=where)
-        if rerank:
-            hits = self.rerank(Query.parse(query).asked, hits, top_k)
-        kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
-        return self.show(query, kept)
+            self.check_room("searching", rerank=asked.rerank, candidates=asked.candidates)
+        hits = self.candidates(query, k=asked.candidates, where=asked.where)
+        if asked.rerank:
+            hits = self.rerank(Query.parse(query).asked, hits, asked.top_k)
+        return self.show(query, kept(hits, asked))
 
     def check_room(
         self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()

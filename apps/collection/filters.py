@@ -109,6 +109,18 @@ class Filters:
             return conditions
         return cls.parse([conditions] if isinstance(conditions, str) else conditions or ())
 
+    @property
+    def texts(self) -> list[str]:
+        """The `key:value` texts that `parse` reads as these conditions, in any working directory."""
+        moments = {"after": self.after, "before": self.before}
+        sizes = {"larger": self.larger, "smaller": self.smaller}
+        return [
+            *(f"path:{_anchored(glob)}" for glob in self.paths),
+            *(f"type:{kind}" for kind in self.kinds),
+            *(f"{key}:{moment.isoformat()}" for key, moment in moments.items() if moment is not None),
+            *(f"{key}:{size}" for key, size in sizes.items() if size is not None),
+        ]
+
     def __bool__(self) -> bool:
         return self != Filters()
 
@@ -187,7 +199,7 @@ def path_pattern(glob: str) -> PathPattern:
         InputError: a bracket is not closed, the glob can match nothing for another reason, or the working directory is
             gone.
     """
-    text = _anchored(glob.replace("\\", "/").removesuffix("/"))
+    text = _anchored(glob)
     absolute = text.startswith("/")
     names: list[str] = []
     for name in text.removeprefix("/").split("/"):
@@ -208,6 +220,7 @@ def path_pattern(glob: str) -> PathPattern:
 def _anchored(glob: str) -> str:
     """Makes a glob absolute if it begins with `~`, `.` or `..`, because the collection stores absolute paths. Returns
     other globs unchanged."""
+    glob = glob.replace("\\", "/").removesuffix("/")
     first, *names = glob.split("/")
     if first not in ("~", os.curdir, os.pardir):
         return glob

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edge.apps.collection.models import Models
+    from edge.apps.requests import SearchOptions
     from edge.runtimes.reranker import Ranked
     from edge.runtimes.scoring import Watch
 
@@ -171,6 +172,15 @@ def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
             for place in (first - 1, last + 1):
                 edges[hit.file, hit.page, place].add(at)
     return merged
+
+
+def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
+    """The results of a search from its hits, best first: neighbours are merged, and low scores left out."""
+    return [
+        hit
+        for hit in merge(hits, options.top_k)
+        if hit.score >= options.min_blended and hit.relevance >= options.min_score
+    ]
 
 
 def reranked(

@@ -38,12 +38,6 @@ _DEEPER = 4
 _DEEPEST = 6_400
 """Largest depth for that purpose. Passages beyond it are not found by this query."""
 
-MOST = 10_000
-"""The most results that can be requested."""
-
-POOL = 60
-"""Fused candidates that are reranked."""
-
 BM25_WEIGHT = 0.2
 """Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (benchmark `search-quality`)."""
 
@@ -107,23 +101,6 @@ def checked_query(text: str) -> str:
         InputError: it is longer than `LONGEST_QUERY`, or not valid Unicode.
     """
     return checked(bounded_query(text), "the query")
-
-
-def check_options(top_k: int, pool: int, *, rerank: bool, min_score: float, min_blended: float) -> None:
-    """Refuses options of a search that make no sense.
-
-    Raises:
-        InputError: the number of results or of candidates to rerank is not in 1 ... `MOST`, a least score is not in
-            0 ... 1, or `min_score` is given without reranking.
-    """
-    for what, count in (("results", top_k), ("candidates to rerank", pool)):
-        if not 1 <= count <= MOST:
-            raise InputError(f"the number of {what} must be at least 1 and at most {MOST:,}, not {count}")
-    for what, least in (("score", min_score), ("blended score", min_blended)):
-        if not 0 <= least <= 1:
-            raise InputError(f"scores are from 0 to 1, so the least {what} cannot be {least:g}")
-    if min_score > 0 and not rerank:
-        raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
 
 
 class Index(Protocol):

@@ -8,15 +8,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from edge.apps.collection.collection import Collection, Floats
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt, NotIndexed, read_excerpts
 from edge.apps.collection.filters import Conditions
-from edge.apps.collection.hits import Hit, merge
+from edge.apps.collection.hits import Hit, kept, merge
 from edge.apps.collection.registry import locate
-from edge.apps.collection.searching import POOL, Query, check_options, checked_query
+from edge.apps.collection.searching import Query, checked_query
 from edge.apps.planning import opened_budget
+from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.config import Config
@@ -101,14 +102,11 @@ class Together(Closing):
     def search(
         self,
         query: str,
-        top_k: int = 10,
+        top_k: int | None = None,
         *,
-        rerank: bool = True,
-        pool: int = POOL,
-        where: Conditions = None,
-        min_score: float = 0.0,
-        min_blended: float = 0.0,
+        options: SearchOptions | None = None,
         seen: Seen | None = None,
+        **named: Any,
     ) -> list[Hit]:
         """Searches like `Collection.search`, over all collections. Their candidates compete for the pool by their fused
         scores, and are reranked together.
@@ -116,26 +114,20 @@ class Together(Closing):
         Args:
             seen: receives the results of each stage as soon as they exist. It does not change the results.
         """
+        asked = search_options(top_k, options, named)
         if len(self._collections) == 1 and seen is None:
-            hits = self._first.search(
-                query, top_k, rerank=rerank, pool=pool, where=where, min_score=min_score, min_blended=min_blended
-            )
             name = next(iter(self._collections))
-            return [replace(hit, collection=name) for hit in hits]
-        check_options(top_k, pool, rerank=rerank, min_score=min_score, min_blended=min_blended)
-        most = 2 * top_k
-        depth = max(pool, most) if rerank else most
-        self._first.check_room("searching", rerank=rerank, candidates=depth)
-        hits = self._candidates(query, depth, where)
+            return [replace(hit, collection=name) for hit in self._first.search(query, options=asked)]
+        self._first.check_room("searching", rerank=asked.rerank, candidates=asked.candidates)
+        hits = self._candidates(query, asked.candidates, asked.where)
         if seen is not None:
-            seen.fused(self._shown(query, merge(hits, top_k)))
-        if rerank:
+            seen.fused(self._shown(query, merge(hits, asked.top_k)))
+        if asked.rerank:
             # For one collection, ask for as many hits as `Collection.search` does.
-            asked = top_k if len(self._collections) == 1 else most
+            wanted = asked.top_k if len(self._collections) == 1 else 2 * asked.top_k
             watch = None if seen is None else partial(seen.judged, hits)
-            hits = self._first.rerank(Query.parse(query).asked, hits, asked, watch=watch)
-        kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
-        return self._shown(query, kept)
+            hits = self._first.rerank(Query.parse(query).asked, hits, wanted, watch=watch)
+        return self._shown(query, kept(hits, asked))
 
     def check_room(self) -> None:
         """Checks that a usual search fits the limit, before the first one.

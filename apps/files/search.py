@@ -26,6 +26,7 @@ from edge.apps.files.output import (
     styled,
 )
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
+from edge.apps.requests import SearchOptions
 from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
 from edge.config import Config, counted, format_size
 from edge.text.control_characters import escaped
@@ -38,15 +39,7 @@ _COLUMNS = (
 
 @click.command()
 @words_argument("query")
-@click.option("-n", "--top-k", type=int, default=10, show_default=True, help="How many results.")
-@click.option(
-    "--filter", "filters", multiple=True, metavar="KEY:VALUE",
-    help="Only files that meet this; may be repeated: path:docs/**, type:pdf, type:python, after:2024-01-31, "
-    "before:2024-07-01, larger:1MB, smaller:20kB. Several paths or types are alternatives.",
-)  # fmt: skip
-@click.option("--min-score", type=float, default=0.0, help="Leave out results that are less relevant (0 ... 1).")
-@click.option("--min-blended", type=float, default=0.0, help="Leave out results of a lower blended score (0 ... 1).")
-@click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
+@SearchOptions.add_to
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
@@ -56,11 +49,7 @@ _COLUMNS = (
 @output_option
 def search(
     query: str,
-    top_k: int,
-    filters: tuple[str, ...],
-    min_score: float,
-    min_blended: float,
-    no_rerank: bool,
+    options: SearchOptions,
     explain: bool,
     embedder: str | None,
     reranker: str | None,
@@ -79,17 +68,13 @@ def search(
     reranker's own probability, which is comparable between searches.
     """
     config = setup.config(embedder=embedder, reranker=reranker)
-    asked: dict[str, Any] = {
-        "query": query, "top_k": top_k, "filters": list(filters), "min_score": min_score,
-        "min_blended": min_blended, "rerank": not no_rerank,
-    }  # fmt: skip
     try:
         alone = own_options(memory=setup.memory, threads=setup.threads, trace=trace)
-        found, server = _served(collections, config, asked, alone)
+        found, server = _served(collections, config, query, options, alone)
     except Unserved as reason:
         from edge.apps.files.searching import searched
 
-        found, server = searched(collections, config, trace, **asked), f"not used: {reason}"
+        found, server = searched(collections, config, trace, query, options), f"not used: {reason}"
     figures = {**found.figures, "server": server}
     for trouble in found.troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)
@@ -100,7 +85,7 @@ def search(
         healths if len(healths) > 1 else next(iter(healths.values())),
         figures,
         explain,
-        relevance=min_score > 0,
+        relevance=options.min_score > 0,
     )
     if not found.hits and output == "text":
         click.echo(f"edge: nothing found{found.nothing}", err=True)
@@ -109,13 +94,15 @@ def search(
     return 0 if found.hits else 1
 
 
-def _served(collections: tuple[str, ...], config: Config, asked: dict[str, Any], alone: str) -> tuple[Found, str]:
+def _served(
+    collections: tuple[str, ...], config: Config, query: str, options: SearchOptions, alone: str
+) -> tuple[Found, str]:
     """The result of the server, and a sentence that names the server. Raises `Unserved` as `connected` and
     `Connection.ask` do."""
     started = time.perf_counter()
     connection = connected(config, SEARCH, alone)
     places = {name: str(locate(name or None)) for name in collections or ("",)}
-    answer = connection.ask("/own/search", {**asked, "collections": list(places.items())})
+    answer = connection.ask("/own/search", {"query": query, **options.to_json(), "collections": list(places.items())})
     found = Found.from_json(answer)
     found.figures["seconds"] = time.perf_counter() - started
     return found, f"used: process {connection.hello['pid']}"

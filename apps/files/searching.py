@@ -8,33 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.collection.filters import Filters, kinds_present
-from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
 from edge.apps.console import modelled
 from edge.apps.files.output import Found
+from edge.apps.requests import POOL, SearchOptions
 from edge.config import Config
 from edge.resident import ResidentWatch
 from edge.trace import Trace
 
 
 def searched(
-    collections: Sequence[str], config: Config, trace: Path | None, *, top_k: int, filters: list[str], **asked: Any
+    collections: Sequence[str], config: Config, trace: Path | None, query: str, options: SearchOptions
 ) -> Found:
     """Searches in this process, without a server.
 
     Args:
         trace: file for a trace.
-        asked: the other arguments of `look`.
 
     Raises:
         The errors of `Together`.
     """
-    where = Filters.parse(filters)
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident:
         started = time.perf_counter()
-        with Together.opened(collections, config, recorder, candidates=max(POOL, 2 * top_k)) as opened:
-            found = look(opened, top_k=top_k, where=where, **asked)
+        with Together.opened(collections, config, recorder, candidates=max(POOL, 2 * options.top_k)) as opened:
+            found = look(opened, query, options)
             limit = opened.budget.limit
         seconds = time.perf_counter() - started
     found.figures.update(figures(recorder.snapshot(), {}, seconds, resident.high_water, limit))
@@ -43,16 +41,14 @@ def searched(
     return found
 
 
-def look(
-    opened: Together, query: str, *, top_k: int, where: Filters, min_score: float, min_blended: float, rerank: bool
-) -> Found:
+def look(opened: Together, query: str, options: SearchOptions) -> Found:
     """Searches open collections; the result has no figures. Raises as `Together.search` does."""
-    hits = opened.search(query, top_k, rerank=rerank, where=where, min_score=min_score, min_blended=min_blended)
+    hits = opened.search(query, options=options)
     return Found(
         hits,
         {name: collection.health().to_json() for name, collection in opened.collections.items()},
         [str(trouble) for trouble in opened.health()],
-        "" if hits else _nothing(opened, where),
+        "" if hits else _nothing(opened, options.filters),
     )
 
 

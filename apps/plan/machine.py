@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from edge.apps.assistant.base import AskOptions
 from edge.apps.bench.process import run_worker
+from edge.apps.requests import AskOptions
 from edge.config import Config
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER

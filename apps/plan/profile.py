@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.registry import locate
 from edge.apps.options import (
@@ -30,6 +29,7 @@ from edge.apps.options import (
 )
 from edge.apps.plan.machine import ROUNDS, conditions, measure_limit, profile_path
 from edge.apps.plan.presentation import duration
+from edge.apps.requests import AskOptions
 from edge.config import counted, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_input

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import INTERVAL
 from edge.apps.options import FiniteRange, PictureFile, json_option
 from edge.apps.plan.presentation import bottleneck, duration, plan_json, plot_plans, sentence, table
+from edge.apps.requests import AskOptions
 from edge.config import parse_size
 from edge.errors import InputError
 from edge.files.input_file import SMALL, read_input, read_stdin

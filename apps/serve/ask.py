@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.stream import AnswerStream
-from edge.apps.collection.filters import Filters
-from edge.apps.serve.body import Texts, Whole, as_list
+from edge.apps.requests import AskOptions
+from edge.apps.serve.body import options_of, with_options
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.search import record
 from edge.scheduling.waiting_line import current_urgency
@@ -23,19 +21,6 @@ MOST_TURNS = 1000
 
 Show = Callable[[str], None] | None
 """Takes each piece of an answer's text."""
-
-
-class AskFields(Struct, kw_only=True):
-    """The options of a question; see `AskOptions`. `min_score` is its `min_relevance`."""
-
-    passages: Whole | None = None
-    filters: Texts | None = None
-    min_score: float | None = None
-    rerank: bool | None = None
-    check: bool | None = None
-    temperature: float | None = None
-    max_tokens: Whole | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
 class AskedTurn(Struct, kw_only=True):
@@ -55,7 +40,8 @@ class AskedTurn(Struct, kw_only=True):
         return Turn(self.question, self.standalone or self.question, said)
 
 
-class AskBody(AskFields, kw_only=True):
+@with_options(AskOptions)
+class AskBody(Struct, kw_only=True):
     """A question to a collection."""
 
     question: str
@@ -66,24 +52,10 @@ class AskBody(AskFields, kw_only=True):
     stream: bool | None = None
 
 
-def options_of(fields: AskFields) -> AskOptions:
-    """The options of a question. Raises `InputError` as `AskOptions` does."""
-    usual = AskOptions()
-    given = {
-        name: getattr(fields, name)
-        for name in ("passages", "rerank", "check", "temperature", "max_tokens", "seed")
-        if getattr(fields, name) is not None
-    }
-    return replace(
-        usual, pool=max(usual.pool, fields.passages or 0), min_relevance=fields.min_score,
-        where=Filters.parse(as_list(fields.filters)), **given,
-    )  # fmt: skip
-
-
 def ask(call: Call, body: AskBody) -> dict[str, Any]:
     """Answers a question from a collection, with citations. With `stream` the answer comes in events: `text` for each
     piece of it, then `answer` with the whole."""
-    options, events = options_of(body), call.events
+    options, events = options_of(body, AskOptions), call.events
     show: Show = None if events is None else lambda text: events.put("text", {"text": text})
     with call.library.assistant(body.collection or "", body.llm or "", body.pipeline or "plain") as assistant:
         conversation = assistant.chat(options=options)

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from edge.apps.requests import Option, Options, RequestOptions, value_type
 from edge.apps.serve.limits import Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
@@ -71,6 +72,45 @@ def with_idle(
         return made  # type: ignore[no-any-return]
 
     return decorated
+
+
+def with_options(options: type[RequestOptions]) -> Callable[[type[Body]], type[Body]]:
+    """A decorator that gives a class of bodies the fields of a request's options, which `options_of` reads. A field of
+    the class itself stays as it is."""
+
+    def decorated(kind: type[Body]) -> type[Body]:
+        fields = [
+            (name, _member(each, option), None)
+            for name, (each, option) in options.options().items()
+            if name not in kind.__struct_fields__
+        ]
+        made: Any = msgspec.defstruct(
+            kind.__name__,
+            fields,
+            bases=(kind,),
+            module=kind.__module__,
+            kw_only=True,
+            namespace={"__doc__": kind.__doc__},
+        )
+        return made  # type: ignore[no-any-return]
+
+    return decorated
+
+
+def _member(each: Field[Any], option: Option) -> Any:
+    """The type of an option's member of a body."""
+    kind: Any = value_type(each)
+    bounds = {"ge": option.least, "le": option.most} if kind in (int, float) else {}
+    return Annotated[Texts if kind is str else kind, Meta(description=option.help, **bounds)] | None  # type: ignore[arg-type]
+
+
+def options_of(body: msgspec.Struct, options: type[Options]) -> Options:
+    """The options that a body with their fields gives.
+
+    Raises:
+        InputError: a value makes no sense.
+    """
+    return options.from_json({name: getattr(body, name) for name in options.options()})
 
 
 def as_list(texts: Texts | None) -> list[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edge.apps.collection.hits import Hit
+    from edge.apps.requests import SearchOptions
     from edge.runtimes.reranker import Ranked
 
 Result = TypeVar("Result")
@@ -87,27 +88,28 @@ class Client:
     def search(
         self,
         query: str,
-        top_k: int = 10,
+        top_k: int | None = None,
         *,
         collection: str | Path = "",
-        rerank: bool = True,
+        options: SearchOptions | None = None,
         filters: Sequence[str] = (),
-        min_score: float = 0.0,
-        min_blended: float = 0.0,
+        **named: Any,
     ) -> list[Hit]:
         """Searches as `Collection.search` does. Raises as `rank` does.
 
         Args:
             collection: a name or a directory, as `edge search -c` takes it.
-            filters: such as `path:docs/**`, as `edge search --filter` takes them.
+            filters: the former name of `where`.
         """
         from edge.apps.collection.hits import hit_from_json
+        from edge.apps.requests import search_options
+
+        asked = search_options(top_k, options, {**named, "where": filters} if filters else named)
 
         def ask() -> dict[str, Any]:
             self._connection.check(self._config, SEARCH)
             return self._connection.ask(f"{OWN}/search", {
-                "query": query, "top_k": top_k, "rerank": rerank, "filters": list(filters), "min_score": min_score,
-                "min_blended": min_blended, "collections": [["", str(locate(collection or None))]],
+                "query": query, **asked.to_json(), "collections": [["", str(locate(collection or None))]],
             })  # fmt: skip
 
         return [hit_from_json(hit) for hit in self._asked(ask)["hits"]]

@@ -17,9 +17,9 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
-from edge.apps.assistant.base import AskOptions
-from edge.apps.serve.ask import AskFields, Show, options_of, written
-from edge.apps.serve.body import Whole, with_idle
+from edge.apps.requests import AskOptions
+from edge.apps.serve.ask import Show, written
+from edge.apps.serve.body import Whole, options_of, with_idle, with_options
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
 from edge.apps.serve.refusals import HttpRefusal
@@ -149,12 +149,16 @@ _HARMLESS = (
 
 
 @with_idle(_REFUSED, _HARMLESS)
-class ChatBody(AskFields, kw_only=True):
+@with_options(AskOptions)
+class ChatBody(Struct, kw_only=True):
     """A conversation, whose last message is answered."""
 
     messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)]
     model: str | None = None
+    max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None
+    temperature: float | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     top_p: float | None = None
     stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
@@ -210,7 +214,7 @@ def _grounded(call: Call, body: ChatBody, messages: list[Message], show: Show) -
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
     body.max_tokens = body.max_completion_tokens or body.max_tokens
-    options: AskOptions = options_of(body)
+    options = options_of(body, AskOptions)
     said = [message for message in messages if message.role != "system"]
     if not said or said[-1].role != "user":
         raise HttpRefusal(422, "the last message is the question, and its role is user")

@@ -16,15 +16,14 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import figures as answer_figures
 from edge.apps.assistant.answer import notices
-from edge.apps.assistant.base import AskOptions
-from edge.apps.collection.filters import Filters
 from edge.apps.collection.together import Together
 from edge.apps.files.searching import figures, look
 from edge.apps.memory.arguments import default_path
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.served import READS, WRITES
+from edge.apps.requests import AskOptions, SearchOptions
 from edge.apps.serve.ask import written
-from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list
+from edge.apps.serve.body import MOST_ENTRIES, PathText, Whole, options_of, with_options
 from edge.apps.serve.connection import OWN, PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.metrics import state
@@ -66,16 +65,12 @@ async def status(call: Call) -> dict[str, Any]:
     }
 
 
+@with_options(SearchOptions)
 class OwnSearchBody(Struct, kw_only=True):
     """A search of `edge search`, in `collections` that are given as pairs of name and directory."""
 
     query: str
     collections: Annotated[list[tuple[str, PathText]], Meta(min_length=1, max_length=MOST_ENTRIES)]
-    top_k: Whole
-    rerank: bool = True
-    min_score: float = 0.0
-    min_blended: float = 0.0
-    filters: Texts | None = None
 
 
 def search(call: Call, body: OwnSearchBody) -> dict[str, Any]:
@@ -85,12 +80,9 @@ def search(call: Call, body: OwnSearchBody) -> dict[str, Any]:
     chosen: dict[Path, str] = {}
     for name, directory in body.collections:
         chosen.setdefault(Path(directory), name)
-    where = Filters.parse(as_list(body.filters))
     started, before = time.perf_counter(), trace.snapshot()
-    found = look(
-        Together({name: library.collection_in(path) for path, name in chosen.items()}), query=body.query,
-        top_k=body.top_k, rerank=body.rerank, min_score=body.min_score, min_blended=body.min_blended, where=where,
-    )  # fmt: skip
+    collections = Together({name: library.collection_in(path) for path, name in chosen.items()})
+    found = look(collections, body.query, options_of(body, SearchOptions))
     seconds, after = time.perf_counter() - started, trace.snapshot()
     found.figures.update(figures(after, before, seconds, anonymous_resident(), call.server.budget.limit))
     return found.to_json()
@@ -146,15 +138,14 @@ def _installed(call: Call, model: str | None) -> str:
     return model or ""
 
 
+@with_options(AskOptions)
 class OwnAskBody(Struct, kw_only=True):
-    """A question of `edge ask` with the `options` of `AskOptions`; `name` is the name by which it can be ended."""
+    """A question of `edge ask`; `name` is the name by which it can be ended."""
 
     question: str
     collection: PathText
     pipeline: str
     name: str
-    options: dict[str, Any]
-    filters: Texts | None = None
     stream: bool = True
 
 
@@ -162,9 +153,9 @@ def ask(call: Call, body: OwnAskBody) -> dict[str, Any]:
     """Answers as `edge ask`: an event `text` for each piece of the answer, then `answer` with all that is printed of
     it."""
     events, writing = call.events, call.server.writing
-    if "where" in body.options or events is None:
-        raise HttpRefusal(422, "the files are chosen by `filters`, and the answer is a stream")
-    options = AskOptions(**body.options, where=Filters.parse(as_list(body.filters)))
+    if events is None:
+        raise HttpRefusal(422, "the answer is a stream")
+    options = options_of(body, AskOptions)
     with call.library.assistant_in(Path(body.collection), body.pipeline) as assistant:
         health = assistant.collection.health()
         troubles = [str(trouble) for trouble in health]

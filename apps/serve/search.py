@@ -13,12 +13,11 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.catalog import groups
-from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
 from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list
+from edge.apps.requests import SearchOptions
+from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
 from edge.runtimes.scoring import LayerReport
 
@@ -35,16 +34,11 @@ class Chosen(Struct, kw_only=True):
         return as_list(self.collections or self.collection)
 
 
+@with_options(SearchOptions)
 class SearchBody(Chosen, kw_only=True):
     """A search; see `Collection.search`."""
 
     query: str
-    top_k: Whole | None = None
-    pool: Whole | None = None
-    filters: Texts | None = None
-    rerank: bool | None = None
-    min_score: float | None = None
-    min_blended: float | None = None
     stream: bool | None = None
 
 
@@ -52,12 +46,8 @@ def search(call: Call, body: SearchBody) -> dict[str, Any]:
     """Finds passages, best first. With `stream` the results come in events: `fused`, one `layer` after each layer whose
     scores were looked at, `final`."""
     collections = call.library.together(body.names)
-    hits = collections.search(
-        body.query, body.top_k or 10, rerank=body.rerank is not False, pool=body.pool or POOL,
-        where=Filters.parse(as_list(body.filters)), min_score=body.min_score or 0.0,
-        min_blended=body.min_blended or 0.0,
-        seen=None if call.events is None else StageEvents(call.events, collections),
-    )  # fmt: skip
+    seen = None if call.events is None else StageEvents(call.events, collections)
+    hits = collections.search(body.query, options=options_of(body, SearchOptions), seen=seen)
     return {"results": records(collections, hits), "health": collections.health().to_json()}
 
 

@@ -26,8 +26,8 @@ from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import Output, output_options
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
-from edge.apps.assistant.base import AskOptions
 from edge.apps.collection.collection import Collection
+from edge.apps.requests import AskOptions
 from edge.config import Config
 
 FOLDER = Path(__file__).parent / "answers_set"

@@ -14,11 +14,12 @@ import numpy as np
 from bench.computed_replay import ComputedReplay
 from bench.rag_index import LINK, opened_index, texts_of
 from bench.rag_traces import PASSAGES, ROUNDS
-from edge.apps.assistant.base import Ahead, AskOptions, NotInDocuments, Vectors
+from edge.apps.assistant.base import Ahead, NotInDocuments, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
+from edge.apps.requests import AskOptions
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead

@@ -21,11 +21,11 @@ import numpy.typing as npt
 from bench.answers import copy_documents, questions
 from bench.figures import Figure, lower, neither, tabulate
 from bench.options import Output, output_options
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, UnitReading
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
+from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.models.evidence import Evidence, fit, save

@@ -17,8 +17,9 @@ from bench.figures import higher, neither, tabulate
 from bench.options import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.searching import DEPTH, POOL
+from edge.apps.collection.searching import DEPTH
 from edge.apps.options import Setup, setup_options
+from edge.apps.requests import POOL
 from edge.errors import InputError
 from edge.models.training.corpora import Corpus, Qrels, load
 from edge.models.training.measures import ndcg

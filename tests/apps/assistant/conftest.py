@@ -12,10 +12,11 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from edge.apps.assistant.base import Ahead, AskOptions, Vectors
+from edge.apps.assistant.base import Ahead, Vectors
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
+from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import LookaheadOutcome
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered

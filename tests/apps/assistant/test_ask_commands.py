@@ -99,7 +99,7 @@ def test_a_question_from_stdin(edge: Edge) -> None:
         (["ask", " "], "the question is empty"),
         (["ask", "q", "--llm", "none.gguf"], "there is no file none.gguf"),
         (["ask", "q", "--pipeline", "hyde"], "hyde asks the generator"),
-        (["ask", "q", "--min-score", "2"], "between 0 and 1"),
+        (["ask", "q", "--min-score", "2"], "must be 0 to 1"),
         (["ask", "q", "--filter", "colour:red"], "is no filter"),
         (["ask", "q", "--collection", "nowhere"], "edge index"),
         (["chat", "--llm", "http://example.org/v1"], "this machine"),

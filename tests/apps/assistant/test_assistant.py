@@ -16,9 +16,9 @@ from naive.waiting import PATIENCE_S
 from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND, AnswerStats
 from edge.apps.assistant.assistant import Turn, recent, standalone
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.stream import AnswerStream
+from edge.apps.requests import AskOptions
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
 from edge.kv_cache.costs import LearnedCosts

@@ -12,7 +12,6 @@ import pytest
 from bench.evidence import Example, errors, fitted_on
 
 from edge.apps.assistant.answer import notices
-from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import (
     NAME,
     SIGNALS,
@@ -28,6 +27,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.hits import Hit, Stages
+from edge.apps.requests import AskOptions
 from edge.errors import CorruptBlock
 from edge.files.sealed import write_sealed
 from edge.models import evidence

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from edge.apps.assistant import prompts, replies
-from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
+from edge.apps.assistant.base import Cancelled, NotInDocuments
 from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
+from edge.apps.requests import AskOptions
 from edge.errors import InputError
 from edge.scheduling.predictor import PromptWork, TimePredictor
 
@@ -321,7 +322,6 @@ def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generato
     "wrong",
     [
         {"passages": 0},
-        {"passages": 4, "pool": 2},
         {"pool": 0},
         {"floor": 1.5},
         {"temperature": -1.0},

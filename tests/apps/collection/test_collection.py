@@ -289,7 +289,7 @@ def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: A
     assert collection.search("river", 10, where=["smaller:1B"]) == []
     assert collection.search("river", 10, rerank=False, min_blended=1.0) != collection.search("river", rerank=False)
     for least in ({"min_blended": 1.01}, {"min_score": -0.1}, {"min_score": float("nan")}):
-        with pytest.raises(InputError, match="scores are from 0 to 1"):
+        with pytest.raises(InputError, match="must be 0 to 1"):
             collection.search("river", 10, **least)
     with pytest.raises(InputError, match="only the reranker tells"):
         collection.search("river", 10, rerank=False, min_score=0.5)
@@ -303,7 +303,7 @@ def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> No
     with pytest.raises(InputError, match="query is empty"):
         collection.search("  ")
     for count in (0, 10_001, 10**18):
-        with pytest.raises(InputError, match="at least 1 and at most 10,000, not"):
+        with pytest.raises(InputError, match="must be 1 to 10,000, not"):
             collection.search("river", count)
         with pytest.raises(InputError, match="candidates to rerank"):
             collection.search("river", 1, pool=count)

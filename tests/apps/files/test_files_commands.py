@@ -80,7 +80,7 @@ def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path)
     only = edge.json("search", "river bread ice", "--filter", "path:docs", "--filter", "type:md")["results"]
     assert {Path(result["path"]).name for result in only} == {"rivers.md", "bread.md"}
     assert edge.json("search", "river", "--min-score", "1", code=1)["results"] == []
-    assert "from 0 to 1" in edge.refused("search", "river", "--min-score", "2")
+    assert "must be 0 to 1" in edge.refused("search", "river", "--min-score", "2")
     trace = files_home / "trace.json"
     edge.json("search", "river", "--trace", str(trace))
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
@@ -173,8 +173,8 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
     ("arguments", "says"),
     [
         (["search", " "], "query is empty"),
-        (["search", "river", "-n", "0"], "at least 1"),
-        (["search", "river", "-n", "999999999999"], "at most 10,000"),
+        (["search", "river", "-n", "0"], "must be 1 to 10,000"),
+        (["search", "river", "-n", "999999999999"], "must be 1 to 10,000"),
         (["search", "half \udcff"], "not valid Unicode"),
         (["search", "river", "--filter", "before:9999-12-31"], "from 1678 to 2261"),
         (["index", "half \udcff"], "not valid Unicode"),

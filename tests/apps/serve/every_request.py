@@ -214,7 +214,7 @@ class Site:
             Request("POST", "/own/embed", {"texts": ["a"], "query": True, "model": "tiny-embedder"}),
             Request("POST", "/own/ask", {
                 "question": "river?", "collection": self.collection, "pipeline": "plain", "name": "n",
-                "options": options, "filters": [],
+                **options, "filters": [],
             }),
             Request("POST", "/own/end", {"name": "n"}),
             *(

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from edge.apps import requests
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve import ask, documents, mem0, metrics, openai, own, rerank, search, tei
 from edge.apps.serve.body import decoded
@@ -33,7 +34,7 @@ FOLDER = Path(inspect.getfile(rerank)).parent
 NEEDED = {
     "query": "a", "documents": ["a"], "inputs": "a", "input": "a", "messages": [], "question": "a", "targets": "a",
     "path": "a", "name": "a", "memories": [{"memory_id": "a"}], "texts": ["a"], "mode": "ranked", "threshold": "auto",
-    "top_k": 1, "collections": [["a", "b"]], "collection": "a", "pipeline": "a", "options": {}, "verb": "get",
+    "top_k": 1, "collections": [["a", "b"]], "collection": "a", "pipeline": "a", "verb": "get",
     "arguments": [], "named": {}, "scope": {},
 }  # fmt: skip
 
@@ -49,7 +50,7 @@ def read(body: dict[str, Any], kind: type[Any]) -> Any:
 
 
 def attributes() -> set[str]:
-    """All names that the server's code reads of objects, and all texts in it."""
+    """All names that the server's code reads of objects, all texts in it, and the options that it reads together."""
     found = set(SCOPE_FIELDS)
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -57,6 +58,8 @@ def attributes() -> set[str]:
                 found.add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "options_of":
+                found.update(getattr(requests, ast.unparse(node.args[1])).options())
     return found
 
 
