@@ -51,9 +51,8 @@ def rerank(questions: Path | None, top_k: int, model: str | None, rounds: int, s
     """
     asked = _demo() if questions is None else _lines(questions)
     for number, line in enumerate(asked, 1):
-        if not (
-            _is_text(line.get("query")) and isinstance(line.get("docs"), list) and all(map(_is_text, line["docs"]))
-        ):
+        docs = line.get("docs")
+        if not (_is_text(line.get("query")) and isinstance(docs, list) and docs and all(map(_is_text, docs))):
             raise InputError(f"line {number} needs a query and docs: the texts to rank")
     arms = {name: {"threshold": threshold} for name, threshold in (("pruned", None), ("full depth", "inf"))}
     task = {"action": "rerank", "questions": asked, "top_k": top_k}
