@@ -139,14 +139,6 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
-def load_quantization() -> Any:
-    """The module `onnxruntime.quantization`, with onnxruntime's telemetry off. Raises as `load_onnxruntime`."""
-    load_onnxruntime()
-    from onnxruntime import quantization
-
-    return quantization
-
-
 BLOCK_VALUES = 5 * 2**19
 """Largest number of outputs of the widest matrix per block of tokens: 10 MiB, 640 tokens for a feed-forward width of
 4096. Measured on two Zen 4 cores: blocks of 250 tokens of that width are 3 % slower than blocks of 500; blocks of 1000

@@ -191,14 +191,8 @@ class Card:
         return int(self.torch.cuda.memory_reserved(self.device)) if self.on_gpu else self.memory.used
 
     def peak(self) -> int:
-        """High-water mark of `held` since `reset_peak`; on the CPU device, `held` itself."""
+        """High-water mark of `held` since torch last reset it; on the CPU device, `held` itself."""
         return int(self.torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else self.memory.used
-
-    def reset_peak(self) -> None:
-        """Begins a new high-water mark."""
-        if self.on_gpu:
-            self.torch.cuda.empty_cache()
-            self.torch.cuda.reset_peak_memory_stats(self.device)
 
     def close(self) -> None:
         """Ends all work, and gives the allocator's memory back to the system."""

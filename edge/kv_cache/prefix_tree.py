@@ -1,13 +1,13 @@
 """The prefix tree of segments: its nodes, the usage history of removed nodes, and paths.
 
-A path is a match of the tree. It knows where its states are, and its lock holds it in context. Policies rank cached
-states by value: PGDSF (RAGCache, section 5.1), and LRU and LFU for comparison.
+A path is a match of the tree. It knows where its states are, and its lock holds it in context. The
+replacement policy ranks cached states by value: PGDSF (RAGCache, section 5.1).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
@@ -80,40 +80,6 @@ class PGDSF:
     def resumed(self, priorities: Collection[float]) -> None:
         # No entry of a tier ranks below its clock, and the next eviction would set the clock to the lowest anyway.
         self.clock = max(self.clock, min(priorities, default=0.0))
-
-
-class LRU:
-    """Least recently used."""
-
-    def __init__(self) -> None:
-        self._tick = 0.0
-
-    def used(self, usage: Usage) -> float:
-        self._tick += 1
-        return self._tick
-
-    def evicted(self, priority: float) -> None:
-        pass
-
-    def resumed(self, priorities: Collection[float]) -> None:
-        self._tick = max(self._tick, max(priorities, default=0.0))
-
-
-class LFU:
-    """Least frequently used."""
-
-    def used(self, usage: Usage) -> float:
-        return float(usage.frequency)
-
-    def evicted(self, priority: float) -> None:
-        pass
-
-    def resumed(self, priorities: Collection[float]) -> None:
-        pass
-
-
-POLICIES: Mapping[str, Callable[[], Replacement]] = {"pgdsf": PGDSF, "lru": LRU, "lfu": LFU}
-"""Policies by name."""
 
 
 _REMEMBERED = 4096

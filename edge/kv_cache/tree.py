@@ -27,7 +27,7 @@ from edge.kv_cache.store import KnowledgeStore
 from edge.trace import Trace
 
 _LOSS = 1e-6
-"""Seconds lost per byte given up, if there is no cost table: about the cost for a model of half a billion parameters on
+"""Seconds lost per byte given up, if no costs are known: about the cost for a model of half a billion parameters on
 a few cores."""
 
 _TYPICAL = 512

@@ -183,7 +183,9 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         ) as engine:  # fmt: skip
             card = engine.place.device.card  # type: ignore[attr-defined]
             passes(engine, min(16, task["candidates"]), 1)
-            card.reset_peak()
+            if gpu:
+                card.torch.cuda.empty_cache()
+                card.torch.cuda.reset_peak_memory_stats(card.device)
             seconds, scores = passes(engine, task["candidates"], _REPEATS)
             stats = engine.stats
             assert stats is not None

@@ -12,7 +12,9 @@ from typing import Any
 import click
 import numpy as np
 from making.random_gguf import SHAPES, made_model
+from naive.policies import POLICIES
 
+from bench.cost_table import CostTable
 from bench.figures import higher, lower, tabulate
 from bench.options import Output, names_option, output_options, threads_option, work_dir_option
 from bench.process import measure, processor
@@ -20,8 +22,6 @@ from bench.request_stream import RequestStream, StreamShape, replay, reusable, u
 from edge.apps.options import FiniteRange
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
-from edge.kv_cache.costs import CostTable
-from edge.kv_cache.prefix_tree import POLICIES
 
 _WORKER = "bench.knowledge_worker"
 _DISK = "pgdsf+disk"

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from making.random_gguf import words
+from naive.policies import POLICIES
 
+from bench.cost_table import CostTable
 from bench.process import drop_page_cache
 from bench.request_stream import RequestStream, StreamShape
 from edge.budget import MemoryBudget
-from edge.kv_cache.costs import CostTable
-from edge.kv_cache.prefix_tree import POLICIES
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling

@@ -12,7 +12,7 @@ from typing import Any
 
 from edge.errors import CapabilityError, ModelError
 from edge.models.manifest import file_sha256
-from edge.runtimes.onnx_layer import load_quantization
+from edge.runtimes.onnx_layer import load_onnxruntime
 
 MODEL_NAME = "ms-marco-MiniLM-L-12-v2"
 """A name that FlashRank knows. It opens the folder of this name in its cache folder, whatever model is in it."""
@@ -65,7 +65,9 @@ def _make(checkpoint: Path, target: Path, precision: str) -> None:
         exported = Path(scratch) / "fp32.onnx"
         _trace(checkpoint, exported)
         if precision == "int8":
-            tool = load_quantization()
+            load_onnxruntime()  # with its telemetry off
+            from onnxruntime import quantization as tool
+
             kind = tool.QuantType.QInt8
             tool.quantize_dynamic(exported, place / MODEL_FILE, per_channel=True, weight_type=kind)
         else:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bench.cost_table import CostTable
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.kv_cache.backend import StateSegment
-from edge.kv_cache.costs import CostTable
 from edge.kv_cache.prefix_tree import Replacement
 from edge.kv_cache.tree import KnowledgeTree
 from edge.trace import Trace

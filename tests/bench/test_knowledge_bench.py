@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from making.random_gguf import RandomModel
+from naive.policies import LRU
 
+from bench.cost_table import CostTable
 from bench.knowledge_worker import work
 from bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
 from edge.errors import InputError
-from edge.kv_cache.costs import CostTable
-from edge.kv_cache.prefix_tree import LRU, PGDSF
+from edge.kv_cache.prefix_tree import PGDSF
 
 SHAPE = StreamShape(requests=150, topics=20, documents=30, per_request=2, tokens=100, question=10)
 COSTS = CostTable(

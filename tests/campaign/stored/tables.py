@@ -50,7 +50,7 @@ class Saturation(Stored):
 
 
 class Remembered(Stored):
-    """Hashes of model files, times of generations and costs of prefill, as the classes that own them read them."""
+    """Hashes of model files and times of generations, as the classes that own them read them."""
 
     name = "tables read in process"
     share = 2
@@ -61,7 +61,7 @@ class Remembered(Stored):
         assert None not in self.right
 
     def files(self, home: Home) -> list[Path]:
-        return [home.path / name for name in ("gguf-hashes.json", "times.json", "costs.json")]
+        return [home.path / name for name in ("gguf-hashes.json", "times.json")]
 
     def judge(self, home: Home, path: Path) -> str | None:
         index = self.files(home).index(path)
@@ -75,28 +75,17 @@ class Remembered(Stored):
 
     def _read(self, path: Path) -> object:
         """The content of the table, made anew where there is none; None where it is refused."""
-        from edge.errors import CorruptBlock
-        from edge.kv_cache.costs import CostTable
         from edge.runtimes.generation.llama_states import file_sha256
         from edge.scheduling.predictor import PromptWork, TimePredictor
 
         if path.name == "gguf-hashes.json":
             return file_sha256(_ModelFile(path.parent / "model.gguf", self.sha), path.parent)  # type: ignore[arg-type]
-        if path.name == "times.json":
-            times = TimePredictor(path)
-            prompt = PromptWork(100)
-            if times.reply("g", "s", prompt=prompt, most=99) is None:
-                times.learn_reply("g", "s", prompt, new=30, ttft_s=0.25, restore_s=0.0, seconds=1.5)
-                times.save()
-            return times.reply("g", "s", prompt=prompt, most=99)
-        try:
-            table = CostTable.load(path)
-        except CorruptBlock:
-            return None
-        if table is None:
-            CostTable("f", (0, 512), (16, 128), ((0.1, 0.25), (0.5, 1.75))).save(path)
-            table = CostTable.load(path)
-        return table
+        times = TimePredictor(path)
+        prompt = PromptWork(100)
+        if times.reply("g", "s", prompt=prompt, most=99) is None:
+            times.learn_reply("g", "s", prompt, new=30, ttft_s=0.25, restore_s=0.0, seconds=1.5)
+            times.save()
+        return times.reply("g", "s", prompt=prompt, most=99)
 
 
 class _ModelFile:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from naive.policies import LFU, LRU, POLICIES
 
-from edge.kv_cache.prefix_tree import LFU, LRU, PGDSF, POLICIES, Usage
+from edge.kv_cache.prefix_tree import PGDSF, Usage
 
 
 def usage_of(frequency: int, *costs: float) -> Usage:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.cost_table import CostTable
 from naive.knowledge import Rig, segment
 from naive.kv import CELL, FakeContext
+from naive.policies import LRU
 
 from edge.kv_cache.backend import StateSegment
-from edge.kv_cache.costs import CostTable, LearnedCosts
-from edge.kv_cache.prefix_tree import LRU, Node
+from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.prefix_tree import Node
 from edge.kv_cache.store import StoredState
 
 SYSTEM = segment("system", 10)

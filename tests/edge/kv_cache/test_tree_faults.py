@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bench.cost_table import CostTable
 from naive.knowledge import Rig, segment
 from naive.kv import CELL, uncached
 
 from edge.errors import InputError, ModelError
 from edge.kv_cache.backend import StateSegment
-from edge.kv_cache.costs import CostTable
 from edge.kv_cache.prefix_tree import Match
 from edge.kv_cache.store import KnowledgeStore
 

@@ -11,13 +11,13 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from bench.cost_table import CostTable
 from hypothesis import HealthCheck, given, settings
 from naive.knowledge import Rig, Twin, segment
 from naive.kv import CELL
+from naive.policies import POLICIES
 
 from edge.errors import BudgetExceeded, ModelError
-from edge.kv_cache.costs import CostTable
-from edge.kv_cache.prefix_tree import POLICIES
 
 SYSTEM = segment("system", 10)
 POOL = [segment(f"d{i}", 3 + 2 * i) for i in range(6)]
