@@ -84,13 +84,7 @@ def mcp() -> None:
 @click.option("--agent-id", help="Agent whose memory is served.")
 @click.option("--run-id", help="Session whose memory is served.")
 @setup_options()
-def memory(
-    path: Path | None,
-    user_id: str | None,
-    agent_id: str | None,
-    run_id: str | None,
-    setup: Setup,
-) -> None:
+def memory(path: Path | None, user_id: str | None, agent_id: str | None, run_id: str | None, setup: Setup) -> None:
     """Serve add_memory, search_memory, list_memories, update_memory and delete_memory."""
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve

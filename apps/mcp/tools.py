@@ -34,11 +34,7 @@ def files_server(collections: Together) -> MCPServer[Any]:
     catalog = Catalog()
 
     def search(
-        query: str,
-        top_k: int = 8,
-        filters: list[str] | None = None,
-        rerank: bool = True,
-        min_score: float = 0.0,
+        query: str, top_k: int = 8, filters: list[str] | None = None, rerank: bool = True, min_score: float = 0.0
     ) -> dict[str, Any]:
         """Find passages in the indexed files, best first.
 

@@ -325,11 +325,7 @@ def draw(call: Call, body: PageBody) -> Any:
     _check(call.library.collection(body.collection or ""), body.path)
     # As for indexing, a process of its own opens the document, under limits of time and memory. Each page has its
     # own, so that its memory is given back at once.
-    with (
-        call.server.drawing,
-        budget.reserve("page pictures", PICTURE_NBYTES),
-        Extractor(budget=budget) as extractor,
-    ):
+    with call.server.drawing, budget.reserve("page pictures", PICTURE_NBYTES), Extractor(budget=budget) as extractor:
         picture = extractor.picture(Path(body.path), body.page or 1, lines)
     call.hold_more(2 * len(picture.png))
     headers = {"Edge-Pages": str(picture.pages), "Cache-Control": "no-store"}

@@ -64,8 +64,7 @@ def test_a_document_opens_at_its_passage_below_its_buttons(narrow: Opened) -> No
     page.route(
         "**/v1/search",
         lambda route: route.fulfill(
-            content_type="text/event-stream",
-            body=stream(("final", {"results": [{**hit, "text": "Line 150"}]})),
+            content_type="text/event-stream", body=stream(("final", {"results": [{**hit, "text": "Line 150"}]}))
         ),
     )
     page.locator("#query").fill("line")

@@ -29,10 +29,7 @@ FACTS = [
     "The office opens at eight.",
 ]
 QUESTION = "when does the river flood"
-RERANKERS = {
-    "tei": {"TEI_URL": "{url}"},
-    "cohere": {"COHERE_API_KEY": "none", "COHERE_BASE_URL": "{url}/v2/rerank"},
-}
+RERANKERS = {"tei": {"TEI_URL": "{url}"}, "cohere": {"COHERE_API_KEY": "none", "COHERE_BASE_URL": "{url}/v2/rerank"}}
 
 
 def free_port() -> int:
