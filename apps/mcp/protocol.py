@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.console import report
 from edge.apps.store.health import Health
-from edge.apps.store.json_size import parsed_nbytes
+from edge.apps.store.json_size import JsonSize
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import CapabilityError, EdgeError, InputError
@@ -88,20 +88,19 @@ def answering(tool: Tool, server: str, budget: MemoryBudget, health: Callable[[]
 
 
 def _hold(result: dict[str, Any], budget: MemoryBudget) -> None:
-    length = structure = 0
-    wide = False
+    text = bytearray()
     for part in json.JSONEncoder(ensure_ascii=False).iterencode(result):
-        length += len(part.encode("utf-8", "replace"))
-        structure += part in ("[", "{", ", ", ": ") or part[:1] in "[{,"
-        wide = wide or not part.isascii()
-        if length > MOST_BYTES:
+        text += part.encode("utf-8", "replace")
+        if len(text) > MOST_BYTES:
             raise InputError(
                 f"the answer is longer than {format_size(MOST_BYTES)}: ask for less at a time, with a smaller top_k or "
                 f"a narrower filter"
             )
-    if length <= _SMALL_BYTES:
+    if len(text) <= _SMALL_BYTES:
         return
-    lease = budget.reserve("answers", _COPIES * parsed_nbytes(length, structure, wide=wide))
+    size = JsonSize()
+    size.feed(bytes(text))
+    lease = budget.reserve("answers", _COPIES * size.nbytes())
     held = ANSWER.get()
     if held is None:
         lease.release()

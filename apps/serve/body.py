@@ -60,7 +60,9 @@ def with_idle(
     """
 
     def decorated(kind: type[Body]) -> type[Body]:
-        fields = [(name, Any, None) for name in (*refused, *harmless)]
+        told = {name: f"Refused{_allowed(values)}." for name, values in refused.items()}
+        told |= dict.fromkeys(harmless, "Accepted, and changes nothing.")
+        fields = [(name, Annotated[Any, Meta(description=use)], None) for name, use in told.items()]
         namespace = {
             "__doc__": kind.__doc__,
             "REFUSED": {**getattr(kind, "REFUSED", {}), **refused},
@@ -372,9 +374,15 @@ def _checked(body: Any) -> Any:
     for name, harmless in getattr(body, "REFUSED", {}).items():
         value = getattr(body, name)
         if value is not None and value not in harmless:
-            allowed = f"; it may be {' or '.join(map(str, harmless))}" if harmless else ""
-            raise HttpRefusal(422, f"the field `{name}` asks for something that this server does not do{allowed}")
+            said = f"the field `{name}` asks for something that this server does not do{_allowed(harmless)}"
+            raise HttpRefusal(422, said)
     return body
+
+
+def _allowed(values: Sequence[Any]) -> str:
+    """The values of a field that change nothing, for the end of a sentence."""
+    written = [msgspec.json.encode(value).decode() for value in values]
+    return f"; it may be {' or '.join(written)}" if written else ""
 
 
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: ([<>]=) (\d+))?(?:, got `([^`]+)`)?(?: - at `\$(.*)`)?")

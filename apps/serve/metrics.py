@@ -187,7 +187,7 @@ async def health(call: Call) -> dict[str, Any]:
 
 
 async def metrics(call: Call) -> Any:
-    """Counts, times and memory, as Prometheus reads them."""
+    """Gives counts, times and memory, as Prometheus reads them."""
     from starlette.responses import PlainTextResponse
 
     server = call.server

@@ -18,6 +18,7 @@ from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve import ask, documents, mem0, metrics, openai, own, rerank, search, tei
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.server import described
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_interrupt import Writer, writer
 from tests.apps.serve.test_serve_security import connected
@@ -78,6 +79,17 @@ def test_every_field_is_obeyed_or_refused_or_harmless(kind: type[Any]) -> None:
         assert raised.value.status == 422
         for value in (None, *allowed):
             assert read({**least(kind), name: value}, kind)
+
+
+def test_the_openapi_document_says_how_each_field_is_used() -> None:
+    schemas = described([path for subject in SUBJECTS for path in subject.PATHS])["components"]["schemas"]
+    assert schemas["ChatBody"]["properties"]["n"]["description"] == "Refused; it may be 1."
+    assert schemas["ChatBody"]["properties"]["user"]["description"] == "Accepted, and changes nothing."
+    assert schemas["EmbedBody"]["properties"]["normalize"]["description"] == "Refused; it may be true."
+    assert schemas["RerankBody"]["required"] == ["query", "documents"]
+    for name, schema in schemas.items():
+        assert schema["description"], name
+        assert "null" not in json.dumps({**schema, "description": ""}), name
 
 
 TEI = {
