@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
@@ -83,7 +83,6 @@ class _OpenAssistant:
         users: requests that wait for it or use it.
     """
 
-    collection: Collection
     opening: threading.Lock = field(default_factory=threading.Lock)
     assistant: Assistant | None = None
     users: int = 0
@@ -94,69 +93,55 @@ class Assistants:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of the entries; nothing is opened or closed while it is held
-        self._entries: dict[tuple[str, str, str], _OpenAssistant] = {}
+        self._entries: dict[tuple[Collection, str, str], _OpenAssistant] = {}
         """By collection, generator and pipeline; the one that was used last is at the end."""
-        self._replaced: list[_OpenAssistant] = []
-        """Those in whose collection's place another one lies. They are closed after their last request."""
 
     @contextmanager
     def using(self, collection: Collection, llm: str, pipeline: str) -> Iterator[Assistant]:
         """An assistant, which stays open inside. Raises as `Assistant` does."""
-        key = (str(collection.path), llm, pipeline)
+        key = (collection, llm, pipeline)
         with self._lock:
-            entry = self._entries.pop(key, None)
-            if entry is None or entry.collection is not collection:
-                if entry is not None:
-                    self._replaced.append(entry)
-                entry = _OpenAssistant(collection)
-            self._entries[key] = entry
+            entry = self._entries[key] = self._entries.pop(key, None) or _OpenAssistant()
             entry.users += 1
         try:
-            yield self._open(entry, llm, pipeline)
+            with patiently(entry.opening):
+                if entry.assistant is None:
+                    entry.assistant = self._opened(*key)
+                assistant = entry.assistant
+            yield assistant
         finally:
             with self._lock:
                 entry.users -= 1
             self._close(MOST_ASSISTANTS)
 
-    def close(self) -> None:
-        """Closes all of them."""
+    def close(self, of: Collection | None = None) -> None:
+        """Closes all of them, or those of one collection."""
         with self._lock, ExitStack() as closing:
-            for entry in (*self._entries.values(), *self._replaced):
-                if entry.assistant is not None:
-                    closing.callback(entry.assistant.close)
-            self._entries.clear()
-            self._replaced.clear()
+            for key in [key for key in self._entries if of in (None, key[0])]:
+                assistant = self._entries.pop(key).assistant
+                if assistant is not None:
+                    closing.callback(assistant.close)
 
-    def _open(self, entry: _OpenAssistant, llm: str, pipeline: str) -> Assistant:
-        with patiently(entry.opening):
-            if entry.assistant is None:
-                try:
-                    entry.assistant = Assistant(entry.collection, llm=llm or None, pipeline=pipeline)
-                except BudgetExceeded:
-                    if not self._close(0):
-                        raise
-                    entry.assistant = Assistant(entry.collection, llm=llm or None, pipeline=pipeline)
-            return entry.assistant
+    def _opened(self, collection: Collection, llm: str, pipeline: str) -> Assistant:
+        try:
+            return Assistant(collection, llm=llm or None, pipeline=pipeline)
+        except BudgetExceeded:
+            if not self._close(0):
+                raise
+        return Assistant(collection, llm=llm or None, pipeline=pipeline)
 
     def _close(self, most: int) -> int:
         """Closes unused ones until there are at most so many; returns how many were closed."""
         with self._lock:
-            closed = [entry for entry in self._replaced if not entry.users]
-            self._replaced = [entry for entry in self._replaced if entry.users]
-            for key, entry in list(self._entries.items()):
-                if not entry.users and (entry.assistant is None or len(self._entries) > most):
-                    closed.append(self._entries.pop(key))
-        opened = [entry.assistant for entry in closed if entry.assistant is not None]
+            unused = [key for key, entry in self._entries.items() if not entry.users]
+            closed = [self._entries.pop(key).assistant for key in unused[: max(0, len(self._entries) - most)]]
+        opened = [assistant for assistant in closed if assistant is not None]
         for assistant in opened:
             assistant.close()
         return len(opened)
 
 
-class _Store(Protocol):
-    def close(self) -> None: ...
-
-
-Store = TypeVar("Store", bound=_Store)
+Store = TypeVar("Store", Collection, Memory)
 
 
 class OpenStore(Generic[Store]):
@@ -351,9 +336,15 @@ class ServedLibrary:
             closing.callback(self._assistants.close)
         self._stores.clear()
 
-    def _close_later(self, store: _Store) -> None:
-        """Closes a store when all requests that may use it have ended."""
-        timer = threading.Timer(self._longest_s, store.close)
+    def _close_later(self, store: Collection | Memory) -> None:
+        """Closes a store, and its assistants, when all requests that may use it have ended."""
+
+        def close() -> None:
+            if isinstance(store, Collection):
+                self._assistants.close(store)
+            store.close()
+
+        timer = threading.Timer(self._longest_s, close)
         timer.daemon = True
         timer.start()
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from naive.waiting import result_of
 
 from edge.budget import MemoryBudget
 
@@ -62,7 +63,7 @@ def run(talk: Callable[[], Awaitable[None]]) -> None:
         with anyio.fail_after(60):
             await talk()
 
-    anyio.run(limited)
+    result_of(limited())
 
 
 def identifier(line: str) -> object:

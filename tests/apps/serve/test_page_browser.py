@@ -142,7 +142,8 @@ def test_a_question_is_answered_and_followed_up(opened: Opened) -> None:
 
 def test_citations_open_their_passages_and_turns_are_sent(opened: Opened, site: Running) -> None:
     with site.client() as client:
-        hit = client.post("/v1/search", json={"query": "melts", "rerank": False}).json()["results"][0]
+        asked = {"query": "melts", "rerank": False, "filters": ["path:river.md"]}
+        hit = client.post("/v1/search", json=asked).json()["results"][0]
     citation = {**hit, "number": 1, "score": 0.9, "title": "The river", "line": 3, "page": None}
     stats = {
         "pipeline": "plain", "generator": "a model", "question": "q?", "seconds": 1.5, "search_s": 0.1, "rerank_s": 0.2,
