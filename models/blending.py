@@ -24,6 +24,10 @@ Retrieved = bool | Sequence[float]
 candidates are in retrieval's order, best first, and that their scores are unknown. False means that the candidates are
 in no order."""
 
+BM25_WEIGHT = 0.2
+"""Weight of BM25 beside the vectors' 0.8 in the fused order of documents: chosen on the train halves of judged sets
+(benchmark `search-quality`)."""
+
 WEIGHT = 0.62
 """The reranker's share of the mix for a query of one sentence."""
 

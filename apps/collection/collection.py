@@ -258,7 +258,9 @@ class Collection(Closing):
         the best candidates (GRATING). A hit that continues another hit is merged into it.
 
         Args:
-            top_k, named: fields of `SearchOptions` one by one, such as `rerank=False`; they replace those of `options`.
+            top_k: the most results.
+            options: how passages are searched for.
+            **named: fields of `SearchOptions` one by one, such as `rerank=False`; they replace those of `options`.
 
         Raises:
             InputError: the query is empty or not valid Unicode, or an option is unknown or makes no sense.

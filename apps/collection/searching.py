@@ -27,6 +27,7 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found
 from edge.ivf.storage.connection import Connection
+from edge.models.blending import BM25_WEIGHT
 from edge.trace import Trace
 
 DEPTH = 100
@@ -37,9 +38,6 @@ _DEEPER = 4
 
 _DEEPEST = 6_400
 """Largest depth for that purpose. Passages beyond it are not found by this query."""
-
-BM25_WEIGHT = 0.2
-"""Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (benchmark `search-quality`)."""
 
 Floats = npt.NDArray[np.float32]
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..blending import BM25_WEIGHT
 from .corpora import Corpus
 from .corpora import load as read_corpus
 from .encoder import BiEncoder
@@ -28,7 +29,7 @@ from .evaluation import layer_scores
 from .mining import Floats
 from .model import LayeredReranker, pair_tokenizer
 from .precision import CHOICES
-from .search import BM25_WEIGHT, Searcher
+from .search import Searcher
 from .testpools import TestQuery
 
 

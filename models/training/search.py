@@ -16,12 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..blending import BM25_WEIGHT
 from .mining import Floats, PackedLists, Request, words
 
 Number = TypeVar("Number", np.int32, np.float16)
-
-BM25_WEIGHT = 0.2
-"""Weight of BM25 in the fused order. The vectors have 0.8, as in the collection's search."""
 
 
 @dataclass(frozen=True)

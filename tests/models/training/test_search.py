@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from edge.models.blending import BM25_WEIGHT as SHARE  # noqa: E402
 from edge.models.training.mining import BM25, Candidates, Request  # noqa: E402
-from edge.models.training.search import BM25_WEIGHT as SHARE  # noqa: E402
 from edge.models.training.search import Depths, Searcher  # noqa: E402
 
 WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905
