@@ -18,7 +18,7 @@ Vectors = npt.NDArray[np.float32]
 
 MIN_RELEVANCE = 0.1
 """The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
-model (see `evidence`), where the reranker's probability alone decides. The benchmark `floor` measures its errors."""
+model (see `evidence`), where the reranker's probability alone decides."""
 
 
 class Ahead(Protocol):

@@ -13,7 +13,6 @@ _BENCHES = {
     "devices": "bench.devices:devices",
     "dispatch": "bench.dispatch:dispatch",
     "evidence": "bench.evidence:evidence",
-    "floor": "bench.floor:floor",
     "gpu": "bench.gpu:gpu",
     "index": "bench.index:index",
     "knowledge": "bench.knowledge:knowledge",

@@ -1,4 +1,4 @@
-"""`assistant` and the benchmark `floor` on a judged set of a few paragraphs, with tiny random models."""
+"""`assistant` on a judged set of a few paragraphs, with tiny random models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from naive.program import output_of
 
 from bench.assistant import _hideable, assistant
 from bench.computed_replay import ComputedReplay
-from bench.floor import floor
 from bench.pipelining import intervals, pipelining
 from bench.rag_traces import PIPELINES, SHIPPED, cases, write_recorded, write_trace
 from bench.run_record import RunRecord
@@ -184,26 +183,6 @@ def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_settings:
         assert 0 < arms[arm]["kept"] <= 1
     assert arms["waits"]["over_slack"] is None
     assert 0 <= arms["adaptive"]["over_slack"] <= 1
-
-
-def test_the_floor_is_measured_for_what_is_there_and_what_is_not(
-    judged: Path, tiny_settings: None, tmp_path: Path
-) -> None:
-    arguments = [
-        "--data", str(judged), "--data", str(judged), "--questions", "3", "--pool", "5", "--json",
-        "--store", str(tmp_path / "run.json"), "--memory", "10GB",
-    ]  # fmt: skip
-    report = json.loads(output_of(floor, *arguments).splitlines()[-1])
-    rows = report["sets"]["judged"]
-    assert report["default"] in [row["floor"] for row in rows]
-    run = RunRecord.load(tmp_path / "run.json")
-    assert run.command == "floor --data judged --data judged --questions 3 --pool 5 --memory 10GB"
-    assert {figure.row for figure in run.figures if figure.better == "lower"} == {f"{report['default']:.2f}"}
-    assert [row["refused"] for row in rows] == sorted(row["refused"] for row in rows)
-    for name in ("answered_without_document", "answered_foreign"):
-        assert [row[name] for row in rows] == sorted((row[name] for row in rows), reverse=True)
-    one = CliRunner().invoke(floor, ["--data", str(judged)])
-    assert "two judged sets" in str(one.exception)
 
 
 def test_a_query_is_what_was_last_written() -> None:
