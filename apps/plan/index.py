@@ -18,8 +18,7 @@ from edge.config import format_size
 from edge.errors import InputError, RangeError
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
-from edge.planner.search_accelerator import SearchParameters
-from edge.planner.search_design import Design, design
+from edge.planner.search_accelerator import Design, SearchParameters, design
 from edge.tuning.choosing import Choice, grid, least_probed
 from edge.tuning.tuner import TuningCandidates
 

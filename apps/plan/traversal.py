@@ -12,8 +12,17 @@ import numpy as np
 from edge.apps.options import configure, json_option
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-from edge.planner.graph_traversal import TraversalUnits, Vectors, graph_nbytes, nearest_graph, traversal_cycles
-from edge.planner.traversal import BloomFilter, Traversal, at_once, traverse
+from edge.planner.traversal import (
+    BloomFilter,
+    Traversal,
+    TraversalUnits,
+    Vectors,
+    at_once,
+    graph_nbytes,
+    nearest_graph,
+    traversal_cycles,
+    traverse,
+)
 
 _GROUPS = (1, 2, 4, 6)
 _CANDIDATES = (1, 2, 4)

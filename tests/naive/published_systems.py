@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from edge.planner.graph_traversal import Vectors, nearest_graph
 from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second
 from edge.planner.searchers import Alternation, queue_length, tail
-from edge.planner.traversal import at_once, traverse
+from edge.planner.traversal import Vectors, at_once, nearest_graph, traverse
 from naive.published_rago import Check
 
 SHARES: Sequence[tuple[str, float, float]] = (

@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from edge.errors import RangeError
-from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second
-from edge.planner.search_design import USABLE, design, logic
+from edge.planner.search_accelerator import USABLE, SearchParameters, Units, design, logic, queries_per_second
 
 TABLE_6_3 = [
     (SearchParameters(1e8, 4096, 5), Units(16, 5, 57, 2), 31_876),

@@ -10,10 +10,18 @@ import pytest
 from naive.published_systems import bitonic_cycles, lists_within, overlap_gains, pipelined, unpipelined
 
 from edge.errors import InputError, RangeError
-from edge.planner.graph_traversal import TraversalUnits, graph_nbytes, nearest_graph, traversal_cycles
 from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second, stage_cycles
 from edge.planner.searchers import Alternation, queue_length, tail
-from edge.planner.traversal import Launch, Traversal, at_once, traverse
+from edge.planner.traversal import (
+    Launch,
+    Traversal,
+    TraversalUnits,
+    at_once,
+    graph_nbytes,
+    nearest_graph,
+    traversal_cycles,
+    traverse,
+)
 
 
 @pytest.mark.parametrize(("queues", "length"), [(2, 63), (4, 38), (8, 23), (16, 15), (32, 10), (64, 8)])
