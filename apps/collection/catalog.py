@@ -67,7 +67,8 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One row of the table `chunks`; `edge.apps.documents.base.packed` makes `lines`."""
+    """One row of the table `chunks`; `edge.apps.documents.base.packed` makes `lines`, and
+    `edge.apps.documents.kinds.packed_parts` makes `kinds`."""
 
     id: int
     ordinal: int
@@ -76,6 +77,7 @@ class StoredChunk:
     page: int | None
     lines: str | None
     hash: bytes
+    kinds: bytes | None
 
 
 _COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, due, racy"
@@ -149,7 +151,8 @@ class Catalog:
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
         """A file's chunks, in order."""
         rows = db.execute(
-            "SELECT id, ordinal, line_start, line_end, page, lines, hash FROM chunks WHERE file = ? ORDER BY ordinal",
+            "SELECT id, ordinal, line_start, line_end, page, lines, hash, kinds FROM chunks WHERE file = ? "
+            "ORDER BY ordinal",
             (file,),
         )
         return [StoredChunk(*row) for row in rows]
@@ -160,11 +163,11 @@ class Catalog:
         texts: list[str] = []
         for ordinal, chunk in chunks:
             rows = db.execute(
-                "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, lines, hash) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, lines, hash, kinds) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 (
                     file, ordinal, chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page,
-                    packed(chunk.lines), chunk_hash(chunk),
+                    packed(chunk.lines), chunk_hash(chunk), chunk.kinds,
                 ),
             )  # fmt: skip
             ids.append(int(rows.fetchall()[0][0]))
@@ -177,9 +180,9 @@ class Catalog:
         # In two steps, because an ordinal may still belong to a chunk that moves later.
         db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
         db.executemany(
-            "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ?, lines = ? WHERE id = ?",
+            "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ?, lines = ?, kinds = ? WHERE id = ?",
             [
-                (ordinal, new.line_start, new.line_end, new.page, packed(new.lines), chunk)
+                (ordinal, new.line_start, new.line_end, new.page, packed(new.lines), new.kinds, chunk)
                 for chunk, ordinal, new in moved
             ],
         )

@@ -126,14 +126,15 @@ class Intake:
         with self._database.read() as db:
             for old in self._catalog.chunks(db, prepared.file.id):
                 stored.setdefault(old.hash, deque()).append(old.id)
-                places[old.id] = (old.ordinal, old.line_start, old.line_end, old.page, old.lines)
+                places[old.id] = (old.ordinal, old.line_start, old.line_end, old.page, old.lines, old.kinds)
         for ordinal, chunk in enumerate(prepared.extracted.chunks):
             same = stored.get(chunk_hash(chunk))
             if not same:
                 file.added.append((ordinal, chunk))
                 continue
             kept = same.popleft()
-            if places[kept] != (ordinal, chunk.line_start, chunk.line_end, chunk.page, packed(chunk.lines)):
+            place = ordinal, chunk.line_start, chunk.line_end, chunk.page, packed(chunk.lines), chunk.kinds
+            if places[kept] != place:
                 file.moved.append((kept, ordinal, chunk))
         file.removed = [identifier for rest in stored.values() for identifier in rest]
         return file

@@ -77,16 +77,22 @@ CREATE TABLE descriptions(
 """
 """Line numbers of passages that skip lines, and the user's descriptions of folders."""
 
-_VECTORS = (1, 2)
-"""Numbers of the vector index's migrations that come before `_RACY`, and before `_PLACES`."""
+_KINDS = "ALTER TABLE chunks ADD COLUMN kinds BLOB"
+"""The kinds of a passage's parts. NULL for passages from before this step, which are recognized when needed."""
+
+_VECTORS = (1, 2, 3)
+"""Numbers of the vector index's migrations that come before `_RACY`, before `_PLACES`, and before `_KINDS`."""
 
 
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part are appended, in the order of their making."""
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
-    first, second = _VECTORS
-    return [_FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:]]
+    first, second, third = _VECTORS
+    return [
+        _FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:third], _KINDS,
+        *vectors[third:],
+    ]  # fmt: skip
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:

@@ -19,6 +19,7 @@ from edge.apps.collection.paths import checked
 from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import unpacked
+from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import bounded_query
@@ -238,7 +239,7 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     for group in groups(ids):
         rows = db.execute(
             "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal, "
-            "chunks.hash, lines "
+            "chunks.hash, lines, kinds "
             "FROM chunks JOIN files ON files.id = chunks.file "
             f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
             group,
@@ -257,11 +258,12 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
             ordinal,
             stored,
             lines,
+            kinds,
         ) in rows:
             verify_text(identifier, context, text, stored)
             found[identifier] = Hit(
                 id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
                 text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
-                numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1),
+                numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1), kinds=unpacked_parts(kinds),
             )  # fmt: skip
     return found
