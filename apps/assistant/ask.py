@@ -1,4 +1,4 @@
-"""`edge ask`: answers a question from the indexed documents; and what `edge chat` shares with it."""
+"""`edge ask`: answers a question from the indexed documents. `edge chat` shares some of its functions."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query: what BM25, the vectors and the reranker get of it.
+    """A parsed query: its parts for BM25, the vectors and the reranker.
 
     Attributes:
         words: text for the full-text search; if empty, only the vectors are searched.

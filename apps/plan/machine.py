@@ -113,7 +113,7 @@ def reading(schedule: Schedule, visits: Sequence[Visit]) -> Reading:
 
     stages = {name: typical([visit.stages[name] for visit in visits]) for name in STAGES}
     other = float(np.mean(typical([visit.seconds for visit in visits]) - sum(stages.values())))
-    # What is refused does not depend on the time, so every visit has the same answers.
+    # Refusals do not depend on the time, so every visit has the same answers.
     written, writing = np.asarray(visits[0].written, np.bool_), stages.pop("write")
     return Reading(
         schedule.depth,
