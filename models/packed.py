@@ -269,22 +269,6 @@ class PackedModel(Closing):
             return None
         return self._vector(EMBEDDING_SCALE, np.float32)
 
-    def embedding_rows(self, ids: npt.NDArray[np.int64]) -> Floats:
-        """Token rows as fp32 [n, hidden]. Every row's checksum is compared. For tools and tests: a runtime reads rows
-        through a row cache.
-
-        Args:
-            ids: token ids [n], ascending and unique.
-
-        Raises:
-            CorruptBlock: a row does not match its checksum.
-        """
-        raw = self._checked_rows("embedding", ids, self.embedding_checksums())
-        values = raw.view(self.embedding_dtype).astype(np.float32)
-        if (scales := self.embedding_scales()) is not None:
-            values *= scales[ids][:, None]
-        return values
-
     def position_rows(self, count: int) -> Floats:
         """The position rows of a sequence's first `count` tokens, fp32 [count, hidden]. Every checksum is compared.
 

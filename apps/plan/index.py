@@ -19,7 +19,7 @@ from edge.errors import InputError, RangeError
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.planner.search_accelerator import Design, SearchParameters, design
-from edge.tuning.choosing import Choice, grid, least_probed
+from edge.tuning.choosing import ParameterChoice, grid, least_probed
 from edge.tuning.tuner import TuningCandidates
 
 
@@ -27,7 +27,7 @@ from edge.tuning.tuner import TuningCandidates
 class Planned:
     """Parameters with the accelerator's design for them."""
 
-    choice: Choice
+    choice: ParameterChoice
     design: Design
 
 
@@ -58,7 +58,7 @@ def index(recall: float, place: str, collection: Path | None, setup: Setup, as_j
         vectors = opened.vectors
         if vectors is None:
             raise InputError("the collection has no vectors yet; index something before its index is planned")
-        found: list[Choice | Planned] = []
+        found: list[ParameterChoice | Planned] = []
 
         def use(candidates: TuningCandidates) -> None:
             found.append(candidates.choose(goal) if place == "cpu" else planned(candidates, goal))
@@ -103,7 +103,7 @@ def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
     return best
 
 
-def as_figures(found: Choice | Planned) -> dict[str, Any]:
+def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
     """The choice as a dictionary with stable keys."""
     choice = found.choice if isinstance(found, Planned) else found
     figures: dict[str, Any] = {
@@ -118,7 +118,7 @@ def as_figures(found: Choice | Planned) -> dict[str, Any]:
     return figures | {"seconds": choice.seconds, "origin": "predicted"}
 
 
-def sentence(found: Choice | Planned, goal: Goal) -> str:
+def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
     """The choice and its reason."""
     choice = found.choice if isinstance(found, Planned) else found
     start = f"for {wished(goal)}: {described(choice.parameters, choice.rows, choice.nprobe)}. "

@@ -23,7 +23,7 @@ _TABLE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ParameterChoice:
     """Parameters, the number of lists to probe, and what they are expected to do.
 
     Attributes:
@@ -92,15 +92,15 @@ def load_of(sampled: Sampled, dim: int, parameters: Parameters, nprobe: int, res
     return Load(codec, dim, parameters.lists, nprobe, rows, queue, rescored)
 
 
-def evaluated(sampled: Sampled, costs: StageCosts, dim: int, parameters: Parameters, nprobe: int) -> Choice:
+def evaluated(sampled: Sampled, costs: StageCosts, dim: int, parameters: Parameters, nprobe: int) -> ParameterChoice:
     """What a search with these parameters is expected to find and to take."""
     expected = sampled.expected(parameters, nprobe)
     load = load_of(sampled, dim, parameters, nprobe, expected.rescored)
     nbytes = lists_nbytes(sampled.rows, parameters.code_size)
-    return Choice(parameters, nprobe, expected, costs.seconds(load), nbytes, load, sampled.rows)
+    return ParameterChoice(parameters, nprobe, expected, costs.seconds(load), nbytes, load, sampled.rows)
 
 
-def better(one: Choice, other: Choice | None, goal: Goal) -> bool:
+def better(one: ParameterChoice, other: ParameterChoice | None, goal: Goal) -> bool:
     """Whether a choice that keeps the goal is better than another one that does: faster, or without a wanted recall
     the one of higher recall."""
     if other is None:
@@ -110,13 +110,15 @@ def better(one: Choice, other: Choice | None, goal: Goal) -> bool:
     return (one.seconds, one.nbytes) < (other.seconds, other.nbytes)
 
 
-def keeps(choice: Choice, goal: Goal) -> bool:
+def keeps(choice: ParameterChoice, goal: Goal) -> bool:
     """Whether a choice keeps the recall and the time of a goal."""
     reaches = goal.recall is None or choice.expected.sure >= goal.recall - _TINY
     return reaches and (goal.seconds is None or choice.seconds <= goal.seconds)
 
 
-def choose(sampled: Sampled, costs: StageCosts, dim: int, lists: Sequence[int], goal: Goal, room: int) -> Choice:
+def choose(
+    sampled: Sampled, costs: StageCosts, dim: int, lists: Sequence[int], goal: Goal, room: int
+) -> ParameterChoice:
     """The best parameters whose lists have at most `room` bytes; if none has so few, among those with the fewest.
 
     With a wanted recall, parameters are judged by the fewest lists that reach it, and the fastest are best. Recall is
@@ -127,8 +129,8 @@ def choose(sampled: Sampled, costs: StageCosts, dim: int, lists: Sequence[int], 
         InputError: no parameters keep the goal.
     """
     tried = within(list(grid(sampled, lists)), sampled.rows, room, strict=goal.nbytes is not None)
-    best: Choice | None = None
-    nearest: Choice | None = None
+    best: ParameterChoice | None = None
+    nearest: ParameterChoice | None = None
     for parameters in tried:
         for nprobe in probes(parameters.lists):
             if goal.recall is not None and sampled.bound(parameters.lists, nprobe) < goal.recall - _TINY:
@@ -150,7 +152,9 @@ def choose(sampled: Sampled, costs: StageCosts, dim: int, lists: Sequence[int], 
     return best
 
 
-def least_probed(sampled: Sampled, costs: StageCosts, dim: int, parameters: Parameters, recall: float) -> Choice | None:
+def least_probed(
+    sampled: Sampled, costs: StageCosts, dim: int, parameters: Parameters, recall: float
+) -> ParameterChoice | None:
     """The fewest lists with which these parameters surely reach a recall; None if no number of lists does."""
     for nprobe in probes(parameters.lists):
         if sampled.bound(parameters.lists, nprobe) >= recall - _TINY:
@@ -178,7 +182,7 @@ def within(tried: list[Parameters], rows: int, room: int, *, strict: bool) -> li
     return [p for p in tried if p.code_size == least]
 
 
-def _refusal(goal: Goal, nearest: Choice | None) -> str:
+def _refusal(goal: Goal, nearest: ParameterChoice | None) -> str:
     if nearest is None or goal.recall is None:
         return f"no parameters answer a query so well within {(goal.seconds or 0) * 1e3:g} ms: allow more time"
     wanted = f"a recall of {goal.recall:g}"

@@ -20,7 +20,7 @@ from edge.ivf.maintenance.training import choose_nlist, questions, sample
 from edge.ivf.maintenance.work import Progress, Stopped, VectorSource, Work, Write, live_rows, workspace
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.snapshots import SnapshotLease
-from edge.tuning.choosing import Choice, choose, codecs_of, numbers_of_lists
+from edge.tuning.choosing import ParameterChoice, choose, codecs_of, numbers_of_lists
 from edge.tuning.sampled import CodecKey, Sampled, sampled_nbytes
 from edge.tuning.stage_costs import LEAST_ROWS as CALIBRATION_LEAST
 from edge.tuning.stage_costs import QUERIES as CALIBRATION_QUERIES
@@ -122,12 +122,12 @@ class TuningCandidates:
         self.costs = costs
         self.sampled = self._sampled(sources, np.random.default_rng(seed).permutation(queries), rows)
 
-    def choose(self, goal: Goal) -> Choice:
+    def choose(self, goal: Goal) -> ParameterChoice:
         """The best parameters for a goal. Raises as `edge.tuning.choosing.choose`."""
         room = self.work.budget.limit // 2 if goal.nbytes is None else goal.nbytes
         return choose(self.sampled, self.costs, self.dim, self.lists, goal, room)
 
-    def record(self, choice: Choice, goal: Goal) -> Tuned:
+    def record(self, choice: ParameterChoice, goal: Goal) -> Tuned:
         """The record of a choice."""
         expected = choice.expected
         return Tuned(

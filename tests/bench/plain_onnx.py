@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from making.token_rows import token_rows
 
 from edge.errors import CapabilityError
 from edge.models.packed import EMBED, HEAD, PackedModel
@@ -41,7 +42,7 @@ class PlainReranker:
             self._head = model.load(HEAD)
             self._small = model.load(EMBED)
             self._positions = model.position_rows(min(512, self.spec.max_tokens))
-            self._table = model.embedding_rows(np.arange(self.spec.vocab))
+            self._table = token_rows(model, np.arange(self.spec.vocab))
             layers = graph(self.spec.layer, (model.load(block) for block in model.layer_blocks))
         self._session = session(layers, threads)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making.token_rows import token_rows
 from safetensors.numpy import load_file, save_file
 
 from edge.blocks import ALIGNMENT, BlockId
@@ -67,7 +68,7 @@ def test_values_equal_the_checkpoint(golden: Path, tmp_path: Path, name: str, pr
                 if model.spec.layer.bias:
                     bias = expected_matrix(source, prefix.format(layer), names, "bias")
                     np.testing.assert_array_equal(tensors[f"{matrix}.bias"], bias)
-        rows = model.embedding_rows(np.arange(model.spec.vocab))
+        rows = token_rows(model, np.arange(model.spec.vocab))
         step = np.abs(source[table]).max(1, keepdims=True) / 127
         tolerance = {"fp32": 0, "fp16": 1e-3, "int8": step / 2 * 1.0001}[precision]
         assert np.all(np.abs(rows - source[table]) <= tolerance)
@@ -174,7 +175,7 @@ def test_half_precision_checkpoints(variant: Variant, golden: Path, tmp_path: Pa
     save_file({name: value.astype(np.float16) for name, value in source.items()}, folder / "model.safetensors")
     with pack(folder, tmp_path / "half", "fp32") as model:
         table = source["model.embed_tokens.weight"].astype(np.float16).astype(np.float32)
-        np.testing.assert_array_equal(model.embedding_rows(np.arange(model.spec.vocab)), table)
+        np.testing.assert_array_equal(token_rows(model, np.arange(model.spec.vocab)), table)
 
 
 def test_bfloat16_checkpoints(variant: Variant, tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_bfloat16_checkpoints(variant: Variant, tmp_path: Path) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
     with pack(folder, tmp_path / "pack", "fp32") as model:
         table = (source["embeddings.word_embeddings.weight"].view(np.uint32) >> 16 << 16).view(np.float32)
-        np.testing.assert_array_equal(model.embedding_rows(np.arange(model.spec.vocab)), table)
+        np.testing.assert_array_equal(token_rows(model, np.arange(model.spec.vocab)), table)
 
 
 def test_shards_pack_as_one_file_does(variant: Variant, golden: Path, tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ def test_zero_and_tiny_columns(variant: Variant, tmp_path: Path) -> None:
         tensors = model.load(model.layer_blocks[0])
         assert np.all(tensors["down.scale"] > 0)
         assert not tensors["down.weight"][:, 0].any()
-        assert not model.embedding_rows(np.array([5])).any()
+        assert not token_rows(model, np.array([5])).any()
 
 
 def test_checkpoints_that_are_not_there(variant: Variant, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making.token_rows import token_rows
 
 from edge.blocks import ALIGNMENT, BlockId
 from edge.errors import CorruptBlock, ModelError
@@ -58,9 +59,9 @@ def test_a_flipped_bit_in_a_row_names_the_row(copy: Path) -> None:
         flip(copy / "model.safetensors", model.embedding.offset + 17 * model.embedding.row_nbytes + 3)
         assert model.positions is not None
         flip(copy / "model.safetensors", model.positions.offset + 4 * model.positions.row_nbytes)
-        model.embedding_rows(np.array([16, 18]))
+        token_rows(model, np.array([16, 18]))
         with pytest.raises(CorruptBlock, match="embedding row 17 is corrupt"):
-            model.embedding_rows(np.array([16, 17]))
+            token_rows(model, np.array([16, 17]))
         model.position_rows(4)
         with pytest.raises(CorruptBlock, match="positions row 4 is corrupt"):
             model.position_rows(5)

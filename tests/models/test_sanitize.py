@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.token_rows import token_rows
 
 from edge.blocks import BlockId
 from edge.models.pack import pack
@@ -65,7 +66,7 @@ def test_encoders(golden: Path, tmp_path: Path, name: str) -> None:
             ):
                 np.testing.assert_array_equal(found[ours], tensors[at + theirs].T)
         table = tensors[f"{base}embeddings.word_embeddings.weight"]
-        np.testing.assert_array_equal(packed.embedding_rows(np.arange(300)), table)
+        np.testing.assert_array_equal(token_rows(packed, np.arange(300)), table)
         offset = packed.spec.position_offset
         positions = tensors[f"{base}embeddings.position_embeddings.weight"]
         np.testing.assert_array_equal(packed.position_rows(30), positions[offset : offset + 30])

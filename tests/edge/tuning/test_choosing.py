@@ -12,7 +12,7 @@ from edge.errors import InputError
 from edge.ivf.base import Goal, Parameters
 from edge.tuning.choosing import (
     DEPTHS,
-    Choice,
+    ParameterChoice,
     choose,
     codecs_of,
     evaluated,
@@ -63,7 +63,7 @@ def costs(seed: int) -> StageCosts:
     return StageCosts({name: rate * random.uniform(0.2, 5) for name, rate in rates.items()}, 0.0)
 
 
-def naive(sampled: Any, rates: StageCosts, goal: Goal, room: int) -> Choice | None:
+def naive(sampled: Any, rates: StageCosts, goal: Goal, room: int) -> ParameterChoice | None:
     """Every point of the grid, none left out."""
     every = [
         Parameters(lists, *key, depth)
@@ -74,7 +74,7 @@ def naive(sampled: Any, rates: StageCosts, goal: Goal, room: int) -> Choice | No
     if not fitting and goal.nbytes is None:
         fitting = [p for p in every if p.code_size == min(p.code_size for p in every)]
     points = [[evaluated(sampled, rates, DIM, p, n) for n in probes(p.lists)] for p in fitting]
-    found: list[Choice] = []
+    found: list[ParameterChoice] = []
     for own in points:
         if goal.recall is None:
             found += own
