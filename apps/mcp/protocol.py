@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import inspect
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edge.apps.console import report
+from edge.apps.requests import RequestOptions, value_type
 from edge.apps.store.health import Health
 from edge.apps.store.json_size import JsonSize
 from edge.budget import Lease, MemoryBudget
@@ -182,6 +184,31 @@ def make_server(
     errors: Any = plain_errors(name)
     server.middleware.append(errors)
     return server
+
+
+def take_options(tool: Tool, options: type[RequestOptions], **usual: Any) -> None:
+    """Gives a tool the options of a request as its arguments, by their names in JSON.
+
+    Args:
+        tool: takes them as keywords.
+        usual: defaults of the tool that differ from those of the options.
+    """
+    from pydantic import Field
+
+    signature = inspect.signature(tool, eval_str=True)
+    parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    schema = options.schema()
+    for name, (each, _) in options.options().items():
+        kind: Any = list[str] if value_type(each) is str else value_type(each)
+        default = usual.get(name, each.default)
+        extra = {key: value for key, value in schema[name].items() if key in ("minimum", "maximum")}
+        said: Any = Field(description=schema[name]["description"], json_schema_extra=extra)
+        annotation = Annotated[kind, said] if default is not None else Annotated[kind | None, said]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    named: Any = tool
+    named.__signature__ = signature.replace(parameters=parameters)
 
 
 def plain_errors(server: str) -> Callable[[Any, Handler], Awaitable[Any]]:

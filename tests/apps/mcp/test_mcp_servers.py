@@ -99,6 +99,7 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
     from types import SimpleNamespace
 
     from edge.apps.mcp.tools import files_server, memory_server
+    from edge.apps.requests import SearchOptions
     from edge.apps.store.health import Health
     from edge.budget import MemoryBudget
 
@@ -121,7 +122,12 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
         properties = tool.input_schema.get("properties", {})
         assert all("type" in schema for schema in properties.values()), (tool.name, properties)
         assert "null" not in json.dumps(tool.input_schema)
-    (get,) = (tool for tool in tools if tool.name == "get")
+    get, search = (next(tool for tool in tools if tool.name == name) for name in ("get", "search"))
+    described = search.input_schema["properties"]
+    assert described.keys() - {"query"} == SearchOptions.schema().keys()
+    for name, member in SearchOptions.schema().items():
+        expected = {**member, "default": 8} if name == "top_k" else member
+        assert {key: described[name].get(key) for key in expected} == expected
     assert get.input_schema["properties"]["line_end"]["type"] == "integer"
 
 
