@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
@@ -101,7 +101,7 @@ class Assistants:
         """An assistant, which stays open inside. Raises as `Assistant` does."""
         key = (collection, llm, pipeline)
         with self._lock:
-            entry = self._entries[key] = self._entries.pop(key, None) or _OpenAssistant()
+            entry = self._entries[key] = self._entries.pop(key) if key in self._entries else _OpenAssistant()
             entry.users += 1
         try:
             with patiently(entry.opening):
@@ -144,10 +144,10 @@ class Assistants:
 Store = TypeVar("Store", Collection, Memory)
 
 
-class OpenStore(Generic[Store]):
+class OpenStore:
     """An open store, and which file it was opened from: another one may be put in its place."""
 
-    def __init__(self, store: Store, database: Path) -> None:
+    def __init__(self, store: Any, database: Path) -> None:
         self.store = store
         self._database = database
         self._identity = self._present()
@@ -189,7 +189,7 @@ class ServedLibrary:
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
         self._turns = OpeningTurns()
-        self._stores: dict[tuple[Hashable, str | None], OpenStore[Any]] = {}
+        self._stores: dict[tuple[Hashable, str | None], OpenStore] = {}
         self._assistants = Assistants()
 
     def names(self) -> Mapping[str, Path]:
@@ -237,7 +237,8 @@ class ServedLibrary:
                 self._close_later(self._stores.pop((kind, name)).store)
                 found = None
             if found is None:
-                found = self._stores[kind, name] = OpenStore(*opening())
+                opened, database = opening()
+                found = self._stores[kind, name] = OpenStore(opened, database)
             store: Store = found.store
             return store
 
