@@ -35,15 +35,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option's field says beside its name, type and default.
+    """The description of an option, beside its field's name, type and default.
 
     Attributes:
-        help: one sentence or two for people. That of a flag says what the flag does.
+        help: one sentence or two for people. The help of a flag names the effect of the flag.
         what: the option in an error message, such as "the number of results".
         flags: its names on the command line; the flag of an option that is on by default turns it off.
         json: its name in JSON, if that is not the field's name.
         least, most: the bounds of a number.
-        metavar: what stands for its value on the command line.
+        metavar: the placeholder of its value on the command line.
     """
 
     help: str
@@ -56,7 +56,8 @@ class Option:
 
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "Conditions": str}
-"""What an option's values are on the command line and in JSON, by its field's annotation: `str` for a list of texts."""
+"""The type of an option's values on the command line and in JSON, by its field's annotation: `str` for a list of
+texts."""
 
 
 def _metadata(
@@ -68,7 +69,7 @@ def _metadata(
     most: float | None = None,
     metavar: str | None = None,
 ) -> dict[str, Option]:
-    """What `Option` says, as metadata of a field."""
+    """The `Option` as metadata of a field."""
     return {"option": Option(help, what, flags, json, least, most, metavar)}
 
 
@@ -78,7 +79,7 @@ def _option(default: Any, help: str, *flags: str, **more: Any) -> Any:
 
 
 class RequestOptions:
-    """Base of the options of one kind of request: what command lines, JSON and Python calls share."""
+    """Base of the options of one kind of request, which command lines, JSON and Python calls share."""
 
     __slots__ = ()
 

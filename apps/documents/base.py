@@ -100,7 +100,7 @@ class Block:
             the end.
         line_start, line_end: first and last line in the file.
         page: page, slide or chapter, if the format has them.
-        kind: what its reader knows of it. `heading`, and `columns` with the names of a table's columns. May be cut
+        kind: as far as the reader knows it. `heading`, and `columns` with the names of a table's columns. May be cut
             between sentences: `paragraph`, `item`, and `prose`, whose parts only its wording tells. May be cut only
             between lines: `row`, `table`, `code`, `settings`, `fields` (names with their values), and `lines`.
         path: headings above the block, outermost first; the path of a heading ends with the heading itself.

@@ -1,7 +1,7 @@
 """Splits blocks into chunks: passages with a limited number of word pieces that begin and end at natural boundaries.
 
 The best cuts are a shortest path over all units of a page. Each chunk costs the square of its unused share, each cut
-costs what its unit says, and each boundary between sections inside a chunk costs more the higher it is in the
+has the cost of its unit, and each boundary between sections inside a chunk costs more the higher it is in the
 outline. So small neighbours are merged, long sections are cut into equal parts, and a sentence is cut only if it is
 longer than a chunk. Chunks do not overlap, and no visible character of a document is lost.
 """

@@ -1,4 +1,4 @@
-"""`JsonSize`: what a JSON text takes in memory once it is parsed, counted while its bytes arrive."""
+"""`JsonSize`: the memory of a JSON text once it is parsed, counted while its bytes arrive."""
 
 from __future__ import annotations
 
