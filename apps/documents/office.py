@@ -286,10 +286,10 @@ def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
         if _placeholder(shape) in _FURNITURE:
             continue
         kind = "item" if _placeholder(shape) == "body" and under[-1:] != ("Notes",) else "paragraph"
-        for name, text in _shape_lines(shape):
+        for element, text in _shape_lines(shape):
             lines = (line,) * (text.count("\n") + 1)
-            parts = ((ROW, len(text)),) if name == "tr" else None
-            yield Block(text, line, line, page, kind, under, lines, parts)
+            row = ((ROW, len(text)),) if element == "tr" else None
+            yield Block(text, line, line, page, kind, under, lines, row)
             line += 1
 
 
