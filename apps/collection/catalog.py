@@ -21,6 +21,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import Floats
+from edge.apps.store.rows import ROW_SUM, Value, row_sum
 from edge.ivf.storage.connection import Connection
 
 TEXT_ROOT = ""
@@ -77,8 +78,11 @@ class StoredChunk:
     page: int | None
     lines: str | None
     hash: bytes
-    kinds: bytes | None
+    checksum: bytes | None
 
+
+PLACE = ("file", "ordinal", "line_start", "line_end", "page", "lines", "kinds", "hash")
+"""Columns of `chunks` under its checksum. `hash` covers the text and its context."""
 
 _COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, due, racy"
 
@@ -121,9 +125,9 @@ class Catalog:
     ) -> int:
         """Adds a row for a new file; returns its id. Its size and time stay 0 until it is indexed."""
         rows = db.execute(
-            "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) VALUES (?, ?, 0, 0, ?, ?, ?) "
-            "RETURNING id",
-            (path, root, status, reason, due),
+            "INSERT INTO files(path, root, size, mtime_ns, status, reason, due, checksum) "
+            "VALUES (?, ?, 0, 0, ?, ?, ?, ?) RETURNING id",
+            (path, root, status, reason, due, row_sum("files", path, "", "")),
         )
         return int(rows.fetchall()[0][0])
 
@@ -144,14 +148,14 @@ class Catalog:
         """Records the outcome for a file. The file is no longer due."""
         db.execute(
             "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, racy = ?, hash = ?, kind = ?, title = ?, "
-            "due = 0 WHERE id = ?",
-            (status, reason, size, mtime_ns, racy, hash, kind, title, file),
+            f"due = 0, checksum = {ROW_SUM}('files', path, ?, ?) WHERE id = ?",
+            (status, reason, size, mtime_ns, racy, hash, kind, title, kind, title, file),
         )
 
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
         """A file's chunks, in order."""
         rows = db.execute(
-            "SELECT id, ordinal, line_start, line_end, page, lines, hash, kinds FROM chunks WHERE file = ? "
+            "SELECT id, ordinal, line_start, line_end, page, lines, hash, checksum FROM chunks WHERE file = ? "
             "ORDER BY ordinal",
             (file,),
         )
@@ -163,28 +167,23 @@ class Catalog:
         texts: list[str] = []
         for ordinal, chunk in chunks:
             rows = db.execute(
-                "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, lines, hash, kinds) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
-                (
-                    file, ordinal, chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page,
-                    packed(chunk.lines), chunk_hash(chunk), chunk.kinds,
-                ),
-            )  # fmt: skip
+                f"INSERT INTO chunks({', '.join(PLACE)}, text, context, checksum) "
+                f"VALUES ({', '.join('?' * (len(PLACE) + 3))}) RETURNING id",
+                (*_place(file, ordinal, chunk), chunk.text, chunk.context, place_sum(file, ordinal, chunk)),
+            )
             ids.append(int(rows.fetchall()[0][0]))
             texts.append(passage(chunk.context, chunk.text))
         self.lexical.add(db, ids, texts)
         return np.array(ids, np.int64)
 
-    def move_chunks(self, db: Connection, moved: Sequence[tuple[int, int, Chunk]]) -> None:
-        """Moves chunks to new ordinals and lines: `moved` holds (id, new ordinal, chunk). Their texts are unchanged."""
+    def move_chunks(self, db: Connection, file: int, moved: Sequence[tuple[int, int, Chunk]]) -> None:
+        """Moves chunks of a file to new ordinals and lines: `moved` holds (id, new ordinal, chunk). Their texts are
+        unchanged."""
         # In two steps, because an ordinal may still belong to a chunk that moves later.
         db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
         db.executemany(
-            "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ?, lines = ?, kinds = ? WHERE id = ?",
-            [
-                (ordinal, new.line_start, new.line_end, new.page, packed(new.lines), new.kinds, chunk)
-                for chunk, ordinal, new in moved
-            ],
+            f"UPDATE chunks SET {' = ?, '.join(PLACE)} = ?, checksum = ? WHERE id = ?",
+            [(*_place(file, ordinal, new), place_sum(file, ordinal, new), chunk) for chunk, ordinal, new in moved],
         )
 
     def delete_chunks(self, db: Connection, ids: Sequence[int], vectors: Vectors | None) -> None:
@@ -261,6 +260,43 @@ def text_hash(context: str, text: str) -> bytes:
     return blake2b(f"{context}\0{text}".encode(), digest_size=16).digest()
 
 
+def _place(file: int, ordinal: int, chunk: Chunk) -> tuple[Value, ...]:
+    """The values of `PLACE`."""
+    lines, hash = packed(chunk.lines), chunk_hash(chunk)
+    return file, ordinal, chunk.line_start, chunk.line_end, chunk.page, lines, chunk.kinds, hash
+
+
+def place_sum(file: int, ordinal: int, chunk: Chunk) -> bytes:
+    """The checksum of a chunk's row."""
+    return row_sum("chunks", *_place(file, ordinal, chunk))
+
+
+def verify_place(chunk: int, place: Sequence[Value], stored: bytes | None) -> None:
+    """Compares the values of `PLACE` with the row's checksum; None for a row from before there were checksums.
+
+    Raises:
+        DamagedStore: they differ.
+    """
+    if stored is not None and row_sum("chunks", *place) != stored:
+        raise _not_stored(f"passage {chunk}")
+
+
+def verify_file(path: str, kind: str, title: str, stored: bytes | None) -> None:
+    """Compares the path, kind and title of a file with its row's checksum.
+
+    Raises:
+        DamagedStore: they differ.
+    """
+    if row_sum("files", path, kind, title) != stored:
+        raise _not_stored(f"the row of {path!a}")
+
+
+def _not_stored(what: str) -> DamagedStore:
+    return DamagedStore(
+        f"{what} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
+    )
+
+
 def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
     """Compares a chunk's context and text with their stored hash.
 
@@ -268,9 +304,7 @@ def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
         DamagedStore: they differ.
     """
     if text_hash(context, text) != stored:
-        raise DamagedStore(
-            f"passage {chunk} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
-        )
+        raise _not_stored(f"passage {chunk}")
 
 
 def groups(values: Sequence[object]) -> Iterator[list[object]]:

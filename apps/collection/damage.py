@@ -13,7 +13,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import TEXT_ROOT, groups, passage, verify_text
+from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, passage, verify_place, verify_text
 from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
@@ -36,8 +36,11 @@ VERBS = "edge"
 
 _FILE = (
     "id", "path", "root", "size", "mtime_ns", "hash", "kind", "title", "status", "reason", "due", "racy",
+    "inode", "ctime_ns", "checksum",
 )  # fmt: skip
-_CHUNK = ("id", "file", "ordinal", "text", "context", "line_start", "line_end", "page", "hash")
+_CHUNK = (
+    "id", "file", "ordinal", "text", "context", "line_start", "line_end", "page", "hash", "lines", "kinds", "checksum",
+)  # fmt: skip
 
 Roots = Callable[[Collection], list[str]]
 
@@ -283,8 +286,10 @@ class _Bringing:
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:
+    values = dict(zip(_CHUNK, row, strict=True))
     try:
-        verify_text(row[0], row[4], row[3], row[8])
+        verify_text(row[0], values["context"], values["text"], values["hash"])
+        verify_place(row[0], [values[name] for name in PLACE], values["checksum"])
     except (DamagedStore, AttributeError, TypeError):
         return False
     return True

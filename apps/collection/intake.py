@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.advance import Advance
-from edge.apps.collection.catalog import Catalog, chunk_hash, passage
+from edge.apps.collection.catalog import Catalog, chunk_hash, passage, place_sum
 from edge.apps.collection.preparation import Prepared, TextExtractor, with_more_memory
-from edge.apps.documents.base import Chunk, packed
+from edge.apps.documents.base import Chunk
 from edge.apps.store.database import Database
 from edge.ivf.storage.connection import Connection
 
@@ -122,19 +122,18 @@ class Intake:
         if prepared.extracted is None:
             return file
         stored: dict[bytes, deque[int]] = {}
-        places = {}
+        places: dict[int, bytes | None] = {}
         with self._database.read() as db:
             for old in self._catalog.chunks(db, prepared.file.id):
                 stored.setdefault(old.hash, deque()).append(old.id)
-                places[old.id] = (old.ordinal, old.line_start, old.line_end, old.page, old.lines, old.kinds)
+                places[old.id] = old.checksum
         for ordinal, chunk in enumerate(prepared.extracted.chunks):
             same = stored.get(chunk_hash(chunk))
             if not same:
                 file.added.append((ordinal, chunk))
                 continue
             kept = same.popleft()
-            place = ordinal, chunk.line_start, chunk.line_end, chunk.page, packed(chunk.lines), chunk.kinds
-            if places[kept] != place:
+            if places[kept] != place_sum(prepared.file.id, ordinal, chunk):
                 file.moved.append((kept, ordinal, chunk))
         file.removed = [identifier for rest in stored.values() for identifier in rest]
         return file
@@ -220,7 +219,7 @@ class Intake:
         else:
             if not file.begun:
                 catalog.delete_chunks(db, file.removed, self._index)
-                catalog.move_chunks(db, file.moved)
+                catalog.move_chunks(db, row, file.moved)
                 # A file without a hash counts as incomplete until its last chunk is stored.
                 db.execute("UPDATE files SET hash = NULL WHERE id = ?", (row,))
             ids = catalog.insert_chunks(db, row, taken)

@@ -12,6 +12,7 @@ from pathlib import Path
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.rows import ROW_SUM
 from edge.budget import MemoryBudget
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
@@ -77,11 +78,31 @@ CREATE TABLE descriptions(
 """
 """Line numbers of passages that skip lines, and the user's descriptions of folders."""
 
-_KINDS = "ALTER TABLE chunks ADD COLUMN kinds BLOB"
-"""The kinds of a passage's parts. NULL for passages from before this step, which are recognized when needed."""
+_MAILS = f"""
+ALTER TABLE files ADD COLUMN inode INTEGER;
+ALTER TABLE files ADD COLUMN ctime_ns INTEGER;
+ALTER TABLE files ADD COLUMN checksum BLOB;
+UPDATE files SET checksum = {ROW_SUM}('files', path, kind, title);
+UPDATE files SET hash = NULL, racy = 1 WHERE status = 'indexed' AND root <> '';
+ALTER TABLE chunks ADD COLUMN kinds BLOB;
+ALTER TABLE chunks ADD COLUMN checksum BLOB;
+
+CREATE TABLE mails(
+    file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE,
+    page INTEGER NOT NULL,
+    sender TEXT NOT NULL,
+    recipients TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    sent TEXT,
+    PRIMARY KEY (file, page)
+) WITHOUT ROWID;
+"""
+"""The fields of mails (`page` is 0 in a file of one mail), the kinds of a passage's units, and checksums of rows. The
+next `edge index` reads every file again, and keeps the vectors of passages that are the same. `kinds` is NULL for
+passages from before this step; their parts are recognized when needed."""
 
 _VECTORS = (1, 2, 3)
-"""Numbers of the vector index's migrations that come before `_RACY`, before `_PLACES`, and before `_KINDS`."""
+"""Numbers of the vector index's migrations that come before `_RACY`, before `_PLACES`, and before `_MAILS`."""
 
 
 def migrations() -> list[Migration]:
@@ -90,7 +111,7 @@ def migrations() -> list[Migration]:
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
     first, second, third = _VECTORS
     return [
-        _FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:third], _KINDS,
+        _FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:third], _MAILS,
         *vectors[third:],
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import Catalog, groups, verify_text
+from edge.apps.collection.catalog import Catalog, groups, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.paths import checked
@@ -239,7 +239,7 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     for group in groups(ids):
         rows = db.execute(
             "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal, "
-            "chunks.hash, lines, kinds "
+            "chunks.hash, lines, kinds, chunks.checksum, files.checksum "
             "FROM chunks JOIN files ON files.id = chunks.file "
             f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
             group,
@@ -259,8 +259,13 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
             stored,
             lines,
             kinds,
+            place_sum,
+            file_sum,
         ) in rows:
             verify_text(identifier, context, text, stored)
+            place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
+            verify_place(identifier, place, place_sum)
+            verify_file(path, kind, title, file_sum)
             found[identifier] = Hit(
                 id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
                 text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),

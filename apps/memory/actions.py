@@ -18,7 +18,7 @@ from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.confidence import Confidence, describe, fit
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.moments import Clock, stamp
-from edge.apps.memory.schema import ACTIONS, action_key, action_text
+from edge.apps.memory.schema import ACTIONS, SEAL, action_key, action_text
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.trajectories import (
@@ -91,6 +91,7 @@ class ActionCache:
                     "UPDATE actions SET trajectory = ?, successes = 0, failures = 0, updated_at = ? WHERE uuid = ?",
                     (text, now, known),
                 )
+                db.execute(f"{SEAL['actions']} WHERE uuid = ?", (known,))
                 return known
             identifier = str(uuids.uuid4())
             rows = db.execute(
@@ -99,6 +100,7 @@ class ActionCache:
                 (identifier, task, state, action_key(task, state), text, *whose, now, now),
             )
             number = int(rows.fetchall()[0][0])
+            db.execute(f"{SEAL['actions']} WHERE id = ?", (number,))
             index.add(db, np.array([ACTIONS + number], np.int64), vector)
             store.records_writer.advance(db)
         store.upkeep.wrote(1)
@@ -146,6 +148,7 @@ class ActionCache:
         with self._store.write() as db:
             number, _ = self._found(db, action_id)
             db.execute(f"UPDATE actions SET {column} = {column} + 1 WHERE id = ?", (number,))
+            db.execute(f"{SEAL['actions']} WHERE id = ?", (number,))
             self._counter.save(db)
 
     def get(self, action_id: str) -> Action | None:

@@ -14,7 +14,7 @@ import numpy as np
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.opening import OpenMemory
-from edge.apps.memory.records import COLUMNS, HISTORY_COLUMNS, Record, text_hash
+from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, text_hash
 from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE, SEGMENTS, MemoryStore
@@ -99,7 +99,7 @@ def _check_rows(report: CheckReport, db: Connection, path: Path) -> tuple[Ids, I
     memories: list[int] = []
     actions: list[int] = []
     wrong: list[str] = []
-    for row in wreck.rows("memories", COLUMNS):
+    for row in wreck.rows("memories", STORED):
         memories.append(row[0])
         if report.read_data:
             try:
@@ -205,9 +205,9 @@ class _Bringing:
         known: dict[str, int] = {}
         numbers: set[int] = set()
         wrong = 0
-        marks = ", ".join("?" * len(COLUMNS))
-        insert = f"INSERT INTO memories ({', '.join(COLUMNS)}) VALUES ({marks})"
-        for some in in_batches(wreck.rows("memories", COLUMNS)):
+        marks = ", ".join("?" * len(STORED))
+        insert = f"INSERT INTO memories ({', '.join(STORED)}) VALUES ({marks})"
+        for some in in_batches(wreck.rows("memories", STORED)):
             records = [record for row in some if (record := _record(row)) is not None]
             wrong += len(some) - len(records)
             with new.write() as db:
@@ -258,16 +258,15 @@ class _Bringing:
     def _actions(wreck: Wreck, new: Database) -> tuple[int, int]:
         """Copies the actions. Returns the number copied, and the number with a wrong hash."""
         brought = wrong = 0
-        columns = (*ROW, "user_id", "agent_id", "run_id")
-        marks = ", ".join("?" * len(columns))
-        for some in in_batches(wreck.rows("actions", columns)):
+        marks = ", ".join("?" * len(ROW))
+        for some in in_batches(wreck.rows("actions", ROW)):
             good = []
             for row in some:
                 with suppress(DamagedStore):
-                    read_action(row[: len(ROW)])
+                    read_action(row)
                     good.append(row)
             with new.write() as db:
-                db.executemany(f"INSERT INTO actions ({', '.join(columns)}) VALUES ({marks})", good)
+                db.executemany(f"INSERT INTO actions ({', '.join(ROW)}) VALUES ({marks})", good)
             brought += len(good)
             wrong += len(some) - len(good)
         return brought, wrong

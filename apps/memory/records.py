@@ -11,8 +11,10 @@ from typing import Any
 
 from edge.apps.memory.arguments import check_text
 from edge.apps.memory.moments import spoken
+from edge.apps.memory.schema import PROVED
 from edge.apps.memory.scope import Scope
 from edge.apps.store.failures import DamagedStore
+from edge.apps.store.rows import row_sum
 from edge.ivf.storage.connection import Connection
 
 _BATCH = 500
@@ -31,6 +33,8 @@ class Record:
         expiration_date: the last day on which the memory is shown.
         forgotten_at: the time from which the memory is hidden; None if it is not.
         follows: the `id` of the turn before, if the memory is a turn of a conversation.
+        valid_from, valid_until: the times from and until which the statement holds, if they are known.
+        superseded_by: the `uuid` of the memory that takes this one's place.
     """
 
     id: int
@@ -52,18 +56,21 @@ class Record:
     follows: int | None
     created_at: str
     updated_at: str
+    valid_from: str | None = None
+    valid_until: str | None = None
+    superseded_by: str | None = None
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Record:
-        """A record from a row of `COLUMNS`.
+        """A record from a row of `SELECT`.
 
         Raises:
             DamagedStore: the row differs from the one stored.
         """
-        values = list(row)
+        *values, checksum = row
         try:
+            sound = checksum == _checksum(values)
             values[_METADATA] = json.loads(values[_METADATA])
-            sound = text_hash(values[_TEXT]) == values[_HASH]
         except (ValueError, TypeError, AttributeError):
             sound = False
         if not sound:
@@ -73,11 +80,11 @@ class Record:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """The values of `COLUMNS`."""
+        """The values of `STORED`."""
         values = [getattr(self, name) for name in COLUMNS]
         values[_METADATA] = dump_metadata(self.metadata)
         values[_PINNED] = int(self.pinned)
-        return tuple(values)
+        return (*values, _checksum(values))
 
     @property
     def scope(self) -> Scope:
@@ -105,12 +112,21 @@ class Record:
 
 
 COLUMNS = tuple(item.name for item in fields(Record))
-SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in COLUMNS) + " FROM memories"
-_UUID, _TEXT, _HASH, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "text", "hash", "metadata", "pinned"))
+STORED = (*COLUMNS, "checksum")
+"""Columns of the table `memories`."""
+
+SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in STORED) + " FROM memories"
+_UUID, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "metadata", "pinned"))
+_PROVED = tuple(map(COLUMNS.index, PROVED["memories"]))
 _OPTIONAL = (
     "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "local_timestamp", "expiration_date",
     "forgotten_at", "pinned", "importance",
 )  # fmt: skip
+
+
+def _checksum(values: Sequence[Any]) -> bytes:
+    """The checksum of the values of `COLUMNS`, with the metadata in its stored form."""
+    return row_sum("memories", *(values[place] for place in _PROVED))
 
 
 def not_stored(what: str) -> DamagedStore:
@@ -166,10 +182,7 @@ def batches(values: Sequence[Any], size: int = _BATCH) -> Iterator[Sequence[Any]
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-HISTORY_COLUMNS = (
-    "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
-    "user_id", "agent_id", "run_id",
-)  # fmt: skip
+HISTORY_COLUMNS = (*PROVED["history"], "checksum")
 _INSERT_HISTORY = f"INSERT INTO history ({', '.join(HISTORY_COLUMNS)}) VALUES ({', '.join('?' * len(HISTORY_COLUMNS))})"
 _SHOWN = HISTORY_COLUMNS[:9]
 
@@ -202,18 +215,21 @@ def read_history(db: Connection, uuid: str, scope: Scope) -> list[dict[str, Any]
 
     Raises:
         InputError: the id is empty or not text.
+        DamagedStore: a line differs from the one stored.
     """
     named = [(name, value) for name, value in scope.items() if value is not None]
     condition = "".join(f" AND {name} = ?" for name, _ in named)
     rows = db.execute(
-        f"SELECT id, {', '.join(_SHOWN)} FROM history WHERE memory_id = ?{condition} ORDER BY id",
+        f"SELECT id, {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id = ?{condition} ORDER BY id",
         (check_text(uuid, "an id"), *(value for _, value in named)),
     )
-    names = ("id", *_SHOWN)
-    return [
-        dict(zip(names, (str(row[0]), *row[1:]), strict=True)) | {"is_deleted": bool(row[names.index("is_deleted")])}
-        for row in rows
-    ]
+    lines = []
+    for number, *values in rows:
+        if row_sum("history", *values[:-1]) != values[-1]:
+            raise not_stored(f"the history of the memory {uuid!a}")
+        line = {"id": str(number), **dict(zip(_SHOWN, values, strict=False))}
+        lines.append(line | {"is_deleted": bool(line["is_deleted"])})
+    return lines
 
 
 def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLine]) -> None:
@@ -222,7 +238,8 @@ def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLin
 
 
 def _history_row(record: Record, change: HistoryLine) -> tuple[Any, ...]:
-    return (
+    values = (
         record.uuid, change.old, change.new, change.event, change.created_at, change.updated_at,
         int(change.new is None), record.actor_id, record.role, record.user_id, record.agent_id, record.run_id,
     )  # fmt: skip
+    return (*values, row_sum("history", *values))

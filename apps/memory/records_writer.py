@@ -13,7 +13,7 @@ import numpy as np
 from edge.apps.memory.entries import Entry
 from edge.apps.memory.models import REBUILD, Vectors
 from edge.apps.memory.moments import stamp
-from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, note_changes, text_hash, visible
+from edge.apps.memory.records import SELECT, STORED, Record, batches, find_record, note_changes, text_hash, visible
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
 from edge.apps.store.function_words import FUNCTION_WORDS
@@ -22,8 +22,8 @@ from edge.apps.store.rebuilding import remedy
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 
-_INSERT = f"INSERT INTO memories ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))}) RETURNING id"
-_UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in COLUMNS[1:])} WHERE id = ?"
+_INSERT = f"INSERT INTO memories ({', '.join(STORED[1:])}) VALUES ({', '.join('?' * (len(STORED) - 1))}) RETURNING id"
+_UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in STORED[1:])} WHERE id = ?"
 _TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance")
 """The fields of an entry besides its text and metadata."""
 

@@ -6,6 +6,7 @@ import hashlib
 
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.rows import ROW_SUM
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 
@@ -79,8 +80,40 @@ CREATE INDEX memories_hash ON memories(hash, user_id, agent_id, run_id, timestam
 """
 
 
-_VECTORS = 1
-"""The number of the vector index's migrations that come before the later migrations of this file."""
+PROVED = {
+    "memories": (
+        "uuid", "text", "hash", "user_id", "agent_id", "run_id", "actor_id", "role", "metadata", "importance",
+        "timestamp", "local_timestamp", "expiration_date", "forgotten_at", "pinned", "created_at", "updated_at",
+        "valid_from", "valid_until", "superseded_by",
+    ),
+    "history": (
+        "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
+        "user_id", "agent_id", "run_id",
+    ),
+    "actions": (
+        "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key", "user_id",
+        "agent_id", "run_id",
+    ),
+}  # fmt: skip
+"""The columns of each table that its rows' checksums cover, in this order."""
+
+SEAL = {
+    table: f"UPDATE {table} SET checksum = {ROW_SUM}('{table}', {', '.join(columns)})"
+    for table, columns in PROVED.items()
+}
+"""For each table, the statement that sets the checksums of its rows."""
+
+_VALIDITY = f"""
+ALTER TABLE memories ADD COLUMN valid_from TEXT;     -- from when it holds, and until when, if that is known
+ALTER TABLE memories ADD COLUMN valid_until TEXT;
+ALTER TABLE memories ADD COLUMN superseded_by TEXT;  -- uuid of the memory that takes its place
+{"".join(f"ALTER TABLE {table} ADD COLUMN checksum BLOB;" for table in PROVED)}
+{"".join(statement + ";" for statement in SEAL.values())}
+"""
+
+_VECTORS = (1, 3)
+"""Numbers of the vector index's migrations that come before the later migrations of this file, and before
+`_VALIDITY`."""
 
 
 def migrations() -> list[Migration]:
@@ -88,7 +121,8 @@ def migrations() -> list[Migration]:
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(TEXT_INDEX)
     later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
-    return [_MEMORIES, *vectors[:_VECTORS], *later, *vectors[_VECTORS:]]
+    first, second = _VECTORS
+    return [_MEMORIES, *vectors[:first], *later, *vectors[first:second], _VALIDITY, *vectors[second:]]
 
 
 def action_text(task: str, state: str) -> str:

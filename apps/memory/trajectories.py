@@ -12,15 +12,17 @@ from typing import Any
 
 from edge.apps.memory.arguments import check_text, json_text
 from edge.apps.memory.records import not_stored
-from edge.apps.memory.schema import action_key
+from edge.apps.memory.schema import PROVED, action_key
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
+from edge.apps.store.rows import row_sum
 from edge.errors import EdgeError
 from edge.ivf.storage.connection import Connection
 
-ROW = ("id", "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key")
+ROW = ("id", *PROVED["actions"], "checksum")
 """The columns that an action is read from."""
 
+_SHOWN = PROVED["actions"].index("key")
 _SELECT = f"SELECT {', '.join(ROW)} FROM actions"
 _SAME = "key = ? AND task = ? AND state = ?"
 
@@ -107,14 +109,11 @@ def read_action(row: Sequence[Any]) -> Action:
     Raises:
         DamagedStore: the row differs from the one stored.
     """
-    _, identifier, task, state, trajectory, *rest, key = row
-    try:
-        found = json.loads(trajectory)
-    except ValueError:
-        key = ""
-    if action_key(task, state) != key:
+    _, *values, checksum = row
+    identifier, task, state, trajectory, *rest = values[:_SHOWN]
+    if row_sum("actions", *values) != checksum:
         raise not_stored(f"the action {identifier!a}")
-    return Action(identifier, task, state, found, *rest)
+    return Action(identifier, task, state, json.loads(trajectory), *rest)
 
 
 _COUNTERS = ("lookups", "hits")

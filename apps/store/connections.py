@@ -21,6 +21,7 @@ from apsw import Connection, CorruptError, Error
 from edge.apps.store.failures import translated
 from edge.apps.store.folder import has_log, is_frozen, reading_uri
 from edge.apps.store.mark import HighWaterMark
+from edge.apps.store.rows import register
 from edge.apps.store.verified_log import put_below
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, CapabilityError, StorageError
@@ -70,6 +71,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
         db.execute(f"PRAGMA cache_size = -{cache >> 10}")
         db.execute("PRAGMA mmap_size = 0")
         db.execute("PRAGMA foreign_keys = ON")
+        register(db)
         if writable:
             if db.execute("PRAGMA page_count").fetchall()[0][0] == 0:
                 reserve_checksums(db)

@@ -74,6 +74,12 @@ def _add_checksums(db: Connection) -> None:
 _TUNING = "CREATE TABLE ivf_tuning(one INTEGER PRIMARY KEY CHECK (one = 1), record BLOB NOT NULL, crc INTEGER NOT NULL)"
 """The record of the chosen parameters (`Tuned`), with its checksum; no row if the index was not tuned."""
 
+_QUANTIZERS = """
+ALTER TABLE ivf_state ADD COLUMN quantizer INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE ivf_segments ADD COLUMN quantizer INTEGER NOT NULL DEFAULT 0;
+"""
+"""The version of the coarse quantizer: the current one, and the one that assigned the rows of a segment."""
+
 _CHECKED = (
     ("ivf_codec", "one", ("state",)),
     ("ivf_lists", "list", ("centroid",)),
@@ -82,7 +88,7 @@ _CHECKED = (
 )
 """Tables with blobs: table, key, and the columns under one checksum. For deletion marks the number of rows serves."""
 
-MIGRATIONS: tuple[str | Callable[[Connection], None], ...] = (_TABLES, _add_checksums, _TUNING)
+MIGRATIONS: tuple[str | Callable[[Connection], None], ...] = (_TABLES, _add_checksums, _TUNING, _QUANTIZERS)
 """The history of the schema, oldest first. Released steps never change; new ones are appended."""
 
 

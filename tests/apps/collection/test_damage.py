@@ -37,6 +37,13 @@ def look(path: Path, config: Config) -> list[tuple[str, str]]:
         return results(collection)
 
 
+def stored(path: Path, config: Config) -> set[tuple[str, str]]:
+    """The paths and texts of all passages."""
+    sql = "SELECT path, text FROM chunks JOIN files ON files.id = chunks.file"
+    with Collection(path, config=config, read_only=True) as collection, collection.database.read() as db:
+        return set(db.execute(sql))
+
+
 @pytest.fixture(scope="module")
 def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
@@ -109,7 +116,7 @@ def test_a_damaged_page_changes_no_result_in_silence_and_is_found(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_repair_brings_back_what_the_files_hold(whole: Path, tiny_config: Config, docs: Path, seed: int) -> None:
-    right = look(whole, tiny_config)
+    right = stored(whole, tiny_config)
     path = whole / "edge.db"
     data = bytearray(path.read_bytes())
     chance = random.Random(seed)
@@ -122,7 +129,7 @@ def test_repair_brings_back_what_the_files_hold(whole: Path, tiny_config: Config
     assert report.aside is not None
     assert (report.aside / "edge.db").read_bytes() == bytes(data)
     files = {row for row in right if row[0].startswith(str(docs))}
-    assert files <= set(look(whole, tiny_config))
+    assert files <= stored(whole, tiny_config)
     with Collection(whole, config=tiny_config, read_only=True) as collection:
         assert collection.health()
         assert collection.status().indexed >= 12
@@ -195,7 +202,7 @@ def test_a_repair_that_was_interrupted_leaves_what_was_there_or_what_is_new(
         look(whole, tiny_config)
     report = mended(whole, tiny_config)
     assert report.after.findings == []
-    assert {row for row in right if row[0] != "mine"} <= set(look(whole, tiny_config))
+    assert {row for row in right if row[0] != "mine"} <= stored(whole, tiny_config)
 
 
 CUTS = ["emptied", "in the header", "in the first page", "after a page", "in a page", "at the last byte"]
@@ -212,7 +219,7 @@ def cut_at(size: int, place: str) -> int:
 def test_a_database_that_was_cut_off_is_repaired(
     whole: Path, tiny_config: Config, docs: Path, place: str, copied: bool
 ) -> None:
-    right = look(whole, tiny_config)
+    right = stored(whole, tiny_config)
     path = whole / "edge.db"
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -227,7 +234,7 @@ def test_a_database_that_was_cut_off_is_repaired(
     assert report.aside is not None
     assert (report.aside / "edge.db").stat().st_size == cut_at(size, place)
     assert any("a new database holds" in action for action in report.actions)
-    assert {row for row in right if row[0] != "mine"} <= set(look(whole, tiny_config))
+    assert {row for row in right if row[0] != "mine"} <= stored(whole, tiny_config)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
@@ -291,8 +298,8 @@ def test_only_the_vectors_of_a_damaged_segment_are_made_again(
             assert ids is not None
             moved = ids[: len(ids) // 2]
             vectors = index.vectors(db, moved)
-            options = dataclasses.replace(index._writer._options, pending_limit=0)
-            monkeypatch.setattr(index._writer, "_options", options)
+            options = dataclasses.replace(index.options, pending_limit=0)
+            monkeypatch.setattr(index, "options", options)
             index.delete(db, moved)
             index.add(db, moved, vectors)
         right = results(collection)
