@@ -197,6 +197,14 @@ def test_files_that_are_named_are_there(page: Path) -> None:
         assert (ROOT / named).exists(), f"{page.name} names {named}, which is not there"
 
 
+def test_every_room_is_on_the_map() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for folder in ("edge", "models", "runtimes", "devices", "apps"):
+        for room in sorted({path.parent.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py")}):
+            assert f"`{folder}/" in text
+            assert all(f"{part}/`" in text for part in room.parts), f"ARCHITECTURE.md leaves out {folder}/{room}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_and_options_that_are_named_exist(page: Path) -> None:
     from edge.apps.cli import edge
