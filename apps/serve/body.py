@@ -58,20 +58,17 @@ def with_idle(
         refused: fields whose values are refused, but for those that change nothing.
         harmless: fields whose values change nothing.
     """
+    told = {name: f"Refused{_allowed(values)}." for name, values in refused.items()}
+    told |= dict.fromkeys(harmless, "Accepted, and changes nothing.")
 
     def decorated(kind: type[Body]) -> type[Body]:
-        told = {name: f"Refused{_allowed(values)}." for name, values in refused.items()}
-        told |= dict.fromkeys(harmless, "Accepted, and changes nothing.")
-        fields = [(name, Annotated[Any, Meta(description=use)], None) for name, use in told.items()]
-        namespace = {
-            "__doc__": kind.__doc__,
-            "REFUSED": {**getattr(kind, "REFUSED", {}), **refused},
-            "HARMLESS": (*getattr(kind, "HARMLESS", ()), *harmless),
-        }
-        made: Any = msgspec.defstruct(
-            kind.__name__, fields, bases=(kind,), module=kind.__module__, kw_only=True, namespace=namespace
+        known: Any = kind
+        return _extended(
+            kind,
+            {name: Annotated[Any, Meta(description=use)] for name, use in told.items()},
+            REFUSED={**getattr(known, "REFUSED", {}), **refused},
+            HARMLESS=(*getattr(known, "HARMLESS", ()), *harmless),
         )
-        return made  # type: ignore[no-any-return]
 
     return decorated
 
@@ -79,24 +76,19 @@ def with_idle(
 def with_options(options: type[RequestOptions]) -> Callable[[type[Body]], type[Body]]:
     """A decorator that gives a class of bodies the fields of a request's options, which `options_of` reads. A field of
     the class itself stays as it is."""
+    members = {name: _member(each, option) for name, (each, option) in options.options().items()}
+    return lambda kind: _extended(
+        kind, {name: member for name, member in members.items() if name not in kind.__struct_fields__}
+    )
 
-    def decorated(kind: type[Body]) -> type[Body]:
-        fields = [
-            (name, _member(each, option), None)
-            for name, (each, option) in options.options().items()
-            if name not in kind.__struct_fields__
-        ]
-        made: Any = msgspec.defstruct(
-            kind.__name__,
-            fields,
-            bases=(kind,),
-            module=kind.__module__,
-            kw_only=True,
-            namespace={"__doc__": kind.__doc__},
-        )
-        return made  # type: ignore[no-any-return]
 
-    return decorated
+def _extended(kind: type[Body], fields: Mapping[str, Any], **attributes: Any) -> type[Body]:
+    """The class with further fields, which may be absent, and class attributes."""
+    made: Any = msgspec.defstruct(
+        kind.__name__, [(name, member, None) for name, member in fields.items()], bases=(kind,),
+        module=kind.__module__, kw_only=True, namespace={"__doc__": kind.__doc__, **attributes},
+    )  # fmt: skip
+    return made  # type: ignore[no-any-return]
 
 
 def _member(each: Field[Any], option: Option) -> Any:
