@@ -11,12 +11,11 @@ import click
 
 from bench.computed_replay import computing, pace
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Output, compute_option, names_option, output_options, rounds_option
+from bench.options import Output, compute_option, names_option, output_options, rounds_option, stated
 from bench.process import measure
-from bench.proportions import COVERAGE
-from bench.rag_index import LINK, IndexData, described, index_options
+from bench.rag_index import LINK, IndexData, index_options
 from bench.rag_traces import PIPELINES, SHIPPED, Case, write_recorded, write_trace
-from edge.config import format_size, parse_size
+from edge.config import parse_size
 from edge.errors import EdgeError
 
 _WORKER = "bench.assistant_worker"
@@ -116,7 +115,10 @@ def assistant(
         "traces": "assembled" if traces is None else "SmolLM2-135M-Instruct" if recorded else str(traces),
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
-    output.put(result, figures(results), lambda: _print(results, conditions, searches=searches))
+    output.put(result, figures(results), stated(conditions))
+    if searches and not output.as_json:
+        for row in results:
+            _print_searches(row)
     if not all(row["identical"] for row in results):
         raise EdgeError("lookahead changed what was found")
 
@@ -211,44 +213,6 @@ def _hideable(searches: Sequence[dict[str, float]]) -> float:
     return sum((min(search["stall"], search["window"]) for search in searches), 0.0)
 
 
-def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any], *, searches: bool) -> None:
-    c = conditions
-    click.echo(
-        f"{described(c)} over a link of {format_size(c['bandwidth'])}/s; "
-        f"{format_size(c['list_memory'])} of lists in memory; {c['nprobe']} lists probed; replay "
-        f"{c['pace']}; means of {c['questions']} questions, "
-        f"medians of {c['rounds']} rounds"
-    )
-    click.echo(
-        f"{'':12}{'anew':>8}{'on demand':>11}{'ahead':>8}{'speedups':>12}{'bound':>7}{'stall':>8}{'on demand':>11}"
-        f"{'ahead':>8}{'behind':>8}{'hits':>7}{'ahead':>7}{'coverage':>10}{'paper':>7}{'foresight':>11}{'saved':>7}"
-        "  same results"
-    )
-    for row in results:
-        coverage = "-" if row["coverage"] is None else f"{row['coverage']:.0%}"
-        seconds, stall = row["seconds"], row["stall_s"]
-        click.echo(
-            f"{row['pipeline']:12}{seconds[0]:6.2f} s{seconds[1]:9.2f} s{seconds[2]:6.2f} s"
-            f"{row['speedup'][0]:7.2f}{row['speedup'][1]:5.2f}{row['bound']:7.2f}"
-            f"{stall[0]:6.2f} s{stall[1]:9.2f} s{stall[2]:6.2f} s{_share([row], 'stall_behind_s', 1):>8}"
-            f"{row['hit_rate'][1]:7.0%}{row['hit_rate'][2]:7.0%}{coverage:>10}{COVERAGE[row['pipeline']]:7.0%}"
-            f"{row['hideable_s']:9.3f} s{_of(row['share']):>7}  {'yes' if row['identical'] else 'NO'}"
-        )
-    anew, on_demand = (statistics.mean(row["speedup"][arm] for row in results) for arm in (0, 1))
-    bound = statistics.mean(row["bound"] for row in results)
-    click.echo(
-        f"mean speedup {anew:.2f} over reading every list anew, and {on_demand:.2f} over reading on demand what is not "
-        f"in memory ({bound:.2f} if every prediction were right: bound). Over all pipelines searches wait "
-        f"{_share(results, 'stall_s', 0)} and {_share(results, 'stall_s', 1)} of the time they wait there; those that "
-        f"follow a generation {_share(results, 'stall_behind_s', 0)} and {_share(results, 'stall_behind_s', 1)} "
-        f"(behind): a first search with the bare question has nothing to hide behind. Foresight: seconds of a question "
-        f"that perfect predictions would save; saved: lookahead's share of them"
-    )
-    if searches:
-        for row in results:
-            _print_searches(row)
-
-
 def _print_searches(row: dict[str, Any]) -> None:
     """Prints the times of a pipeline, on demand and with lookahead, a line for each search."""
     for arm in ("on demand", "lookahead"):
@@ -256,13 +220,3 @@ def _print_searches(row: dict[str, Any]) -> None:
         for place, search in enumerate(row["searches"][arm], 1):
             values = "  ".join(f"{name} {value:.3g}" for name, value in search.items() if value)
             click.echo(f"  {place}: {values}")
-
-
-def _of(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
-
-
-def _share(results: Sequence[dict[str, Any]], name: str, arm: int) -> str:
-    """The waits with lookahead, as a share of the waits in another arm."""
-    other, ahead = (sum(row[name][i] for row in results) for i in (arm, 2))
-    return f"{ahead / other:.0%}" if other else "-"

@@ -14,13 +14,12 @@ import click
 
 from bench.computed_replay import computing, pace
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Output, compute_option, names_option, output_options
+from bench.options import Output, compute_option, names_option, output_options, stated
 from bench.process import Stops, measure
-from bench.proportions import COVERAGE, DEVICE_MEMORY, INDEX_GB, PROBED, PROPORTIONS, Proportions, Rates
-from bench.rag_index import IndexData, described, index_options, opened_index, say
+from bench.proportions import COVERAGE, DEVICE_MEMORY, INDEX_GB, PROBED, PROPORTIONS, Proportions
+from bench.rag_index import IndexData, index_options, opened_index, say
 from bench.rag_traces import PIPELINES, SHIPPED, write_recorded, write_trace
 from edge.budget import MemoryBudget
-from edge.config import format_size
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.runtimes.embedder import Embedder
@@ -110,7 +109,7 @@ def devices(
         "traces": "assembled" if assembled else "SmolLM2-135M-Instruct",
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
-    output.put(result, figures(results), lambda: _print(results, conditions, proportions, rates))
+    output.put(result, figures(results), stated(conditions))
     if not all(row["identical"] for row in results):
         raise EdgeError("a device changed what was found")
 
@@ -173,6 +172,7 @@ def _row(
         "sent": {arm: predicted(arm) for arm in reports},
         "paper_budget": proportions.budgets[pipeline] / INDEX_GB,
         "coverage": statistics.mean(coverage) if coverage else None,
+        "paper_coverage": COVERAGE[pipeline],
         "late": {arm: sum(row["late"] for row in rows) for arm, rows in reports.items()},
         "asked": sum(len(row["searches"]) for row in slow),
         "identical": all(
@@ -188,49 +188,12 @@ def figures(results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
     arms = list(results[0]["seconds"])
     yield from tabulate(rows, {f"seconds.{arm}": lower(arm, "s") for arm in arms}, "time of a question")
     yield from tabulate(rows, {f"hit_rate.{arm}": neither(arm, "%") for arm in arms}, "probed lists on the device")
-    columns = {"bound": neither("speedup without searches"), "coverage": neither("coverage", "%")}
+    yield from tabulate(rows, {f"speedup.{arm}": neither(arm) for arm in arms[1:]}, "speedup over the slow place")
+    columns = {
+        "bound": neither("speedup without searches"), "coverage": neither("coverage", "%"),
+        "paper_coverage": neither("coverage, paper's", "%"), "paper_budget": neither("sent ahead, paper's", "%"),
+    }  # fmt: skip
     yield from tabulate(rows, columns, "conditions")
-
-
-def _print(
-    results: Sequence[dict[str, Any]], conditions: dict[str, Any], proportions: Proportions, rates: Rates
-) -> None:
-    c = conditions
-    click.echo(
-        f"THROTTLED TEST DEVICE (limited), no GPU. Proportions of TeleRAG's {proportions.name}: link "
-        f"{format_size(int(rates.link))}/s, scan on the device {format_size(int(rates.scan))}/s, in the slow place "
-        f"{format_size(int(rates.slow))}/s; {c['device_bytes'] / c['index_bytes']:.0%} of the index fits the device\n"
-        f"{described(c)}; {c['nprobe']} lists probed; texts {c['traces']}, "
-        f"replayed {c['pace']}, {c['window_s']:.2f} s before a search on "
-        f"average; means of {c['questions']} questions"
-    )
-    arms = list(results[0]["seconds"])[1:]
-    names = "".join(f"{arm:>18}" for arm in arms)
-    click.echo(f"{'seconds a question':16}{'slow':>8}{names}{'no search':>11}  same results")
-    for row in results:
-        seconds = "".join(f"{row['seconds'][arm]:9.2f} s ({row['speedup'][arm]:4.2f})" for arm in arms)
-        click.echo(
-            f"{row['pipeline']:16}{row['seconds']['slow place']:8.2f} s{seconds}{row['bound']:9.2f}"
-            f"  {'yes' if row['identical'] else 'NO'}"
-        )
-    means = "".join(f"{'':11} ({statistics.mean(row['speedup'][arm] for row in results):4.2f})" for arm in arms)
-    click.echo(f"{'mean':16}{'':10}{means}{statistics.mean(row['bound'] for row in results):9.2f}")
-    click.echo(f"{'hit rate':16}{'':8}{names}{'coverage':>11}{'paper':>7}{'budget':>8}{'paper':>7}")
-    for row in results:
-        rate = "".join(f"{row['hit_rate'][arm]:9.0%} late {row['late'][arm]:2}/{row['asked']:<3}"[:19] for arm in arms)
-        coverage = "-" if row["coverage"] is None else f"{row['coverage']:.0%}"
-        ahead = next((arm for arm in arms if arm.startswith("ahead")), None)
-        budget = "-" if ahead is None else f"{row['sent'][ahead]:.1%}"
-        click.echo(
-            f"{row['pipeline']:16}{'':8}{rate}{coverage:>11}{COVERAGE[row['pipeline']]:7.0%}{budget:>8}"
-            f"{row['paper_budget']:7.1%}"
-        )
-    share = statistics.mean(row["search_s"]["slow place"] / row["seconds"]["slow place"] for row in results)
-    click.echo(
-        f"no search: speedup if searches took no time. Searches in the slow place take {share:.0%} of the time (paper: "
-        f"41 %). Hit rate: share of the probed lists that the device held. Coverage and paper: table 1. Budget: bytes "
-        f"sent ahead of a search, of the index, and the paper's (table 3). Late: searches that waited for the link"
-    )
 
 
 @contextmanager

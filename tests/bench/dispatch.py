@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.figures import higher, neither, tabulate
-from bench.options import Output, numbers, output_options
+from bench.options import Output, numbers, output_options, stated
 from bench.process import Stops, measure
 from bench.proportions import CACHE_GAINS, PROBED, PROPORTIONS, SEVERAL_MEMORY
-from bench.rag_index import IndexData, described, index_options, opened_index, say
+from bench.rag_index import IndexData, index_options, opened_index, say
 from bench.rag_traces import PASSAGES, write_trace
 from edge.budget import MemoryBudget
-from edge.config import format_size
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.ivf.base import Snapshot, Vectors
@@ -87,18 +86,20 @@ def dispatch(
         found += [arm.pop("found") for arm in arms.values()]
         for arm in arms.values():
             arm["rate"] = questions / arm["seconds"]
-        results.append({"devices": count, "arms": arms})
+        gain = arms["and assigned"]["rate"] / arms["grouped"]["rate"] - 1
+        results.append({"devices": count, "arms": arms, "gain": gain, "paper_gain": CACHE_GAINS.get(count)})
     conditions = {
         "device": "limited (throttled test device, no GPU)", **made.conditions(),
         "device_bytes": made.memory, "link": rates.link, "scan": rates.scan, "slow": rates.slow, "window_s": mean,
         "questions": questions, "warmup": warmup, "micro_batch": size,
         "identical": all(ids == found[0] for ids in found),
     }  # fmt: skip
-    rates_of = {str(row["devices"]): row["arms"] for row in results}
+    rates_of = {str(row["devices"]): row | row["arms"] for row in results}
     columns = {f"{arm}.rate": higher(arm, "/s") for arm in _ARMS}
     held_by = {f"{arm}.hit_rate": neither(f"{arm}, lists on the device", "%") for arm in _ARMS}
+    gains = {"gain": neither("gain of the last two", "%"), "paper_gain": neither("paper, figure 13", "%")}
     result = {"conditions": conditions, "devices": results}
-    output.put(result, tabulate(rates_of, columns | held_by, "questions"), lambda: _print(results, conditions))
+    output.put(result, tabulate(rates_of, columns | held_by | gains, "questions"), stated(conditions))
     if not conditions["identical"]:
         raise EdgeError("the number of devices changed what was found")
 
@@ -109,30 +110,6 @@ def _replies(trace: Path, prefill: float, decode: float) -> tuple[list[str], lis
     seconds = [record["prompt_tokens"] / prefill + len(record["pieces"]) / decode for record in records]
     passages = ["".join(text for text, _ in record["pieces"]) for record in records[::2]]
     return passages, seconds[::2], seconds[1::2]
-
-
-def _print(results: Sequence[dict[str, Any]], c: dict[str, Any]) -> None:
-    click.echo(
-        f"THROTTLED TEST DEVICES (limited), no GPU. Proportions of TeleRAG's H100 server: each link "
-        f"{format_size(int(c['link']))}/s, scan on a device {format_size(int(c['scan']))}/s, in the slow place that "
-        f"all share {format_size(int(c['slow']))}/s; {c['device_bytes'] / c['index_bytes']:.0%} of the index fits one\n"
-        f"{described(c)}; {c['questions']} questions after {c['warmup']} others, "
-        f"HyDE, micro-batches of {c['micro_batch']}, {c['window_s']:.2f} s of writing before a search on average"
-    )
-    click.echo(
-        f"{'questions/s':12}" + "".join(f"{name:>22}" for name in _ARMS) + "   caches, assigned   paper   scaling"
-    )
-    for row in results:
-        arms = row["arms"]
-        cells = "".join(f"{arm['rate']:11.2f} (hits {arm['hit_rate']:3.0%})"[:22].rjust(22) for arm in arms.values())
-        gain = arms["and assigned"]["rate"] / arms["grouped"]["rate"] - 1
-        paper = f"{CACHE_GAINS[row['devices']]:+.0%}" if row["devices"] in CACHE_GAINS else "-"
-        scaling = arms["and assigned"]["rate"] / results[0]["arms"]["and assigned"]["rate"]
-        click.echo(f"{row['devices']:<12}{cells}{gain:>+17.0%}{paper:>9}{scaling:>9.2f}")
-    click.echo(
-        f"Every arm adds to the one before. Caches, assigned: gain of the last arm over `grouped`; paper: figure 13. "
-        f"Results of all arms and counts are {'equal' if c['identical'] else 'NOT EQUAL'}"
-    )
 
 
 class InTurn(Dispatch):

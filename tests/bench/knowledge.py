@@ -16,11 +16,11 @@ from naive.policies import POLICIES
 
 from bench.cost_table import CostTable
 from bench.figures import higher, lower, tabulate
-from bench.options import Output, names_option, output_options, threads_option, work_dir_option
+from bench.options import Output, names_option, output_options, stated, threads_option, work_dir_option
 from bench.process import measure, processor
 from bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
 from edge.apps.options import FiniteRange
-from edge.config import format_size, parse_size
+from edge.config import parse_size
 from edge.errors import CapabilityError, EdgeError
 
 _WORKER = "bench.knowledge_worker"
@@ -106,7 +106,7 @@ def knowledge(
         "peak_resident": lower("peak", "B"),
     }  # fmt: skip
     figures = tabulate(rows, columns, "time to the first token", [name for name in _PEERS if name in rows])
-    output.put({"conditions": conditions, "systems": rows}, figures, lambda: _print(rows, conditions))
+    output.put({"conditions": conditions, "systems": rows}, figures, stated(conditions))
 
 
 def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -171,26 +171,3 @@ def _figures(ttft: Sequence[float]) -> dict[str, Any]:
         "p50": float(np.percentile(ttft, 50)),
         "p95": float(np.percentile(ttft, 95)),
     }
-
-
-def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
-    shape = conditions["stream"]
-    lengths = f"{shape['tokens']} tokens" if not shape["spread"] else f"about {shape['tokens']} tokens"
-    popularity = f"Zipf {shape['exponent']}" + (f", another order every {shape['drift']}" if shape["drift"] else "")
-    clock = "simulated time, prefill as measured" if conditions["simulated"] else "served"
-    click.echo(
-        f"{conditions['shape']} (random weights), {shape['per_request']} of {shape['documents']} documents of "
-        f"{lengths} per request, {shape['topics']} topics ({popularity}), {shape['requests']} requests of which "
-        f"the first {conditions['warmup']} warm up; {format_size(conditions['cache'])} for states ({_DISK}: and "
-        f"{format_size(conditions['disk'])} on disk), {conditions['threads']} threads, {conditions['processor']}; "
-        f"{clock}"
-        + ("" if conditions["cold"] is None else "; the system's cache of stored states is dropped before each request")
-    )
-    click.echo(f"an unlimited cache of prefixes would find {conditions['reusable']:.0%} of the documents")
-    click.echo(f"{'TTFT in seconds':16}{'mean':>8}{'p50':>8}{'p95':>8}{'ratio':>8}{'documents found':>17}{'peak':>10}")
-    reference = min((row["mean"] for name, row in rows.items() if name == "pgdsf"), default=None)
-    for name, row in rows.items():
-        ratio = f"{row['mean'] / reference:.2f}" if reference else "-"
-        found = "-" if row["hit_rate"] is None else f"{row['hit_rate']:.0%}"
-        peak = format_size(row["peak_resident"]) if "peak_resident" in row else "-"
-        click.echo(f"{name:16}{row['mean']:8.3f}{row['p50']:8.3f}{row['p95']:8.3f}{ratio:>8}{found:>17}{peak:>10}")

@@ -3,7 +3,6 @@ onnxruntime session, and transformers, on the same weights and tokens."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from making.synth import SHAPES, model_spec
 
 from bench.figures import Figure, lower, tabulate
-from bench.options import Output, names_option, output_options, rounds_option, threads_option
+from bench.options import Output, names_option, output_options, rounds_option, stated, threads_option
 from bench.process import measure, processor
 from edge.errors import CapabilityError, EdgeError
 from edge.models.spec import LayerSpec
@@ -54,7 +53,8 @@ def layer_speed(
             raise EdgeError(f"none of {', '.join(systems)} runs {shape} here")
     result = {"processor": processor(), "threads": threads, "rounds": rounds, "shapes": reports}
     notes = {f"{name} was left out: {why}" for report in reports.values() for name, why in report["left_out"].items()}
-    output.put(result, figures(reports), lambda: _print(result, sequences), sorted(notes))
+    shown = "\n".join([stated(result | {"sequences": sequences}), *sorted(notes)])
+    output.put(result, figures(reports), shown, sorted(notes))
 
 
 def figures(reports: dict[str, dict[str, Any]]) -> Iterator[Figure]:
@@ -62,27 +62,6 @@ def figures(reports: dict[str, dict[str, Any]]) -> Iterator[Figure]:
     for shape, report in reports.items():
         columns = {"seconds": lower("a token and layer", "s", 1 / report["tokens"])}
         yield from tabulate(report["systems"], columns, shape, ("onnxruntime", "transformers"))
-
-
-def _print(result: dict[str, Any], sequences: int) -> None:
-    click.echo(
-        f"{result['processor']}, {result['threads']} threads; medians of {result['rounds']} alternating rounds, and "
-        f"the fastest"
-    )
-    for shape, report in result["shapes"].items():
-        click.echo(f"{shape}: {sequences} sequences, {report['tokens']} tokens; time a token and layer in microseconds")
-        click.echo(f"{'':14}{'median':>9}{'fastest':>9}{'CPU':>9}{'tokens/s':>11}{'speed':>8}{'differs by':>12}")
-        first = next(iter(report["systems"].values()))["seconds"]
-        for name, row in report["systems"].items():
-            micro = [1e6 * seconds / report["tokens"] for seconds in row["seconds"]]
-            ratio = statistics.median(a / b for a, b in zip(first, row["seconds"], strict=True))
-            click.echo(
-                f"{name:14}{statistics.median(micro):9.2f}{min(micro):9.2f}"
-                f"{1e6 * statistics.median(row['cpu']) / report['tokens']:9.2f}"
-                f"{1e6 / statistics.median(micro):11,.0f}{ratio:8.2f}{row['apart']:12.1e}"
-            )
-        for name, reason in report["left_out"].items():
-            click.echo(f"{name:14} left out: {reason}")
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

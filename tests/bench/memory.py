@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
+from bench.options import Output, output_options, rounds_option, stated, threads_option, work_dir_option
 from bench.process import measure, processor
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
@@ -90,7 +90,7 @@ def memory(
     click.echo("actions: storing tasks, calibrating, looking up other wordings", err=True)
     task = {"name": "actions", "intents": intents, "memory": limit, "most_wrong": most_wrong}
     report["actions"] = measure(_QUALITY, task, threads=threads) | {"model_seconds": model_seconds}
-    output.put(report, figures(report, turns), lambda: _print(report), notes)
+    output.put(report, figures(report, turns), stated(report["conditions"]), notes)
     broken = {name: found["peak_resident"] for name, found in _ours(report) if found["peak_resident"] > limit}
     if broken:
         raise EdgeError(f"the limit was broken: {', '.join(f'{n} held {format_size(b)}' for n, b in broken.items())}")
@@ -141,41 +141,3 @@ def _ours(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Every run that had to keep the memory limit."""
     runs = [(name, found) for name, found in report["speed"].items() if name != "mem0"]
     return [*runs, *((name, report[name]) for name in ("quality", "actions") if name in report)]
-
-
-def _print(report: dict[str, Any]) -> None:
-    conditions = report["conditions"]
-    click.echo(
-        f"{conditions['processor']}, {conditions['threads']} threads, --memory {format_size(conditions['limit'])}"
-    )
-    if "quality" in report:
-        _print_quality(report["quality"])
-    click.echo(f"\n{'':12}{'memories':>9}{'search':>16}{'beside emb.':>12}{'add':>16}{'beside emb.':>12}{'peak':>10}")
-    for name, run in report["speed"].items():
-        search, search_beside, add, add_beside = (run[t] for t in _TIMES)
-        click.echo(
-            f"{name:12}{run['rows']:9,}{search['p50']:9.1f} /{search['p95']:5.0f}{search_beside['p50']:12.1f}"
-            f"{add['p50']:9.1f} /{add['p95']:5.0f}{add_beside['p50']:12.1f}{format_size(run['peak_resident']):>10}"
-        )
-    click.echo("milliseconds, p50 / p95; no reranking; beside emb.: p50 without the embedding, the same in all systems")
-    actions = report["actions"]
-    click.echo(f"\naction cache: {actions['stored']} tasks stored, {actions['asked']} other wordings asked")
-    for name in ("reranked", "vectors alone"):
-        found = actions[name]
-        saved = found["hit_rate"] * actions["model_seconds"] - found["lookup_ms"] / 1e3
-        click.echo(
-            f"{name:14} found {found['found']:.0%} of what is stored; {found['wrong_of_hits']:.1%} of hits wrong; "
-            f"{found['wrong_of_absent']:.1%} of absent tasks hit; lookup {found['lookup_ms']:.0f} ms; "
-            f"{saved:.2f} s saved a task if the model takes {actions['model_seconds']:g} s"
-        )
-
-
-def _print_quality(quality: dict[str, Any]) -> None:
-    systems = quality["systems"]
-    click.echo(f"{quality['questions']} questions about {quality['turns']:,} turns, each within its conversation")
-    click.echo(f"{'':18}{'recall@10':>10}{'nDCG@10':>9}{'against bm25':>14}{'ms':>7}")
-    for name in ("bm25, text alone", "bm25", "vectors", "fused", "fused + rerank"):
-        found = systems[name]
-        ms = f"{found['seconds'] * 1e3:7.0f}" if "seconds" in found else ""
-        change = found["ndcg"] / systems["bm25"]["ndcg"] - 1
-        click.echo(f"{name:18}{found['recall']:10.3f}{found['ndcg']:9.3f}{change:+14.1%}{ms}")

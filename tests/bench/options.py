@@ -75,6 +75,14 @@ class Output:
             raise EdgeError(f"the limit was broken: {format_size(held)} held")
 
 
+def stated(conditions: Mapping[str, Any]) -> str:
+    """A sentence with the conditions of a run, for above its tables. Nested values are left to the JSON object."""
+    told = {name.replace("_", " "): value for name, value in conditions.items() if not isinstance(value, dict | list)}
+    return "; ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items()
+    )
+
+
 def prepared(as_json: bool = False, store: Path | None = None) -> Output:
     """The output of the current command.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ import click
 import numpy as np
 
 from bench.figures import Figure, lower, tabulate
-from bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
+from bench.options import Output, output_options, rounds_option, stated, threads_option, work_dir_option
 from bench.process import measure, processor
 from bench.texts import documents
 from edge.apps.store.database import Database
@@ -59,7 +58,7 @@ def overhead(
     }  # fmt: skip
     report = measure(__name__, task, threads=threads)
     result = {"processor": processor(), "threads": threads, "rounds": rounds, **report}
-    output.put(result, figures(report), lambda: _print(result, candidates, tokens))
+    output.put(result, figures(report), stated(result | {"candidates": candidates, "tokens": tokens}))
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
@@ -73,23 +72,6 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
 
 def _columns(rounds: Sequence[dict[str, float]]) -> dict[str, list[float]]:
     return {name: [row[name] for row in rounds] for name in rounds[0]}
-
-
-def _print(result: dict[str, Any], candidates: int, tokens: int) -> None:
-    rerank = result["rerank"]
-    click.echo(
-        f"{result['processor']}, {result['threads']} threads; {candidates} sequences of {tokens} tokens, "
-        f"{rerank['layers']} layers, {rerank['buffers']} in memory; medians of {result['rounds']} alternating rounds"
-    )
-    click.echo(f"{'':10}{'whole':>10}" + "".join(f"{name:>12}" for name in PARTS) + f"{'core':>10}")
-    whole = statistics.median(row["seconds"] for row in rerank["arms"]["layers"])
-    for name, rounds in rerank["arms"].items():
-        medians = {part: statistics.median(values) for part, values in _columns(rounds).items()}
-        parts = "".join(f"{1e3 * medians[part]:9.1f} ms" for part in PARTS)
-        core = medians["core"]
-        click.echo(f"{name:10}{1e3 * medians['seconds']:7.1f} ms{parts}{1e3 * core:7.1f} ms  {core / whole:.1%}")
-    for name, values in result["search"].items():
-        click.echo(f"a list in memory, device {name}: {1e6 * statistics.median(values):.1f} us of a search")
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.figures import higher, lower, neither, tabulate
-from bench.options import Output, output_options
+from bench.options import Output, output_options, stated
 from bench.process import measure
-from bench.rag_index import IndexData, described, index_options
-from edge.config import format_size, parse_size
+from bench.rag_index import IndexData, index_options
+from edge.config import parse_size
 from edge.errors import InputError
 from edge.scheduling.background import RetrievalPipeline
 
@@ -78,7 +78,7 @@ def pipelining(
     }  # fmt: skip
     named = {_ARMS[arm]: row for arm, row in table.items()}
     result = {"conditions": conditions, "arms": table}
-    output.put(result, tabulate(named, columns), lambda: _print(table, conditions))
+    output.put(result, tabulate(named, columns), stated(conditions))
 
 
 def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -107,24 +107,6 @@ def _modelled(report: Sequence[dict[str, Any]], seconds: float) -> float:
     """The predicted duration of a text with each search one interval early, by the waiting arm's search times."""
     searched = [[search["seconds"] for search in row["searches"]] for row in report]
     return statistics.mean(modelled_seconds([seconds] * (len(times) + 1), times, pipelined=True) for times in searched)
-
-
-def _print(table: dict[str, dict[str, Any]], c: dict[str, Any]) -> None:
-    click.echo(
-        f"{described(c)} over a link of {format_size(c['bandwidth'])}/s; "
-        f"{format_size(c['list_memory'])} of lists in memory; {c['texts']} paragraphs written at {c['decode']:.0f} "
-        f"tokens/s, a retrieval for every {c['interval']} tokens; fixed nprobe is {c['probe_share']:.1%} of the lists"
-    )
-    click.echo(f"{'':28}{'per text':>9}{'waited':>9}{'searched':>10}{'hidden':>8}{'nprobe':>8}{'late':>7}{'kept':>7}")
-    for arm, row in table.items():
-        hidden = 1 - row["stall_s"] / max(1e-9, row["search_s"])
-        late = "-" if row["over_slack"] is None else f"{row['over_slack']:.0%}"
-        click.echo(
-            f"{_ARMS[arm]:28}{row['seconds']:7.2f} s{row['stall_s']:7.2f} s{row['search_s']:8.2f} s{hidden:8.0%}"
-            f"{row['nprobe']:8.1f}{late:>7}{row['kept']:7.0%}"
-        )
-    click.echo(f"one interval stale should take {c['modelled_s']:.2f} s by the times of the searches waited for")
-    click.echo("late: searches beyond 1.1 times their slack; kept: of what waiting finds for the same interval")
 
 
 def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import Output, numbers, output_options
+from bench.options import Output, numbers, output_options, stated
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
 from edge.apps.plan.machine import Schedule, conditions, profile_path, reading, visited
@@ -100,7 +100,7 @@ def plan(
         rows.append(Comparison(predicted, measured, per_s))
     summary = summarised(rows)
     result = {"conditions": dict(known.conditions), "schedules": [_json(r) for r in rows], **summary}
-    output.put(result, figures(rows, summary), lambda: _print(rows, summary))
+    output.put(result, figures(rows, summary), stated(result["conditions"]))
 
 
 def figures(rows: Sequence[Comparison], summary: dict[str, float]) -> Iterator[Figure]:
@@ -121,36 +121,6 @@ def figures(rows: Sequence[Comparison], summary: dict[str, float]) -> Iterator[F
     errors = {key: neither(key.replace("_", ", "), "%") for key in summary if key != "choice_over_best"}
     errors["choice_over_best"] = neither("the plan's choice over the best one")
     yield from tabulate({"all schedules": summary}, errors, "errors of the plan")
-
-
-def _print(rows: Sequence[Comparison], summary: dict[str, float]) -> None:
-    click.echo(f"{'limit':>9}{'judged':>8}{'passages':>10}  {'written answer':<24}{'share':<12}{'every question':<24}"
-               f"{'answers/s':<15}{'memory':<22}")  # fmt: skip
-    for r in rows:
-        p, m = r.predicted, r.measured
-        click.echo(
-            f"{format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}  "
-            f"{_pair(f'{p.seconds:.3f}', f'{r.written_seconds:.3f} s', r.written_error):<24}"
-            f"{f'{p.written:.0%}, {m.written:.0%}':<12}"
-            f"{_pair(f'{p.mean_seconds:.3f}', f'{m.mean_seconds:.3f} s', r.time_error):<24}"
-            f"{f'{r.per_s:.2f} ({r.rate_error:+.0%})':<15}"
-            f"{_pair(format_size(int(p.nbytes)), format_size(int(m.nbytes)), r.memory_error):<22}"
-        )
-    errors = ", ".join(
-        f"of the {what} {summary[f'{name}_median']:.0%} and {summary[f'{name}_worst']:.0%}"
-        for name, what in (
-            ("written", "time of a written answer"), ("time", "mean time"), ("rate", "rate"), ("memory", "memory"),
-        )
-    )  # fmt: skip
-    click.echo(
-        f"{len(rows)} schedules; each pair is predicted, measured. The errors in the median and at worst are {errors}. "
-        f"With each depth and number of passages the plan's limit is at most {summary['choice_over_best'] - 1:.0%} "
-        "slower than the best one."
-    )
-
-
-def _pair(predicted: str, measured: str, error: float) -> str:
-    return f"{predicted}, {measured} ({error:+.0%})"
 
 
 def summarised(rows: Sequence[Comparison]) -> dict[str, float]:

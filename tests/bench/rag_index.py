@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from bench.rag_traces import Case, cases
 from edge.apps.options import Command, gathered
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
-from edge.config import format_size
 from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.models.training.corpora import Corpus, load
@@ -177,15 +176,6 @@ def opened_index(folder: Path, dim: int, budget: MemoryBudget, **given: Any) -> 
         VectorIndex(folder / "segments", dim, budget=budget, options=options, **given) as index,
     ):
         yield index, database
-
-
-def described(conditions: Mapping[str, Any]) -> str:
-    """What a report says about the index, from its `conditions`."""
-    c = conditions
-    return (
-        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {_COPY_COSINE}), "
-        f"{c['lists']} lists, {format_size(c['index_bytes'])}"
-    )
 
 
 def texts_of(folder: Path) -> list[str]:

@@ -130,7 +130,7 @@ def test_every_arm_finds_the_same(judged: Path, tmp_path: Path, tiny_settings: N
         assert all(0 <= rate <= 1 for rate in row["hit_rate"].values())
         assert np.isfinite(list(row["speedup"].values())).all()
     printed = CliRunner().invoke(devices, [*arguments, "--arms", "ahead"], catch_exceptions=False)
-    assert "THROTTLED" in printed.stdout
+    assert "throttled test device" in printed.stdout
     refused = CliRunner().invoke(devices, [*arguments, "--pipelines", "nothing"])
     assert refused.exit_code == 2
     assert PIPELINES[0] in refused.output

@@ -33,4 +33,4 @@ def test_parts_make_up_the_whole(tmp_path: Path) -> None:
     assert {figure.row for figure in RunRecord.load(tmp_path / "run.json").figures} == {"layers", "null", "cpu"}
     printed = CliRunner().invoke(overhead, [*options, "--work-dir", str(tmp_path)])
     assert printed.exit_code == 0, printed.output
-    assert "a list in memory, device null" in printed.output
+    assert "\nsearch  a list" in printed.output

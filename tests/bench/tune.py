@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from bench.figures import Figure
-from bench.options import Output, base_option, output_options, vectors_dir_option
+from bench.options import Output, base_option, output_options, stated, vectors_dir_option
 from bench.process import measure, processor
 from bench.vectors import VectorSet, embeddings
-from edge.config import format_size, parse_size
+from edge.config import parse_size
 from edge.errors import InputError
 from edge.ivf.base import Goal
 
@@ -84,7 +84,7 @@ def tune(
     click.echo("choice and sweep", err=True)
     report = measure(_WORKER, task, threads=threads)
     result = report | {"limit": limit, "processor": processor(), "timed": timed, "rounds": rounds, "threads": threads}
-    output.put(result, figures(result), lambda: _print(result), held=report["peak_resident"], limit=limit)
+    output.put(result, figures(result), stated(result), held=report["peak_resident"], limit=limit)
 
 
 def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
@@ -99,34 +99,3 @@ def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
         yield Figure(f"{goal}, index", "query", "s", "lower", (index["seconds"],))
     yield Figure("all", "choice", "s", "lower", (result["choice_s"],))
     yield Figure("all", "peak memory", "B", "lower", (float(result["peak_resident"]),))
-
-
-def _print(result: dict[str, Any]) -> None:
-    click.echo(
-        f"{result['rows']:,} x {result['dim']}: {result['kind']}\n{result['questions']:,} queries to choose with, "
-        f"{result['held_out']:,} held out, {result['timed']} of them timed one at a time with resident lists, "
-        f"{result['processor']}; shortest of {3 * result['rounds']} turns"
-    )
-    click.echo(
-        f"choice in {result['choice_s']:.0f} s (largest error of the stage model {result['model_error']:.0%}), sweep "
-        f"in {result['sweep_s']:.0f} s, peak {format_size(result['peak_resident'])} of {format_size(result['limit'])}"
-    )
-    click.echo(
-        f"{'goal':>5}  {'':8}{'lists':>6}{'codec':>6}{'bytes':>6}{'depth':>6}{'probed':>7}{'recall':>8}{'ms':>8}"
-    )
-    for row, index in zip(result["goals"], result["indexes"], strict=True):
-        for name in ("chosen", "fastest"):
-            point = row[name]
-            p = point["parameters"]
-            click.echo(
-                f"{row['goal']:>5}  {name:8}{p['lists']:>6,}{p['codec']:>6}{p['code_size']:>6,}{p['rescore']:>6}"
-                f"{point['nprobe']:>7,}{point['recall']:>8.4f}{point['seconds'] * 1e3:>8.3f}"
-            )
-        click.echo(
-            f"       predicted {row['predicted_s'] * 1e3:.3f} ms; {row['ratio']:.2f} times the fastest of "
-            f"{row['points']} points (median {row['median_s'] * 1e3:.3f} ms, slowest {row['slowest_s'] * 1e3:.3f} ms)"
-        )
-        click.echo(
-            f"       as an index: {index['lists']:,} lists after splits, {index['nprobe']:,} probed, recall@10 "
-            f"{index['recall']:.4f} on the held-out queries, {index['seconds'] * 1e3:.3f} ms in the median"
-        )

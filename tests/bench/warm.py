@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import click
 
 from bench.figures import lower, tabulate
-from bench.options import Output, output_options
+from bench.options import Output, output_options, stated
 from bench.process import drop_page_cache, processor
 from edge.apps.collection.registry import locate
 from edge.errors import EdgeError
@@ -52,18 +51,7 @@ def warm(folders: tuple[Path, ...], collection: str | None, query: str, runs: in
     report = {"processor": processor(), "runs": runs, "rows": rows}
     shown = {"reranked" if row["reranked"] else "not reranked": row for row in rows}
     columns = {kind: lower(kind.replace("_", ", "), "s") for kind in _KINDS}
-    output.put(report, tabulate(shown, columns), lambda: _print(report))
-
-
-def _print(report: dict[str, Any]) -> None:
-    rows, runs = report["rows"], report["runs"]
-    click.echo(f"{report['processor']}; whole processes, {runs} runs each, median and p95 in milliseconds")
-    click.echo(f"{'':20}" + "".join(f"{name.replace('_', ', '):>18}" for name in _KINDS))
-    for row in rows:
-        cells = "".join(
-            f"{_shown(row[name]):>18}" for name in ("alone_cold", "alone_warm", "server_first", "server_warm")
-        )
-        click.echo(f"{'reranked' if row['reranked'] else 'not reranked':20}{cells}")
+    output.put(report, tabulate(shown, columns), stated(report))
 
 
 class Searching:
@@ -152,9 +140,3 @@ class Searching:
         finally:
             process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
             process.communicate(timeout=_START_S)
-
-
-def _shown(seconds: Sequence[float]) -> str:
-    ordered = sorted(seconds)
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-    return f"{statistics.median(ordered) * 1e3:.0f}  {p95 * 1e3:.0f}"
