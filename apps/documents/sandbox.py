@@ -243,7 +243,7 @@ _LIBRARIES = (
 )
 """Packages that extractors import with the first document of a kind."""
 
-_OURS = ("edge.runtimes",)
+_OURS = ("edge.runtimes", "edge.models")
 """Packages of ours that extractors import late. An editable installation keeps them in another folder."""
 
 _CLONE_THREAD = 0x0001_0000
