@@ -86,7 +86,7 @@ def ask_it(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def run(made: FakeAssistant, *arguments: str) -> Any:
         @contextmanager
-        def opened(trace: Any, **chosen: Any) -> Iterator[FakeAssistant]:
+        def opened(trace: Any, options: Any, **chosen: Any) -> Iterator[FakeAssistant]:
             yield made
 
         monkeypatch.setattr(ask, "opened", opened)
