@@ -16,12 +16,11 @@ from typing import Any
 
 import apsw
 
-from edge.apps.store.connections import has_checksums, plain, reserve_checksums
+from edge.apps.store.connections import plain
 from edge.apps.store.failures import refuse_newer, translated
 from edge.apps.store.folder import claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import overwrite
-from edge.apps.store.pages import PAGE
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_small
 from edge.ivf.storage.manifest import IndexManifest
@@ -182,7 +181,6 @@ def _copy_database(source: Path, target: Path) -> list[str]:
     old, new = plain(source), plain(target)
     try:
         old.set_busy_timeout(int(_PATIENCE_S * 1000))
-        _begin(old, new)
         with new.backup("main", old, "main") as copying:
             copying.step(-1)
         new.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, without a log
@@ -194,16 +192,6 @@ def _copy_database(source: Path, target: Path) -> list[str]:
     finally:
         new.close(True)
         old.close(True)
-
-
-def _begin(old: apsw.Connection, new: apsw.Connection) -> None:
-    """Writes the first page of a copy, so that it says that pages carry checksums. Otherwise SQLite writes other pages
-    before it once its cache is full, and those would keep what their checksums were in the source's log."""
-    old.execute("PRAGMA schema_version").fetchall()
-    if has_checksums(old):
-        new.execute(f"PRAGMA page_size = {PAGE}")
-        reserve_checksums(new)
-        new.execute("PRAGMA user_version = 1")
 
 
 def _verified(store: Store, source: Path) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,6 @@ import time
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ from edge.apps.store.folder import log_of, reading_uri
 from edge.apps.store.health import Trouble
 from edge.apps.store.log import read_log
 from edge.apps.store.mark import HighWaterMark
-from edge.apps.store.pages import PAGE, damaged_pages, lost_pages
+from edge.apps.store.pages import PAGE, lost_pages
 from edge.apps.store.schema_copy import copy_of, kept
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import counted
@@ -31,8 +30,6 @@ from edge.resident import anonymous_resident
 
 _NAMED = 20
 """Files or memories that one finding lists."""
-
-_SHOWN_PAGES = 10
 
 _TRIES = 3
 """Reads of a log before it counts as damaged: another process may be writing it."""
@@ -158,13 +155,6 @@ def check_file(report: CheckReport, path: Path) -> None:
             lost = lost_pages(path)
             if lost:
                 report.add("database", f"{path} was cut off: {lost * PAGE:,} bytes at its end are missing")
-            pages = damaged_pages(path)
-            first = list(islice(pages, _SHOWN_PAGES))
-            if first:
-                count = len(first) + sum(1 for _ in pages)  # every page may be damaged, so the numbers are not kept
-                shown = ", ".join(map(str, first)) + (", ..." if count > _SHOWN_PAGES else "")
-                what = "page" if count == 1 else f"{count:,} pages,"
-                report.add("database", f"{path}: {what} {shown} not what was written")
         mark = HighWaterMark(path.with_name(path.name + "-mark"))
         if mark.path.exists() and not mark.sound():
             report.add("mark", f"{mark.path} is damaged; nothing is lost by that alone")

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import apsw
 import psutil
 
 from edge.apps.store import health
-from edge.apps.store.connections import PAGE_CACHE, ConnectionPool, has_checksums, reserve_checksums
+from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
 from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_newer, translated
 from edge.apps.store.folder import can_be_written, has_log
 from edge.apps.store.health import Trouble
@@ -164,7 +164,6 @@ class Database(Closing):
             StorageError: another process uses the file, or the disk has no room for a second copy.
         """
         with self._writing, self._pool.borrowed() as db, self._translated():
-            reserve_checksums(db)
             db.execute("VACUUM")
         return self.settle()
 
@@ -212,23 +211,18 @@ class Database(Closing):
         with self.read() as db:
             version = _version(db)
             complete = _has_bookkeeping(db)
-            checked = has_checksums(cast(apsw.Connection, db))
             schema = read_schema(db)
             self._refuse_foreign(db)
         if version == INTERRUPTED:
             raise self.damaged("has lost its first page, and its repair was interrupted")
         refuse_newer(self.path, version, len(migrations))
         current = version == len(migrations) and complete
-        if current and not checked:
-            raise damaged(self.path, "is damaged: its header says that pages have no checksums", self.verbs)
         if self.read_only and not current:
             raise StoreUnavailable(
                 f"{self.path} has schema {version} and this version of edge-rag needs {len(migrations)}: "
                 f"open it once for writing, as `edge index` does, to bring it up to date"
             )
         if not current:
-            if not checked:  # an older version made it, without checksums
-                self.vacuum()
             self._bring_up_to_date(migrations)
         if not self.read_only:
             copied = kept(self.path)

@@ -15,7 +15,6 @@ import apsw
 from edge.apps.store.connections import is_emptied, plain
 from edge.apps.store.failures import translated
 from edge.apps.store.schema_copy import make_openable
-from edge.apps.store.verified_log import unverified
 from edge.errors import StorageError
 from edge.ivf.storage.segment_writer import sync_folder
 
@@ -46,14 +45,11 @@ def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool]
         new, old = plain(source), plain(path)
         try:
             old.set_busy_timeout(int(_PATIENCE_S * 1000))
-            old.execute("PRAGMA checksum_verification = OFF").fetchall()  # the old pages are overwritten, not read
             with old.backup("main", new, "main") as copying:
-                with unverified():
-                    copying.step(1)
+                copying.step(1)
                 if not ready():
                     return False
-                with unverified():
-                    copying.step(-1)
+                copying.step(-1)
             # A recovery of a damaged log would stop before the pages that were just written. So empty the log.
             old.set_busy_timeout(_LOG_PATIENCE_MS)
             with suppress(apsw.BusyError):

@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from edge.apps.store.connections import connect
-from edge.apps.store.pages import PAGE, missing_bytes, with_checksum
+from edge.apps.store.pages import PAGE, missing_bytes
 from edge.files.input_file import read_small
 from edge.ivf.storage.segment_writer import sync_folder
 
@@ -159,7 +159,7 @@ def _write_first(path: Path, page: bytes) -> None:
     new[_SIZE] = (-(-path.stat().st_size // PAGE)).to_bytes(4, "big")
     new[_VALID_FOR] = new[_CHANGE]
     with path.open("r+b") as file:
-        file.write(with_checksum(bytes(new)))
+        file.write(new)
 
 
 def copy_of(path: Path) -> Path:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import apsw
 import pytest
 
-from edge.apps.store import verified_log
-from edge.apps.store.connections import plain
 from edge.apps.store.lock import WriterLock
 from edge.errors import StorageError
 
@@ -55,31 +52,3 @@ def test_to_lock_writes_nothing(tmp_path: Path) -> None:
         with WriterLock(path)():
             assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [(path.name, 0)]
         assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [(path.name, 0)]
-
-
-def test_other_threads_run_while_one_waits_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite waits by the interpreter's own sleep, in which other threads run. Here the holder lets go meanwhile."""
-    path = tmp_path / "x.db"
-    holder, waiting = plain(path), plain(path)
-    holder.execute("CREATE TABLE t(a)")
-    waiting.set_busy_timeout(1000)
-    slept: list[float] = []
-
-    def let_go(seconds: float) -> None:
-        if not slept:
-            holder.execute("COMMIT")
-        slept.append(seconds)
-
-    monkeypatch.setattr(verified_log.time, "sleep", let_go)
-    for begin in ("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"):
-        slept.clear()
-        holder.execute(begin)
-        try:
-            waiting.execute(begin)
-        except apsw.BusyError:
-            pytest.fail("the wait for the lock kept the interpreter's lock")
-        waiting.execute("ROLLBACK")
-        assert len(slept) == 1
-        assert 0 < slept[0] < 1
-    holder.close()
-    waiting.close()
