@@ -13,16 +13,15 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, passage, verify_place, verify_text
+from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, passage, verify_file, verify_place, verify_text
 from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
-from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
+from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_tables, check_vectors
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.health import note
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.pages import PAGE
 from edge.apps.store.rebuilding import Progress
 from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
 from edge.apps.store.salvage import Wreck
@@ -72,8 +71,6 @@ def check(
     except StorageError as error:
         report.add("database", str(error).split("; `")[0])
         return report.end()
-    if "lost commits" in known:
-        report.add("commits", known["lost commits"].text)
     if noting and not report.sound and "damaged" not in known:
         _note(report, path, config, budget)
     return report.end()
@@ -82,7 +79,6 @@ def check(
 def _check(report: CheckReport, collection: Collection) -> None:
     database = collection.database
     with database.read() as db:
-        check_log(report, db, database.path)
         check_tables(report, db, database.path, VERBS)
         ids = _check_texts(report, db, database.path)
         check_full_text(report, db, FULL_TEXT, ids)
@@ -101,7 +97,7 @@ def _check(report: CheckReport, collection: Collection) -> None:
 
 def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
     """Compares every passage with its hash; returns the ids of the readable passages."""
-    wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
+    wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size)
     seen = array("q")  # three numbers for each passage: its id, its file, its ordinal
     broken: set[int] = set()
     for identifier, file, ordinal, context, text, stored in wreck.rows(
@@ -187,11 +183,11 @@ def repair(
     """
     existing_collection(path)
     bringing = _Bringing()
-    before, actions, kept = repair_database(
+    before, kept = repair_database(
         path / DATABASE, migrations(), bringing,
         lambda: check(path, config=config, budget=budget, read_data=True, noting=False), budget=budget, verbs=VERBS,
     )  # fmt: skip
-    actions += bringing.said
+    actions = [*bringing.said]
     with Collection(path, config=config, budget=budget) as collection:
         kept = _mend_vectors(collection, kept, actions, progress)
         _read_again(collection, roots(collection), actions)
@@ -216,9 +212,7 @@ class _Bringing:
         self.said.clear()  # `make_again` calls this again if another process has written meanwhile
         files = self._files(wreck, new)
         passages, wrong = self._passages(wreck, new, set(files))
-        _, settings = wreck.kept or ([], [])
-        found = [row for row in wreck.small("settings", ("name", "value")) if row[0] == "embedder"]
-        embedder = found or [tuple(row) for row in settings]
+        embedder = [row for row in wreck.small("settings", ("name", "value")) if row[0] == "embedder"]
         index = bool(embedder) and bring_index(wreck, new)
         lost = wreck.lost["chunks"] + wreck.lost["files"] + wrong
         with new.write() as db:
@@ -237,13 +231,14 @@ class _Bringing:
 
     def _files(self, wreck: Wreck, new: Database) -> dict[int, str]:
         files: dict[int, str] = {}
-        copied, _ = wreck.kept or ([], [])
-        roots = {row[0] for row in (*wreck.small("roots", ("path",)), *copied) if isinstance(row[0], str)}
+        roots = {row[0] for row in wreck.small("roots", ("path",)) if isinstance(row[0], str)}
         marks = ", ".join("?" * len(_FILE))
         for some in in_batches(wreck.rows("files", _FILE)):
             with new.write() as db:
                 for row in some:
-                    with suppress(apsw.ConstraintError):  # a row that the table rejects was damaged
+                    # A row that the table rejects was damaged.
+                    with suppress(apsw.ConstraintError, DamagedStore):
+                        verify_file(row[1], row[6], row[7], row[-1])
                         db.execute(f"INSERT INTO files({', '.join(_FILE)}) VALUES ({marks})", row)
                         files[row[0]] = row[1]
                         roots |= {row[2]} - {TEXT_ROOT}

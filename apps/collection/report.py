@@ -180,12 +180,13 @@ class Reports:
         remedy = "" if busy else "edge index"
         with self._database.read() as db:
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
-            found = [self._database.lost, self._rebuilding.trouble(db, "passages", remedy)]
+            rebuilding = self._rebuilding.trouble(db, "passages", remedy)
+            found = [rebuilding]
             if due or is_noted(db, "indexing"):
                 found.append(Trouble("indexing", _unfinished(due, busy), remedy))
             if busy and is_noted(db, "compacting"):
                 found.append(Trouble("compacting", "the collection is being compacted", ""))
-            if vectors is not None and found[1] is None:
+            if vectors is not None and rebuilding is None:
                 passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
                 if passages != vectors:
                     what = f"the index has {counted(vectors, 'vector')} for {counted(passages, 'passage')}"

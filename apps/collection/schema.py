@@ -62,9 +62,6 @@ CREATE INDEX chunks_by_hash ON chunks(hash);
 """
 
 
-COPIED = ("SELECT path FROM roots ORDER BY path", "SELECT name, value FROM settings WHERE name = 'embedder'")
-"""Rows that are also copied into a file beside the database. All others can be rebuilt from the files."""
-
 _RACY = "ALTER TABLE files ADD COLUMN racy INTEGER NOT NULL DEFAULT 0"
 """Before this step, a time of 0 marked a file to be read again, and hid it from filters. The mark still works."""
 
@@ -120,7 +117,7 @@ def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Datab
     """Opens the database of a collection, and makes its folder if necessary. Raises as `Database` does."""
     if not read_only:
         claim(path.parent, path.name)
-    return Database(path, migrations(), budget=budget, read_only=read_only, copied=COPIED)
+    return Database(path, migrations(), budget=budget, read_only=read_only)
 
 
 def get_setting(db: Connection, name: str) -> str | None:

@@ -236,7 +236,6 @@ class Writer:
         run.remove(discovery, settled())
         run.count(discovery)
         run.maintain(self._vectors(), self._make_way, due=interrupted)
-        self._database.copy()
         with self._database.read() as db:
             begun = is_noted(db, "indexing")
         if begun:

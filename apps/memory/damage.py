@@ -19,13 +19,13 @@ from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE, SEGMENTS, MemoryStore
 from edge.apps.memory.trajectories import ROW, read_action
-from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
+from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_tables, check_vectors
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.health import note
-from edge.apps.store.pages import PAGE
 from edge.apps.store.rebuilding import Progress
 from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
+from edge.apps.store.rows import row_sum
 from edge.apps.store.salvage import Row, Wreck
 from edge.budget import MemoryBudget
 from edge.config import counted
@@ -62,8 +62,6 @@ def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool =
             store = memory.store
             _check(report, store)
             known = {trouble.kind: trouble for trouble in store.health()}
-            if "lost commits" in known:
-                report.add("commits", known["lost commits"].text)
             if noting and not report.sound and "damaged" not in known:
                 with suppress(EdgeError), store.write() as db:
                     note(db, report.trouble(VERBS))
@@ -76,7 +74,6 @@ def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool =
 
 def _check(report: CheckReport, store: MemoryStore) -> None:
     with store.read() as db:
-        check_log(report, db, store.database.path)
         check_tables(report, db, store.database.path, VERBS)
         memories, actions = _check_rows(report, db, store.database.path)
         check_full_text(report, db, TEXT_INDEX, memories)
@@ -95,7 +92,7 @@ def _check(report: CheckReport, store: MemoryStore) -> None:
 
 def _check_rows(report: CheckReport, db: Connection, path: Path) -> tuple[Ids, Ids]:
     """Compares every memory and action with its hash. Returns the ids of the readable memories and actions."""
-    wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
+    wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size)
     memories: list[int] = []
     actions: list[int] = []
     wrong: list[str] = []
@@ -144,17 +141,15 @@ def repair(path: Path, opened: Opener, *, budget: MemoryBudget, progress: Progre
         BudgetExceeded: the limit is too small.
     """
     bringing = _Bringing()
-    before, actions, kept = repair_database(
+    before, kept = repair_database(
         path / DATABASE, migrations(), bringing, lambda: check(path, opened, read_data=True, noting=False),
         budget=budget, verbs=VERBS,
     )  # fmt: skip
-    actions += bringing.said
+    actions = [*bringing.said]
     with opened() as memory:
         kept = _mend_vectors(memory, kept, actions, progress)
         with memory.store.write() as db:
             end_damage(db)
-    if before.damaged("commits"):
-        actions.append("what the lost commits held is not stored anywhere")
     after = check(path, opened, read_data=True)
     return RepairReport(before, after, actions, kept)
 
@@ -212,12 +207,13 @@ class _Bringing:
             wrong += len(some) - len(records)
             with new.write() as db:
                 for record in records:
+                    if record.uuid in known:  # an older image of the same row
+                        continue
                     before = record.follows if record.follows in numbers else None
                     db.execute(insert, replace(record, follows=before).row)
+                    self._records_writer.lexical.add(db, [record.id], [record.indexed_text])
                     numbers.add(record.id)
                     known[record.uuid] = record.id
-                texts = [record.indexed_text for record in records]
-                self._records_writer.lexical.add(db, [record.id for record in records], texts)
         return known, wrong
 
     def _history(self, wreck: Wreck, new: Database) -> dict[str, list[Row]]:
@@ -227,6 +223,8 @@ class _Bringing:
         for some in in_batches(wreck.rows("history", _HISTORY)):
             with new.write() as db:
                 for row in some:
+                    if row_sum("history", *row[1:-1]) != row[-1]:
+                        continue
                     with suppress(apsw.ConstraintError):
                         db.execute(f"INSERT INTO history ({', '.join(_HISTORY)}) VALUES ({marks})", row)
                         last.setdefault(row[1], []).append(row)
@@ -266,7 +264,7 @@ class _Bringing:
                     read_action(row)
                     good.append(row)
             with new.write() as db:
-                db.executemany(f"INSERT INTO actions ({', '.join(ROW)}) VALUES ({marks})", good)
+                db.executemany(f"INSERT OR REPLACE INTO actions ({', '.join(ROW)}) VALUES ({marks})", good)
             brought += len(good)
             wrong += len(some) - len(good)
         return brought, wrong

@@ -171,7 +171,7 @@ class MemoryStore:
                     held = counted(texts[0], "memory or action", "memories and actions")
                     what = f"the index has {counted(rows, 'vector')} for {held}"
                     missing = Trouble("missing vectors", what, "edge memory repair")
-            return gathered(db, self.database.lost, rebuilding, missing)
+            return gathered(db, rebuilding, missing)
 
     def counts(self) -> dict[str, int]:
         """The numbers of memories and actions of all scopes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -139,11 +138,6 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
         with tempfile.TemporaryDirectory(dir=store.path) as folder, translated(path, store.verbs, _PATIENCE_S):
             draft = Path(folder) / store.database
             shutil.copyfile(source / store.database, draft)
-            db = plain(draft)
-            try:  # a new lineage: commit numbers of the backup and of the old database are not comparable
-                db.execute("UPDATE commits SET lineage = ?", (secrets.token_bytes(16),))
-            finally:
-                db.close(True)
             # Maintenance in another process removes segments that no commit names. `bring` copies such segments again
             # when no other process can write. The next commit then names them.
             overwrite(path, draft, verbs=store.verbs, ready=bring)

@@ -7,19 +7,15 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import apsw
 import numpy as np
 
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.failures import damaged
-from edge.apps.store.folder import log_of, reading_uri
+from edge.apps.store.folder import reading_uri
 from edge.apps.store.health import Trouble
-from edge.apps.store.log import read_log
-from edge.apps.store.mark import HighWaterMark
-from edge.apps.store.pages import PAGE, lost_pages
-from edge.apps.store.schema_copy import copy_of, kept
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import counted
 from edge.errors import CorruptBlock, StorageError
@@ -31,10 +27,6 @@ from edge.resident import anonymous_resident
 _NAMED = 20
 """Files or memories that one finding lists."""
 
-_TRIES = 3
-"""Reads of a log before it counts as damaged: another process may be writing it."""
-_PAUSE_S = 0.05
-
 _READING = 3 << 20
 """Bytes for SQLite's check, for the index's tables, and for one block of a segment."""
 
@@ -45,14 +37,15 @@ _PER_TEXT = 128
 
 _SMALLEST_ROW = 64
 
+_LEAST_CACHE = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A part of the stored data that is damaged or missing.
 
     Attributes:
-        part: `database`, `log`, `texts`, `full text`, `vectors`, `commits` (some are missing), `mark` (the mark of the
-            last commit is damaged) or `schema copy`.
+        part: `database`, `texts`, `full text` or `vectors`.
         text: describes the damage, as a sentence without its period.
         items: the affected files or memories, if they are known.
     """
@@ -138,7 +131,7 @@ def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
 def _rows(path: Path, table: str) -> int:
     """The largest number of rows that a table can have."""
     try:
-        db = connect(reading_uri(path), writable=False, cache=PAGE, busy_seconds=1.0)
+        db = connect(reading_uri(path), writable=False, cache=_LEAST_CACHE, busy_seconds=1.0)
         try:
             return int(db.execute(f"SELECT max(id) FROM {table}").fetchall()[0][0] or 0)
         finally:
@@ -148,51 +141,15 @@ def _rows(path: Path, table: str) -> int:
 
 
 def check_file(report: CheckReport, path: Path) -> None:
-    """Checks a database file without opening it in SQLite, and the files beside it."""
+    """Counts the bytes of a database file."""
     try:
         report.nbytes += path.stat().st_size
-        if report.read_data:
-            lost = lost_pages(path)
-            if lost:
-                report.add("database", f"{path} was cut off: {lost * PAGE:,} bytes at its end are missing")
-        mark = HighWaterMark(path.with_name(path.name + "-mark"))
-        if mark.path.exists() and not mark.sound():
-            report.add("mark", f"{mark.path} is damaged; nothing is lost by that alone")
-        copy = copy_of(path)
-        if copy.exists() and kept(path) is None:
-            report.add("schema copy", f"{copy} is damaged; nothing is lost by that alone")
     except OSError as error:
         report.add("database", f"{path} cannot be read: {error.strerror}")
 
 
-def check_log(report: CheckReport, db: Connection, path: Path) -> None:
-    """Checks that SQLite would recover all frames of an open log if no process had the log open. SQLite itself reads
-    only the frames that it needs. Frames that a checkpoint has moved into the database file count as well: a recovery
-    that ends early would let older pages of the log replace newer pages of the file.
-
-    Args:
-        db: in a transaction, so that no process starts a new log.
-    """
-    if not report.read_data:
-        return
-    log = log_of(path)
-    frames = valid = 0
-    for tried in range(_TRIES):
-        if tried:
-            time.sleep(_PAUSE_S)
-        try:
-            frames, _ = cast(apsw.Connection, db).wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-            valid = read_log(log).frames
-        except (apsw.Error, OSError):  # `check_tables` reports this error
-            return
-        if frames <= valid:
-            return
-    what = f"of {counted(frames, 'page')} in it only {valid:,} would be there when the processes end that have it open"
-    report.add("log", f"{log} is damaged: {what}")
-
-
 def check_tables(report: CheckReport, db: Connection, path: Path, verbs: str) -> None:
-    """Asks SQLite whether tables, indexes and the full-text index agree with each other."""
+    """Asks SQLite whether its pages are in order, and tables, indexes and the full-text index agree with each other."""
     pragma = "integrity_check" if report.read_data else "quick_check"
     try:
         found = [str(row[0]) for row in db.execute(f"PRAGMA {pragma}({_NAMED})")]

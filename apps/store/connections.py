@@ -1,7 +1,7 @@
 """Connections to our databases: opened, and kept in a pool. Code in a file's schema never runs.
 
-A database is a plain SQLite file: any SQLite program may read it, checkpoint it and vacuum it at any time. Rows prove
-themselves by checksums of their own (`edge.apps.store.rows`).
+The databases are plain SQLite files, which any SQLite program may open. The checksums of our rows (`rows`) prove what
+we have written, whichever program moved the log into the file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ from apsw import Connection, CorruptError, Error
 
 from edge.apps.store.failures import translated
 from edge.apps.store.folder import has_log, is_frozen, reading_uri
-from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.rows import register
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
-
-_RESERVED_NBYTES = 8
-"""Unused bytes at the end of each page. Earlier versions kept a checksum there."""
 
 _JOURNAL_BYTES = 16 << 20
 """The log file is cut back to this size when a checkpoint has emptied it."""
@@ -63,8 +59,6 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
         db.execute("PRAGMA foreign_keys = ON")
         register(db)
         if writable:
-            if db.execute("PRAGMA page_count").fetchall()[0][0] == 0:
-                db.reserve_bytes(reserve=_RESERVED_NBYTES)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}").fetchall()
@@ -88,15 +82,11 @@ def plain(path: Path) -> apsw.Connection:
 
 
 def is_emptied(path: Path) -> bool:
-    """Whether a database file is empty but once held data: it has a log, or a mark of its commits. SQLite would treat
-    the file as a new database and delete the log, which may hold all data.
-
-    Raises:
-        StorageError: the disk reports an error.
-    """
+    """Whether a database file is empty but once held data: it has a log, or there are segments of its vectors. SQLite
+    would treat the file as a new database and delete the log, which may hold all data."""
     if not path.exists() or path.stat().st_size:
         return False
-    return has_log(path) or bool(HighWaterMark(path.with_name(path.name + "-mark")).read_all())
+    return has_log(path) or any((path.parent / "segments").glob("*.blk"))
 
 
 PAGE_CACHE = 2 << 20

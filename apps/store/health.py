@@ -21,7 +21,7 @@ class Trouble:
     """One problem of a store.
 
     Attributes:
-        kind: `rebuilding`, `missing vectors`, `indexing`, `compacting`, `lost commits` or `damaged`.
+        kind: `rebuilding`, `missing vectors`, `indexing`, `compacting` or `damaged`.
         text: describes the problem, as a sentence without its period.
         remedy: the command that ends it; empty while a running process is already ending it.
     """
@@ -37,7 +37,6 @@ class Trouble:
 
 
 _ENDS = {
-    "lost commits": "brings back what the sources still hold",
     "damaged": "mends what it can",
     "missing vectors": "makes them",
 }
@@ -60,7 +59,7 @@ class Health:
     def state(self) -> str:
         """One word: `ok`, `unfinished` or `damaged`."""
         kinds = {trouble.kind for trouble in self.troubles}
-        if kinds & {"damaged", "lost commits"}:
+        if "damaged" in kinds:
             return "damaged"
         return "unfinished" if kinds else "ok"
 

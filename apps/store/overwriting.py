@@ -12,9 +12,9 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.connections import is_emptied, plain
-from edge.apps.store.failures import translated
-from edge.apps.store.schema_copy import make_openable
+from edge.apps.store.connections import plain
+from edge.apps.store.failures import is_refusal, translated
+from edge.apps.store.folder import log_of
 from edge.errors import StorageError
 from edge.ivf.storage.segment_writer import sync_folder
 
@@ -26,6 +26,7 @@ _LOG_PATIENCE_MS = 2_000
 
 def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool] = lambda: True) -> bool:
     """Replaces the content of the database `path` by that of `source`, all at once. `path` may be damaged or missing.
+    If SQLite cannot open it, no process can use it, and its file is replaced.
 
     Args:
         ready: called when no other process can write any more; if it returns False, nothing is replaced.
@@ -38,25 +39,39 @@ def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool]
     """
     with translated(path, verbs, _PATIENCE_S):
         try:
-            if path.exists() and (path.stat().st_size or is_emptied(path)):
-                make_openable(path)
+            return _overwritten(path, source, ready)
+        except apsw.Error as error:
+            if is_refusal(error):
+                raise
+        ready()  # nobody can write to a file that SQLite does not open, so the answer is known
+        try:
+            for beside in (log_of(path), path.with_name(path.name + "-shm")):
+                beside.unlink(missing_ok=True)
+            shutil.copyfile(source, draft := path.with_name(path.name + ".tmp"))
+            draft.replace(path)
+            sync_folder(path.parent)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-        new, old = plain(source), plain(path)
-        try:
-            old.set_busy_timeout(int(_PATIENCE_S * 1000))
-            with old.backup("main", new, "main") as copying:
-                copying.step(1)
-                if not ready():
-                    return False
-                copying.step(-1)
-            # A recovery of a damaged log would stop before the pages that were just written. So empty the log.
-            old.set_busy_timeout(_LOG_PATIENCE_MS)
-            with suppress(apsw.BusyError):
-                old.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            old.close(True)
-            new.close(True)
+    return True
+
+
+def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
+    """Copies the pages of `source` in one transaction of `path`; returns whether it did. Raises apsw's errors."""
+    new, old = plain(source), plain(path)
+    try:
+        old.set_busy_timeout(int(_PATIENCE_S * 1000))
+        with old.backup("main", new, "main") as copying:
+            copying.step(1)
+            if not ready():
+                return False
+            copying.step(-1)
+        # A recovery of a damaged log would stop before the pages that were just written. So empty the log.
+        old.set_busy_timeout(_LOG_PATIENCE_MS)
+        with suppress(apsw.BusyError):
+            old.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        old.close(True)
+        new.close(True)
     return True
 
 

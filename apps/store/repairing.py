@@ -6,22 +6,22 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic
 
-import apsw
 import numpy as np
 
 from edge.apps.store.checking import CheckReport
-from edge.apps.store.connections import plain
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.failures import damage_suppressed, is_refusal, translated
+from edge.apps.store.failures import translated
+from edge.apps.store.folder import log_of
 from edge.apps.store.health import Trouble, forget, note
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Made, Source
-from edge.apps.store.salvage import Row, Wreck, opened
+from edge.apps.store.salvage import Row, Wreck, layout_of, opened
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
@@ -29,7 +29,7 @@ from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import blobs_are_sound
 
-_BESIDE = ("-wal", "-mark", "-schema")
+_BESIDE = ("-wal",)
 """Suffixes of the files that are copied with a damaged database."""
 
 _TRIES = 3
@@ -89,31 +89,26 @@ def repair_database(
     *,
     budget: MemoryBudget,
     verbs: str,
-) -> tuple[CheckReport, list[str], Path | None]:
-    """Repairs a damaged database while no other process writes: by `move_log` if that is enough, otherwise by
-    `make_again`. Raises as they do.
+) -> tuple[CheckReport, Path | None]:
+    """Repairs a damaged database while no other process writes, by `make_again`. Raises as it does.
 
     Args:
         check: checks every stored byte.
 
     Returns:
-        The check before the repair, the actions, and the folder with a copy of the damaged files, if there is one.
+        The check before the repair, and the folder with a copy of the damaged files, if there is one.
     """
-    actions: list[str] = []
     kept: Path | None = None
     with WriterLock(path.with_name(LOCK))():
-        now = before = check()
-        if before.damaged("log") and (kept := move_log(path, verbs)) is not None:
-            actions.append("what the log held is in the database")
-            now = check()
-        if now.damaged("database", "log", "texts", "full text"):
+        before = check()
+        if before.damaged("database", "texts", "full text"):
             kept = make_again(path, migrations, fill, budget=budget, verbs=verbs)
-    return before, actions, kept
+    return before, kept
 
 
 def end_damage(db: Connection) -> None:
     """Removes the records of damage that a repair has mended."""
-    for kind in ("damaged", "lost commits", "missing vectors"):
+    for kind in ("damaged", "missing vectors"):
         forget(db, kind)
 
 
@@ -128,14 +123,17 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
     try:
         with translated(path, verbs, _PATIENCE_S):
             for _ in range(_TRIES):
-                commit = _commit(path)
+                state = _state(path)
                 copy = put_aside(path, _BESIDE)
                 with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
                     draft = Path(folder) / path.name
-                    with opened(copy) as wreck, Database(draft, migrations, budget=budget, verbs=verbs) as new:
-                        fill(wreck, new)
+                    with Database(draft, migrations, budget=budget, verbs=verbs) as new:
+                        with new.read() as db:
+                            layout = layout_of(db)
+                        with opened(copy, layout) as wreck:
+                            fill(wreck, new)
                         new.settle()
-                    if overwrite(path, draft, verbs=verbs, ready=_Unchanged(path, commit)):
+                    if overwrite(path, draft, verbs=verbs, ready=partial(_is_as, path, state)):
                         return copy.parent
                 shutil.rmtree(copy.parent)  # another process has written meanwhile
     except OSError as error:
@@ -143,56 +141,15 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
     raise StorageError(f"other processes keep writing to {path}; try again when they are done")
 
 
-def move_log(path: Path, verbs: str) -> Path | None:
-    """Moves the pages of a damaged log into the database if each page that is needed can be read; returns the folder
-    with a copy of both files. A process that has the log open still knows the pages behind the damaged frame.
-
-    Returns:
-        The folder; None if a page that is needed is damaged.
-
-    Raises:
-        StorageError: the disk refuses.
-    """
-    copy = put_aside(path, _BESIDE)
-    with translated(path, verbs, _PATIENCE_S):
-        db = plain(path)
-        try:
-            with damage_suppressed():
-                db.set_busy_timeout(int(_PATIENCE_S * 1000))
-                db.execute("PRAGMA schema_version").fetchall()  # this opens the log
-                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                return copy.parent
-        finally:
-            db.close(True)
-    shutil.rmtree(copy.parent)
-    return None
+def _state(path: Path) -> list[tuple[int, int]]:
+    """Size and time of the files of a database. Our own programs do not write while it is repaired; another program
+    that commits changes them."""
+    files = [file.stat() for file in (path, log_of(path)) if file.exists()]
+    return [(stat.st_size, stat.st_mtime_ns) for stat in files if stat.st_size]
 
 
-@dataclass(frozen=True, slots=True)
-class _Unchanged:
-    """Whether a database has had no commit and was not replaced since `commit`."""
-
-    path: Path
-    commit: tuple[bytes, int] | None
-
-    def __call__(self) -> bool:
-        # Every commit raises the number. If the number cannot be read, no process can commit.
-        return self.commit is None or self.commit == _commit(self.path)
-
-
-def _commit(path: Path) -> tuple[bytes, int] | None:
-    """Lineage and number of the last commit; None if they cannot be read."""
-    try:
-        db = plain(path)
-        try:
-            row: Any = db.execute("SELECT lineage, number FROM commits").fetchall()[0]
-            return bytes(row[0]), int(row[1])
-        finally:
-            db.close(True)
-    except (apsw.Error, IndexError, TypeError, ValueError) as error:
-        if is_refusal(error):
-            raise
-        return None
+def _is_as(path: Path, state: list[tuple[int, int]]) -> bool:
+    return _state(path) == state
 
 
 def bring_index(wreck: Wreck, new: Database) -> bool:

@@ -1,47 +1,79 @@
-"""Reads the readable rows of a damaged database, skipping lost pages."""
+"""Reads the readable rows of a damaged database: through SQLite, and from the pages that SQLite does not find."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from edge.apps.store.carving import carved
 from edge.apps.store.connections import connect, plain
 from edge.apps.store.failures import damage_suppressed, is_refusal
-from edge.apps.store.pages import PAGE
-from edge.apps.store.schema_copy import Schema, kept, make_openable, put_schema, read_schema
+from edge.ivf.storage.connection import Connection
 
 _CACHE = 1 << 20
 _PATIENCE_S = 5.0
 
 _MOST_HOLES = 500_000
-"""Failed reads of key ranges in one table, after which the rest of the table counts as lost."""
+"""Failed reads of key ranges in one table, after which the rest of the table is looked for in the pages."""
+
+_LEAST_ROW = 40
+"""A row takes at least so many bytes of a file."""
 
 Row = tuple[Any, ...]
 
 
 class Wreck:
-    """A copy of a damaged database, opened for reading.
+    """A damaged database, opened for reading.
 
     Attributes:
-        kept: results of the queries whose rows were copied beside the database.
-        lost: by table, the number of places with unreadable rows; 0 if all rows were read.
+        lost: by table, the number of places with rows that SQLite cannot read; 0 if it read all rows.
     """
 
-    def __init__(self, db: apsw.Connection | None, pages: int, kept: Sequence[Sequence[Sequence[Any]]] = ()) -> None:
-        self.kept = kept
+    def __init__(
+        self,
+        db: Connection | None,
+        nbytes: int,
+        path: Path | None = None,
+        layout: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """
+        Args:
+            db: None if SQLite cannot open the file.
+            nbytes: bytes of the file.
+            path: a file in which rows are looked for that SQLite does not find; `layout` has the columns of its tables,
+                the integer key first. Without it, only SQLite's rows are read.
+        """
         self._db = db
-        self._pages = pages
+        self._nbytes = nbytes
+        self._path = path
+        self._layout = layout or {}
         self.lost: dict[str, int] = {}
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """The readable rows of a table, in the order of its integer key, the first column. A missing table has no rows
-        and counts as lost."""
+        """The readable rows of a table: in the order of its integer key, the first column, those that SQLite finds;
+        then those in its pages. The latter may be rows of another table, so the caller proves each. A missing table
+        counts as lost."""
+        found = array("q")
+        for row in self._found(table, columns):
+            if self._path is not None:
+                found.append(row[0])
+            yield row
+        if self._path is None or not self.lost[table]:
+            return
+        seen = set(found)
+        for row in carved(self._path, self._layout, table, columns):
+            if row[0] not in seen:
+                yield row
+
+    def _found(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
+        """The rows that SQLite finds."""
         self.lost[table] = 0
         if self._db is None:
             self.lost[table] = 1
@@ -107,13 +139,15 @@ class Wreck:
             with damage_suppressed():
                 largest = max([largest, *(row[0] or 0 for row in self._db.execute(sql))])
         # Neither can be read: assume as many rows as the file could hold.
-        return largest or self._pages * PAGE // 40
+        return largest or self._nbytes // _LEAST_ROW
 
 
 @contextmanager
-def opened(copy: Path) -> Iterator[Wreck]:
-    """Opens a working copy of a damaged database; `copy` itself stays unchanged. If the pages that locate the tables
-    are lost, the schema copy beside the database replaces them.
+def opened(copy: Path, layout: Mapping[str, Sequence[str]]) -> Iterator[Wreck]:
+    """Opens a working copy of a damaged database; `copy` itself stays unchanged.
+
+    Args:
+        layout: the columns of each table, in the order of the table.
 
     Raises:
         apsw.Error, OSError: the disk refuses. This error does not mean lost rows, and callers must not count it as
@@ -126,35 +160,28 @@ def opened(copy: Path) -> Iterator[Wreck]:
             if source.exists():
                 shutil.copy2(source, own.with_name(own.name + name))
         db = None
-        known = kept(copy)
         try:
             with damage_suppressed():
-                _make_readable(own, None if known is None else known.schema)
-                db = _connection(own)
-            rows = [] if known is None else known.rows
-            yield Wreck(db, own.stat().st_size // PAGE if own.exists() else 0, rows)
+                _move_log(own)
+                db = connect(own.absolute().as_uri(), writable=True, cache=_CACHE, busy_seconds=_PATIENCE_S)
+            yield Wreck(db, copy.stat().st_size, copy, layout)
         finally:
             if db is not None:
                 db.close(True)
 
 
-def _make_readable(path: Path, schema: Schema | None) -> None:
-    """Moves the log into the file, and replaces the schema if it cannot be read."""
-    make_openable(path)
+def layout_of(db: Connection) -> dict[str, list[str]]:
+    """The columns of each table of an open database, in the order of the table."""
+    tables = [row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    return {table: [row[1] for row in db.execute(f"PRAGMA table_info({table})")] for table in tables}
+
+
+def _move_log(path: Path) -> None:
+    """Moves the log into the file, as far as SQLite can read it."""
     db = plain(path)
     try:
         with damage_suppressed():
             db.execute("PRAGMA schema_version").fetchall()  # this opens the log
-        with damage_suppressed():
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        with damage_suppressed():
-            if schema is None or read_schema(db) == schema:
-                return
     finally:
         db.close(True)
-    if schema is not None:
-        put_schema(path, schema)
-
-
-def _connection(path: Path) -> apsw.Connection:
-    return connect(path.absolute().as_uri(), writable=True, cache=_CACHE, busy_seconds=_PATIENCE_S)

@@ -10,16 +10,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from naive.rewriting import rewrite
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.damage import check, repair
 from edge.apps.memory.memory import Memory
 from edge.apps.store.connections import plain
-from edge.apps.store.log import FRAME, HEADER
-from edge.apps.store.pages import PAGE
 from edge.apps.store.repairing import RepairReport
 from edge.budget import MemoryBudget
+from edge.errors import CorruptBlock, StorageError
 
+PAGE = 4096
 Make = Callable[..., Memory]
 
 
@@ -75,6 +76,36 @@ def test_a_sound_memory_is_said_to_be(make: Make, whole: Path) -> None:
     assert look(make) == right
 
 
+@pytest.mark.parametrize("kind", ["flip", "zero"])
+def test_damage_of_a_page_shows_nothing_that_was_not_stored_and_is_found_if_it_matters(
+    make: Make, whole: Path, kind: str
+) -> None:
+    right = look(make)
+    path = whole / "memory.db"
+    before = path.read_bytes()
+    for page in range(len(before) // PAGE):
+        data = bytearray(before)
+        own = slice(page * PAGE, (page + 1) * PAGE)
+        if kind == "flip":
+            data[page * PAGE + 1234] ^= 4
+        elif not any(data[own]):
+            continue
+        else:
+            data[own] = bytes(PAGE)
+        for name in ("-wal", "-shm"):
+            path.with_name(path.name + name).unlink(missing_ok=True)
+        rewrite(path, data)
+        same = False
+        try:
+            found = look(make)
+            same = found == right
+            assert set(found) <= set(right), f"page {page + 1}"
+        except (StorageError, CorruptBlock) as error:
+            assert "`edge memory " in str(error)  # noqa: PT017 - not every page is read here
+        rewrite(path, data)
+        assert same or not check(whole, make, read_data=True).sound, f"page {page + 1}"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_repair_brings_back_what_can_be_read(make: Make, whole: Path, seed: int) -> None:
     right = look(make)
@@ -94,7 +125,7 @@ def test_repair_brings_back_what_can_be_read(make: Make, whole: Path, seed: int)
     memory.close()
     wanted = {row[0] for row in right[:-1]}
     assert have.keys() <= wanted, "nothing comes back that was deleted"
-    assert len(have) >= len(wanted) - (20 if seed else 0)
+    assert len(have) >= len(wanted) - (20 if seed else 0), "the first page holds no memory"
     for identifier, text, pinned in right[:-1]:
         if identifier in have:
             assert have[identifier]["memory"] == text
@@ -113,7 +144,7 @@ def test_memories_come_back_from_their_history(make: Make, tmp_path: Path) -> No
     memory.close()
     path = tmp_path / "memory" / "memory.db"
     data = bytearray(path.read_bytes())
-    data[data.index(b"walnuts", (root - 1) * PAGE)] ^= 1
+    data[data.index(b"I am allergic to walnuts", (root - 1) * PAGE)] ^= 1
     path.write_bytes(data)
     report = mended(make, tmp_path / "memory")
     assert report.after.findings == []
@@ -150,16 +181,13 @@ def test_a_memory_that_is_named_from_the_working_directory_is_repaired(
     assert mended(make, Path("memory")).after.findings == []
 
 
-@pytest.mark.parametrize("copied", [True, False])
-@pytest.mark.parametrize("length", [0, 60, 3000, PAGE, 0.3, 0.6, 0.99999])
-def test_a_database_that_was_cut_off_is_repaired(make: Make, whole: Path, length: float, copied: bool) -> None:
+@pytest.mark.parametrize("length", [0, 60, 3000, PAGE, 0.3, 0.6, 0.98])
+def test_a_database_that_was_cut_off_is_repaired(make: Make, whole: Path, length: float) -> None:
     right = {row[0]: row[1] for row in look(make)[:-1]}
     path = whole / "memory.db"
     keep = int(length if length > 1 else path.stat().st_size * length)
     with path.open("r+b") as file:
         file.truncate(keep)
-    if not copied:
-        path.with_name("memory.db-schema").unlink()
     assert not check(whole, make, read_data=True, noting=False).sound
     report = mended(make, whole)
     assert report.after.findings == []
@@ -170,7 +198,7 @@ def test_a_database_that_was_cut_off_is_repaired(make: Make, whole: Path, length
     have = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
     memory.close()
     assert have.items() <= right.items(), "nothing is made up"
-    if length in (0.6, 0.99999):
+    if length in (0.6, 0.98):
         assert have, "what lies before the cut is brought back"
 
 
@@ -182,7 +210,7 @@ def test_a_log_that_was_cut_off_is_repaired(make: Make, tmp_path: Path, share: f
         memory.add(f"Fact {n}: the river floods in year {n}.", user_id="ann")
     right = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
     path = tmp_path / "memory" / "memory.db"
-    files = {end: path.with_name(path.name + end).read_bytes() for end in ("", "-wal", "-mark", "-schema")}
+    files = {end: path.with_name(path.name + end).read_bytes() for end in ("", "-wal")}
     memory.close()
     path.with_name(path.name + "-shm").unlink(missing_ok=True)
     for end, data in files.items():
@@ -192,7 +220,8 @@ def test_a_log_that_was_cut_off_is_repaired(make: Make, tmp_path: Path, share: f
     if emptied:
         path.write_bytes(b"")
     report = mended(make, path.parent)
-    assert report.before.sound == (share == 1.0 and not emptied)
+    # SQLite recovers a log up to its first wrong frame, and an empty file without a log is a new database.
+    assert report.before.sound == (not emptied or share == 0.0)
     assert report.after.findings == []
     memory = make()
     have = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
@@ -200,34 +229,6 @@ def test_a_log_that_was_cut_off_is_repaired(make: Make, tmp_path: Path, share: f
     assert have.items() <= right.items()
     assert have or share == 0.0
     assert have == right or share < 1.0
-
-
-@pytest.mark.parametrize("needed", [False, True])
-def test_a_log_that_is_damaged_while_it_is_open_is_found_and_repaired(make: Make, tmp_path: Path, needed: bool) -> None:
-    live = make()
-    for n in range(12):
-        live.add(f"Fact {n}: the river floods in year {n}.", user_id="ann")
-    path = tmp_path / "memory"
-    log = path / "memory.db-wal"
-    data = log.read_bytes()
-    frames = [data[at : at + FRAME] for at in range(HEADER, len(data), FRAME + PAGE)]
-    pages = [int.from_bytes(frame[:4], "big") for frame in frames]
-    last = {page: number for number, page in enumerate(pages)}
-    start = len(pages) // 2
-    number = next(n for n in range(start, len(pages)) if (last[pages[n]] == n) == needed)
-    with log.open("r+b") as file:
-        file.seek(HEADER + number * (FRAME + PAGE) + FRAME + 2000)
-        file.write(bytes([data[HEADER + number * (FRAME + PAGE) + FRAME + 2000] ^ 4]))
-    report = check(path, make, read_data=True)
-    assert report.damaged("log", "database"), report.findings
-    repaired = mended(make, path)
-    assert repaired.after.findings == []
-    found = {row["memory"] for row in make().get_all(user_id="ann", top_k=100)["results"]}
-    whole = {f"Fact {n}: the river floods in year {n}." for n in range(12)}
-    assert found < whole if needed else found == whole
-    assert len(found) > 3
-    live.add("One more.", user_id="ann")
-    assert check(path, make, read_data=True).findings == []
 
 
 @pytest.mark.parametrize("segments", [True, False])

@@ -153,7 +153,7 @@ def test_the_last_commits_in_a_log_are_not_left_out(verb: Verb, tmp_path: Path, 
     path = tmp_path / "data" / STORES[1]
     reader = apsw.Connection(str(path))  # has the log stay
     reader.execute("BEGIN")
-    reader.execute("SELECT * FROM commits").fetchall()
+    reader.execute("SELECT * FROM health").fetchall()
     assert verb("memory", "add", "The bridge is closed.").code == 0
     log = path.with_name(path.name + "-wal").read_bytes()
     file = path.read_bytes()

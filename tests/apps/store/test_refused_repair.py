@@ -19,7 +19,7 @@ from edge.errors import StorageError
 NOTES = ["CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT NOT NULL)"]
 
 
-def refused(*_: Any) -> Any:
+def refused(*_: Any, **__: Any) -> Any:
     raise apsw.IOError("disk I/O error")
 
 
@@ -52,15 +52,14 @@ class RefusedReading:
         self._db.close(force)
 
 
-def in_the_middle(path: Path, connect: Callable[[Path], apsw.Connection] = salvage._connection) -> Any:
-    return RefusedReading(connect(path))
+def in_the_middle(*given: Any, connect: Callable[..., apsw.Connection] = salvage.connect, **options: Any) -> Any:
+    return RefusedReading(connect(*given, **options))
 
 
 @pytest.mark.parametrize(
     ("where", "what"),
     [
-        ("_connection", refused), ("_connection", in_the_middle), ("_make_readable", refused),
-        ("_make_readable", no_room),
+        ("connect", refused), ("connect", in_the_middle), ("_move_log", refused), ("_move_log", no_room),
     ],
 )  # fmt: skip
 def test_nothing_is_replaced_where_the_disk_refuses(

@@ -149,7 +149,7 @@ class CollectionFiles(DatabaseFiles):
     database = "edge.db"
     verbs = ()
     option = "--collection"
-    patterns = ("edge.db", "edge.db-mark", "edge.db-schema", "segments/*.blk")
+    patterns = ("edge.db", "segments/*.blk")
     queries = tuple(("search", query, "--no-rerank", "--json", "-n", "100") for query in QUERIES)
 
     def fill(self, home: Home) -> None:
@@ -202,7 +202,7 @@ class MemoryFiles(DatabaseFiles):
     database = "memory.db"
     verbs = ("memory",)
     option = "--path"
-    patterns = ("memory.db", "memory.db-mark", "memory.db-schema", "segments/*.blk")
+    patterns = ("memory.db", "segments/*.blk")
     queries = (
         ("list", "-n", "100", "--json"),
         ("search", "river 1907", "--no-rerank", "-n", "100", "--json"),
