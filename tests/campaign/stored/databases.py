@@ -66,8 +66,8 @@ class DatabaseFiles(Stored):
         """Judges the results after a repair; None if it is right, else one sentence."""
 
     def made_up(self, found: Rows) -> Any:
-        """A result with a key of a right one that is not right; None if there is none. Damage of the full text may change
-        the order of results and show others, but each is verified."""
+        """A result with a key of a right one that is not right; None if there is none. Damage of the full text may
+        change the order and show other results, but each is verified."""
         right = [self.proved(row) for rows in self.right for row in rows]
         keys = {row[0] for row in right}
         shown = (self.proved(row) for rows in found for row in rows)
