@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from edge.apps.commands.texts import Lines
 from edge.apps.console import told
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.moments import written
@@ -17,7 +18,6 @@ from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.served import ServedMemory
 from edge.apps.options import Command, configure, json_option
 from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
-from edge.apps.texts import Lines
 from edge.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import edge.apps
 from edge.config import counted
 
 APPS = Path(edge.apps.__file__).parent
-STORES = ("collection", "files", "memory", "store")
+STORES = ("collection", "commands", "memory", "store")
 PLURAL = re.compile(r" (\w+ies|\w*[a-rt-z]s)\b")
 NEVER_ONE = {"bytes", "characters"}
 """Bytes are counted in whole pages, and characters only where they are too many."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from edge.apps import console, doctor
+from edge.apps import console
+from edge.apps.commands import doctor
 from edge.config import Config
 
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 _IMPORTED = (
-    "edge.apps.cli", "edge.apps.models", "edge.apps.files.index", "edge.apps.files.search",
-    "edge.apps.files.searching", "edge.apps.files.contents", "edge.apps.files.care", "edge.apps.collection.collection",
-    "edge.apps.collection.indexing", "edge.apps.collection.writing", "edge.apps.memory.command",
-    "edge.apps.memory.memory", "edge.apps.memory.care", "edge.apps.rerank", "edge.apps.embed",
+    "edge.apps.cli", "edge.apps.commands.models", "edge.apps.commands.index", "edge.apps.commands.search",
+    "edge.apps.commands.searching", "edge.apps.commands.contents", "edge.apps.commands.care",
+    "edge.apps.collection.collection", "edge.apps.collection.indexing", "edge.apps.collection.writing",
+    "edge.apps.memory.command", "edge.apps.memory.memory", "edge.apps.memory.care",
+    "edge.apps.commands.rerank", "edge.apps.commands.embed",
     "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma", "edge.ivf.maintenance.maintainer",
     "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.reference", "edge.runtimes.native.runtime",
     "tokenizers", "safetensors.numpy",

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _IMPORTED = (
-    "edge.apps.cli", "edge.apps.files.index", "edge.apps.files.search", "edge.apps.files.contents",
+    "edge.apps.cli", "edge.apps.commands.index", "edge.apps.commands.search", "edge.apps.commands.contents",
     "edge.apps.memory.command", "edge.apps.collection.collection", "edge.devices.cpu", "edge.devices.faiss_codec",
     "faiss", "tokenizers",
 )  # fmt: skip

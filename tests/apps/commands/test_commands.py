@@ -13,7 +13,7 @@ import pytest
 from making.synth import synth
 from naive.program import EDGE, environment_of, write_tiny_models
 
-from edge.apps.models import _examples
+from edge.apps.commands.models import _examples
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "Bread needs time."]
 QUERY = "when does the river flood"

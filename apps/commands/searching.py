@@ -9,8 +9,8 @@ from typing import Any
 
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.together import Together
+from edge.apps.commands.output import Found
 from edge.apps.console import modelled
-from edge.apps.files.output import Found
 from edge.apps.requests import POOL, SearchOptions
 from edge.config import Config
 from edge.resident import ResidentWatch

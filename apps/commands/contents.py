@@ -15,9 +15,9 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.collection.together import Together
+from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
+from edge.apps.commands.tuning import described, wished
 from edge.apps.console import told
-from edge.apps.files.output import markdown_link, output_option, place, print_csv, say, styled
-from edge.apps.files.tuning import described, wished
 from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.config import counted, format_size, parse_size
 from edge.ivf.base import IndexOptions

@@ -16,8 +16,8 @@ from urllib.request import Request, urlopen
 import pytest
 from naive.program import EDGE, settings_of
 
-from edge.apps import doctor
-from edge.apps.smallest import OPERATIONS, _asked
+from edge.apps.commands import doctor
+from edge.apps.commands.smallest import OPERATIONS, _asked
 from edge.config import format_size
 
 WORKS = {

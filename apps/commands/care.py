@@ -9,8 +9,8 @@ from edge.apps.collection.damage import check as check_collection
 from edge.apps.collection.damage import repair as repair_collection
 from edge.apps.collection.registry import locate
 from edge.apps.collection.schema import migrations
+from edge.apps.commands.index import allowed_roots
 from edge.apps.console import ProgressBar
-from edge.apps.files.index import allowed_roots
 from edge.apps.options import Setup, collection_option, memory_option
 from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, checking_budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.apps.files.conftest import Edge
+from tests.apps.commands.conftest import Edge
 
 
 def test_a_near_name_is_suggested(edge: Edge) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge.apps.commands.texts import Document, read_documents
 from edge.apps.options import (
     PictureFile,
     Report,
@@ -21,7 +22,6 @@ from edge.apps.options import (
     words_argument,
 )
 from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
-from edge.apps.texts import Document, read_documents
 from edge.config import Config
 from edge.resident import ResidentWatch
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from edge.apps.commands.texts import Document, read_documents
 from edge.apps.options import (
     OutputFile,
     Report,
@@ -20,7 +21,6 @@ from edge.apps.options import (
     text_options,
 )
 from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
-from edge.apps.texts import Document, read_documents
 from edge.config import Config
 from edge.errors import StorageError
 from edge.files.output_file import open_output

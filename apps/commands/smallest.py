@@ -20,7 +20,7 @@ from edge.resident import anonymous_resident
 
 _SECONDS = 60.0
 _TEXT = "A passage of about sixty words, as long as most passages of an index are. " * 4
-_CHILD = "import sys; sys.path[:] = sys.argv[2:]; from edge.apps.smallest import say; say(sys.argv[1])"
+_CHILD = "import sys; sys.path[:] = sys.argv[2:]; from edge.apps.commands.smallest import say; say(sys.argv[1])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +138,12 @@ def _serving(config: Config) -> OperationPlan:
 
 OPERATIONS: Mapping[str, Operation] = {
     "demo": Operation(("edge.apps.demo.command", "edge.runtimes.reranker"), _demonstrating),
-    "index": Operation(("edge.apps.files.index",), _indexing),
-    "search": Operation(("edge.apps.files.search", "edge.apps.files.searching"), _searching),
+    "index": Operation(("edge.apps.commands.index",), _indexing),
+    "search": Operation(("edge.apps.commands.search", "edge.apps.commands.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
     "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
-    "rerank": Operation(("edge.apps.rerank", "edge.runtimes.reranker"), _ranking),
-    "embed": Operation(("edge.apps.embed", "edge.runtimes.embedder"), _embedding),
+    "rerank": Operation(("edge.apps.commands.rerank", "edge.runtimes.reranker"), _ranking),
+    "embed": Operation(("edge.apps.commands.embed", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio", "mcp.server"), _searching),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.server"), _serving),
 }

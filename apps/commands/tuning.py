@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.collection import Collection
+from edge.apps.commands.texts import read_documents
 from edge.apps.console import ProgressBar
 from edge.apps.options import Command, gathered
-from edge.apps.texts import read_documents
 from edge.config import counted, format_size, parse_size
 from edge.errors import InputError
 from edge.ivf.base import Goal, IndexOptions, IndexTuning, Parameters

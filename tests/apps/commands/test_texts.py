@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.texts import Document, _record, read_documents
+from edge.apps.commands.texts import Document, _record, read_documents
 from edge.errors import BudgetExceeded, InputError
 from edge.resident import ResidentWatch, anonymous_resident
 
@@ -120,7 +120,7 @@ def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> No
 @pytest.mark.parametrize("module", ["edge.runtimes.embedder", "edge.runtimes.reranker", "edge.apps.memory.memory"])
 def test_the_libraries_imported_after_texts_take_no_more_than_is_kept_for_them(module: str) -> None:
     script = f"""
-import edge.apps.embed, edge.apps.memory.command, edge.apps.rerank
+import edge.apps.commands.embed, edge.apps.memory.command, edge.apps.commands.rerank
 from edge.budget import import_nbytes
 from edge.resident import anonymous_resident
 most, before = import_nbytes([{module!r}]), anonymous_resident()

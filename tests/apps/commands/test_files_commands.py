@@ -15,7 +15,7 @@ import pytest
 from naive.program import EDGE
 
 from edge.apps.console import ProgressBar
-from tests.apps.files.conftest import Edge
+from tests.apps.commands.conftest import Edge
 
 
 def test_indexing_again_is_up_to_date(edge: Edge) -> None:
@@ -245,7 +245,7 @@ def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").stdout  # nobody looks
-    monkeypatch.setattr("edge.apps.files.output.is_terminal", lambda: True)
+    monkeypatch.setattr("edge.apps.commands.output.is_terminal", lambda: True)
     shown = edge("search", "river", "--no-rerank", TERM="xterm").stdout
     assert "\x1b[33m\x1b[1mriver\x1b[0m" in shown
     assert f"\x1b[36m\x1b[1m{Path('docs') / 'rivers.md'}\x1b[0m" in shown

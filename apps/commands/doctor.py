@@ -15,10 +15,10 @@ import click
 import numpy as np
 import psutil
 
+from edge.apps.commands.smallest import smallest_limits
 from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
 from edge.apps.options import json_option
-from edge.apps.smallest import smallest_limits
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size
 from edge.devices.base import GROUP, Place, Profile, capabilities, open_device, parse_device

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps import doctor
+from edge.apps.commands import doctor
 
 Verb = Callable[..., Any]
 

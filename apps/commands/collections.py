@@ -10,7 +10,7 @@ import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.registry import Registry, naming
-from edge.apps.files.output import markdown_link, output_option, print_csv
+from edge.apps.commands.output import markdown_link, output_option, print_csv
 from edge.apps.options import CommandGroup
 from edge.text.control_characters import escaped
 

@@ -13,8 +13,7 @@ import click
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import locate
-from edge.apps.console import modelled_line
-from edge.apps.files.output import (
+from edge.apps.commands.output import (
     Found,
     highlighted,
     markdown_link,
@@ -25,6 +24,7 @@ from edge.apps.files.output import (
     say,
     styled,
 )
+from edge.apps.console import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
 from edge.apps.requests import SearchOptions
 from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
@@ -72,7 +72,7 @@ def search(
         alone = own_options(memory=setup.memory, threads=setup.threads, trace=trace)
         found, server = _served(collections, config, query, options, alone)
     except Unserved as reason:
-        from edge.apps.files.searching import searched
+        from edge.apps.commands.searching import searched
 
         found, server = searched(collections, config, trace, query, options), f"not used: {reason}"
     figures = {**found.figures, "server": server}
