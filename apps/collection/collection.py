@@ -13,14 +13,14 @@ import numpy.typing as npt
 from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
-from edge.apps.collection.hits import Hit, kept, reranked
+from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.models import Models
 from edge.apps.collection.paths import absolute, check_there, resolved
 from edge.apps.collection.registry import existing_collection, holds_collection
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
 from edge.apps.collection.roots import describe
 from edge.apps.collection.schema import open_database
-from edge.apps.collection.searching import Query, Searcher, checked_query
+from edge.apps.collection.searching import PassageSource, Query, candidates, checked_query, searched
 from edge.apps.planning import INDEXING, opened_budget
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION
@@ -102,7 +102,7 @@ class Collection(Closing):
         self._vectors: VectorIndex | None = None
         self._catalog = Catalog()
         self._models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
-        self._searcher = Searcher(self.database, self._catalog, self.budget, self.trace)
+        self.source = PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
         self._lock = WriterLock(self.path / LOCK)
         self._reports = Reports(self.path, self.database, self._lock, self._models)
         self._opened_writer: Writer | None = None
@@ -267,13 +267,7 @@ class Collection(Closing):
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
-        asked = search_options(top_k, options, named)
-        if checked_query(query).strip():
-            self.check_room("searching", rerank=asked.rerank, candidates=asked.candidates)
-        hits = self.candidates(query, k=asked.candidates, where=asked.where)
-        if asked.rerank:
-            hits = self.rerank(Query.parse(query).asked, hits, asked.top_k)
-        return self.show(query, kept(hits, asked))
+        return searched({"": self}, query, search_options(top_k, options, named))
 
     def check_room(
         self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
@@ -292,15 +286,14 @@ class Collection(Closing):
             vector: of the query [dim], or of its parts [n, dim]; embedded here if not given.
         """
         parts = Query.parse(checked_query(query))
-        index = self.vectors
-        if vector is None and index is not None and (parts.questions or parts.passages):
+        if vector is None and self.identity is not None and (parts.questions or parts.passages):
             vector = self.embed_query(parts)
         with self.trace.timed("search.search_s", "search", "search"):
-            return self._searcher.candidates(parts.words, vector, index, k, where=Filters.of(where))
+            return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where))[0]
 
     def show(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         """Adds to hits their snippets, the best matching lines, and the descriptions of their folders."""
-        return self._searcher.show(Query.parse(query).shown, hits)
+        return self.source.show(Query.parse(query).shown, hits)
 
     def rerank(
         self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None

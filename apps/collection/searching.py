@@ -1,20 +1,26 @@
-"""`Query`: the parts of a query. `Searcher`: fuses BM25 and vector search; a query sees one consistent view of the
-collection."""
+"""`Query`: the parts of a query. `PassageSource`: the operations that a search asks of one collection. `candidates` and
+`searched`: the stages of a search over one or several collections: statistics, gather, fuse, rerank, hits.
+
+The operations take and return plain values, and each takes all queries of a batch.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import Catalog, groups, verify_file, verify_place, verify_text
+from edge.apps.collection.catalog import groups, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit, Stages
+from edge.apps.collection.hits import Hit, Stages, kept, merge
 from edge.apps.collection.paths import checked
 from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
@@ -22,14 +28,20 @@ from edge.apps.documents.base import unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
-from edge.apps.store.lexical import bounded_query
+from edge.apps.store.lexical import POSTING_NBYTES, LexicalIndex, Statistics, bounded_query
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
-from edge.errors import BudgetExceeded, InputError
-from edge.ivf.base import Found
+from edge.cache.lookahead import Lookahead
+from edge.errors import InputError
+from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 from edge.models.blending import BM25_WEIGHT
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.apps.collection.collection import Collection
+    from edge.apps.requests import SearchOptions
+    from edge.runtimes.scoring import LayerReport
 
 DEPTH = 100
 """Results that each ranking contributes at first. More are fetched if too many have the same wording."""
@@ -41,6 +53,12 @@ _DEEPEST = 6_400
 """Largest depth for that purpose. Passages beyond it are not found by this query."""
 
 Floats = npt.NDArray[np.float32]
+
+Ranking = list[tuple[int, float]]
+"""Passages by id, each with its score."""
+
+Key = tuple[int, int]
+"""The number of a source, and the id of a passage in it."""
 
 _PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id WHERE {}"
 """Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
@@ -102,60 +120,132 @@ def checked_query(text: str) -> str:
     return checked(bounded_query(text), "the query")
 
 
-class Index(Protocol):
-    """The method of the vector index that a searcher calls."""
+class Seen(Protocol):
+    """Receives the stages of a search."""
 
-    def search(
-        self, db: Connection, queries: Floats, k: int, *, allowed: npt.NDArray[np.int64] | None = None
-    ) -> Found: ...
+    def fused(self, hits: list[Hit]) -> None:
+        """Called with the results in the order of BM25 and vectors, before reranking."""
+
+    def judged(self, hits: Sequence[Hit], report: LayerReport) -> None:
+        """Called with the reranker's report on the candidates `hits` after each layer. It runs in the reranker's thread
+        and must not block."""
 
 
-class Searcher:
-    """Finds candidates. Thread-safe."""
+@dataclass(slots=True)
+class Within:
+    """The bounds of one search of the vectors.
 
-    def __init__(self, database: Database, catalog: Catalog, budget: MemoryBudget, trace: Trace) -> None:
+    Attributes:
+        seconds: the time that all queries may take together; None for as long as the recall target needs.
+        window: a lookahead for this search, which ends when the search begins.
+        took: seconds spent in the vector index so far.
+    """
+
+    seconds: float | None = None
+    window: Lookahead | None = None
+    took: float = 0.0
+
+
+class PassageSource:
+    """The passages of one collection. Thread-safe."""
+
+    def __init__(
+        self,
+        database: Database,
+        lexical: LexicalIndex,
+        index: Callable[[], VectorIndex | None],
+        budget: MemoryBudget,
+        trace: Trace,
+    ) -> None:
+        """`index` gives the vector index; None if the collection has no vectors."""
         self._database = database
-        self._catalog = catalog
+        self._lexical = lexical
+        self._index = index
         self._budget = budget
         self._trace = trace
 
-    def candidates(
-        self, query: str, vector: Floats | None, index: Index | None, k: int, *, where: Filters, depth: int = DEPTH
-    ) -> list[Hit]:
-        """The best `k` passages by the fused scores of BM25 and vectors, best first. Of passages with the same wording,
-        such as a licence in every folder, only the best is returned.
+    def view(self) -> AbstractContextManager[object]:
+        """While it is open, all operations of this thread see one committed state."""
+        return self._database.read()
+
+    def statistics(self, queries: Sequence[str]) -> Statistics:
+        """The figures of this collection that BM25 needs for the words of some queries."""
+        with self._database.read() as db:
+            return self._lexical.statistics(db, queries)
+
+    def gather(
+        self,
+        queries: Sequence[tuple[str, Floats | None]],
+        depth: int,
+        whole: Statistics,
+        where: Filters,
+        within: Within,
+    ) -> list[tuple[Ranking, Ranking]]:
+        """For each query the `depth` passages with the highest BM25 scores, with those that equal the last of them,
+        and the `depth` passages with the highest cosines.
 
         Args:
-            query: words; if empty, only the vectors are searched.
-            vector: of the query [dim], or several [n, dim], of which the nearest counts; if None, only BM25 is used.
-            index: the index for `vector`; None if the collection has no vectors.
+            queries: the words of each, and the vectors [n, dim] of which the nearest counts. Both may be missing.
+            whole: the statistics of all collections that are searched.
         """
-        depth = max(depth, k)
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
-            hits: list[Hit] = []
-            while True:
-                with self._trace.span("full text", "search"):
-                    condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
-                    lexical = self._catalog.lexical.search(db, query, depth, where=condition, params=params)
-                near: list[tuple[int, float]] = []
-                if vector is not None and index is not None:
-                    try:
-                        with self._trace.span("vectors", "search"):
-                            near = self._nearest(db, vector, index, depth, clause, params)
-                    except BudgetExceeded:
-                        if not hits:
-                            raise
-                        return hits  # a deeper search does not fit the memory limit
-                hits = self._fuse(db, lexical, near, k)
-                if len(hits) == k or depth >= _DEEPEST or max(len(lexical), len(near)) < depth:
-                    return hits
-                depth = min(_DEEPER * depth, _DEEPEST)
+            with self._trace.span("full text", "search"):
+                condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
+                words: list[Ranking] = []
+                for query, _ in queries:
+                    own = self._lexical.statistics(db, [query])
+                    postings = sum(own.counts[term] for term in whole.significant(own.counts))
+                    with self._budget.reserve("full text", POSTING_NBYTES * postings):
+                        words.append(
+                            self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)
+                        )
+            near: list[Ranking] = [[] for _ in queries]
+            given = {number: np.atleast_2d(rows) for number, (_, rows) in enumerate(queries) if rows is not None}
+            index = self._index()
+            if index is not None and given:
+                with self._trace.span("vectors", "search"):
+                    found = self._nearest(
+                        db, index, np.concatenate(list(given.values())), depth, clause, params, within
+                    )
+                    for number, rows in given.items():
+                        best: dict[int, float] = {}
+                        for identifier, score in (pair for _ in rows for pair in next(found)):
+                            best[identifier] = max(score, best.get(identifier, score))
+                        near[number] = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:depth]
+        return list(zip(words, near, strict=True))
+
+    def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+        """The path of each passage's file, and its place in the file. Ids would order ties by the time of indexing, and
+        a collection after incremental runs should give the same results as a new one."""
+        found: dict[int, tuple[str, int]] = {}
+        with self._database.read() as db:
+            for group in groups(ids):
+                rows = db.execute(
+                    "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file "
+                    f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
+                    group,
+                )
+                found.update((identifier, (path, ordinal)) for identifier, path, ordinal in rows)
+        return found
+
+    def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
+        """The passages as hits without score and snippet.
+
+        Raises:
+            DamagedStore: one is not there, or not what was stored.
+        """
+        with self._database.read() as db:
+            found = read_hits(db, ids)
+        for identifier in ids:
+            if identifier not in found:
+                raise self._database.damaged(f"is damaged: passage {identifier} is indexed and not there")
+        return found
 
     def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
         """Adds to hits their snippets for the query, their best lines, and the descriptions of their folders."""
         with self._database.read() as db:
-            weights = self._catalog.lexical.weights(db, query)
+            weights = self._lexical.weights(db, query)
             described = read_descriptions(db)
         shown = [(hit, snippet(hit.text, weights)) for hit in hits]
         return [
@@ -170,11 +260,21 @@ class Searcher:
         ]
 
     def _nearest(
-        self, db: Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
-    ) -> list[tuple[int, float]]:
+        self,
+        db: Connection,
+        index: VectorIndex,
+        vectors: Floats,
+        depth: int,
+        clause: str,
+        params: Sequence[object],
+        within: Within,
+    ) -> Iterator[Ranking]:
+        """The nearest passages to each of `vectors` [n, dim], in one search of the index."""
+        started = time.perf_counter()
+        search = partial(index.search, db, vectors, depth, seconds=within.seconds, window=within.window)
         with remedy("edge index --rebuild"):
             if not clause:
-                found = index.search(db, np.atleast_2d(vector), depth)
+                found = search()
             else:
                 count = db.execute(f"SELECT count(*) FROM ({_PASSING.format(clause)})", params).fetchone()[0]
                 # 16 bytes for each id: it is read and then sorted.
@@ -182,55 +282,136 @@ class Searcher:
                     rows = db.execute(_PASSING.format(clause), params)
                     allowed = np.fromiter((row[0] for row in rows), np.int64, count)
                     allowed.sort()
-                    found = index.search(db, np.atleast_2d(vector), depth, allowed=allowed)
+                    found = search(allowed=allowed)
+        within.took += time.perf_counter() - started
         for name in ("lists_read", "bytes_read", "hits"):
             self._trace.count(f"index.{name}", getattr(found, name))
-        best: dict[int, float] = {}
-        for identifier, score in zip(found.ids.ravel().tolist(), found.scores.ravel().tolist(), strict=True):
-            if identifier >= 0:
-                best[identifier] = max(score, best.get(identifier, score))
-        return sorted(best.items(), key=lambda pair: -pair[1])[:depth]
-
-    def _fuse(
-        self, db: Connection, lexical: Sequence[tuple[int, float]], near: Sequence[tuple[int, float]], k: int
-    ) -> list[Hit]:
-        """The best `k` of both rankings by fused score, without repeated wording."""
-        words = {identifier: (rank, score) for rank, (identifier, score) in enumerate(lexical, 1)}
-        vectors = {identifier: (rank, score) for rank, (identifier, score) in enumerate(near, 1)}
-        fused = _placed(db, convex_combination(dict(lexical), dict(near), BM25_WEIGHT))
-        hits: list[Hit] = []
-        seen: set[str] = set()
-        while fused and len(hits) < k:
-            # As many as are enough if none of them repeats a wording.
-            group, fused = fused[: k - len(hits)], fused[k - len(hits) :]
-            rows = read_hits(db, [identifier for identifier, _ in group])
-            for identifier, score in group:
-                if identifier not in rows:
-                    raise self._database.damaged(f"is damaged: passage {identifier} is indexed and not there")
-                hit = rows[identifier]
-                if hit.wording in seen:
-                    continue
-                seen.add(hit.wording)
-                lexical_rank, lexical_score = words.get(identifier, (None, None))
-                vector_rank, vector_score = vectors.get(identifier, (None, None))
-                stages = Stages(lexical_rank, lexical_score, vector_rank, vector_score, len(hits) + 1, score)
-                hits.append(replace(hit, score=score, stages=stages))
-        return hits
+        for ids, scores in zip(found.ids.tolist(), found.scores.tolist(), strict=True):
+            yield [(identifier, score) for identifier, score in zip(ids, scores, strict=True) if identifier >= 0]
 
 
-def _placed(db: Connection, fused: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Sorts ids with their scores: best first, ties by path and place in the file. Ids would order ties by the time of
-    indexing, and a collection after incremental runs should give the same results as a new one."""
-    counts = Counter(score for _, score in fused)
-    places: dict[int, tuple[str, int]] = {}
-    for group in groups([identifier for identifier, score in fused if counts[score] > 1]):
-        rows = db.execute(
-            "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file "
-            f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
-            group,
-        )
-        places.update((identifier, (path, ordinal)) for identifier, path, ordinal in rows)
-    return sorted(fused, key=lambda found: (-found[1], places.get(found[0], ("", 0))))
+def candidates(
+    sources: Mapping[str, PassageSource],
+    queries: Sequence[str],
+    vectors: Sequence[Sequence[Floats | None]],
+    k: int,
+    *,
+    where: Filters,
+    within: Within | None = None,
+) -> list[list[Hit]]:
+    """The best `k` passages of all sources for each query, by the fused scores of BM25 and vectors, best first. Of
+    passages with the same wording, such as a licence in every folder, only the best is returned.
+
+    Results do not depend on how passages are distributed over sources. Only where passages with equal vectors are more
+    than the depth, those with the smallest ids of each source are considered.
+
+    Args:
+        sources: by the names that hits get as `collection`; their file numbers become different from each other.
+        queries: words of each query; if empty, only the vectors are searched.
+        vectors: for each source and query the vectors [n, dim], of which the nearest counts; None without any.
+    """
+    within = within or Within()
+    named = list(sources.items())
+    results: list[list[Hit]] = [[] for _ in queries]
+    left, depth = list(range(len(queries))), max(DEPTH, k)
+    with ExitStack() as views:
+        for _, source in named:
+            views.enter_context(source.view())
+        whole = sum((source.statistics(queries) for _, source in named), Statistics())
+        while left:
+            gathered = [
+                source.gather([(queries[i], own[i]) for i in left], depth, whole, where, within)
+                for (_, source), own in zip(named, vectors, strict=True)
+            ]
+            scarce = []
+            for number, *found in zip(left, *gathered, strict=True):
+                words, near = (
+                    _best(named, [((at, i), score) for at, one in enumerate(found) for i, score in one[part]], depth)
+                    for part in (0, 1)
+                )
+                results[number] = _distinct(named, words, near, k)
+                if len(results[number]) < k and max(len(words), len(near)) >= depth < _DEEPEST:
+                    scarce.append(number)
+            left, depth = scarce, min(_DEEPER * depth, _DEEPEST)
+    return results
+
+
+def searched(
+    collections: Mapping[str, Collection], query: str, options: SearchOptions, seen: Seen | None = None
+) -> list[Hit]:
+    """Searches several collections as one; the first collection's reranker ranks all candidates. See
+    `Collection.search` for what it raises.
+
+    Args:
+        seen: receives the results of each stage as soon as they exist. It does not change the results.
+    """
+    parts = Query.parse(checked_query(query))
+    first = next(iter(collections.values()))
+    first.check_room("searching", rerank=options.rerank, candidates=options.candidates)
+    vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
+    own: list[list[Floats | None]] = []
+    for collection in collections.values():
+        identity = collection.identity if parts.questions or parts.passages else None
+        if identity is not None and identity.fingerprint not in vectors:
+            vectors[identity.fingerprint] = collection.embed_query(parts)
+        own.append([None if identity is None else vectors[identity.fingerprint]])
+    with first.trace.timed("search.search_s", "search", "search"):
+        sources = {name: collection.source for name, collection in collections.items()}
+        (hits,) = candidates(sources, [parts.words], own, options.candidates, where=options.filters)
+
+    def shown(found: Sequence[Hit]) -> list[Hit]:
+        whole = {
+            (name, hit.id): hit
+            for name, source in sources.items()
+            for hit in source.show(parts.shown, [hit for hit in found if hit.collection == name])
+        }
+        return [whole[hit.collection, hit.id] for hit in found]
+
+    if seen is not None:
+        seen.fused(shown(merge(hits, options.top_k)))
+    if options.rerank:
+        hits = first.rerank(parts.asked, hits, options.top_k, watch=seen and partial(seen.judged, hits))
+    return shown(kept(hits, options))
+
+
+def _best(
+    named: Sequence[tuple[str, PassageSource]], scored: Sequence[tuple[Key, float]], k: int | None = None
+) -> list[tuple[Key, float]]:
+    """The `k` passages with the highest scores, best first; ties in the order of their paths and places in a file."""
+    counts = Counter(score for _, score in scored)
+    places: dict[Key, tuple[str, int]] = {}
+    for number, (_, source) in enumerate(named):
+        tied = [identifier for (at, identifier), score in scored if at == number and counts[score] > 1]
+        places.update(((number, identifier), place) for identifier, place in source.places(tied).items())
+    return sorted(scored, key=lambda found: (-found[1], places.get(found[0], ("", 0)), found[0]))[:k]
+
+
+def _distinct(
+    named: Sequence[tuple[str, PassageSource]],
+    words: Sequence[tuple[Key, float]],
+    near: Sequence[tuple[Key, float]],
+    k: int,
+) -> list[Hit]:
+    """The best `k` passages of both rankings by fused score, without repeated wording."""
+    ranks = [{key: (rank, score) for rank, (key, score) in enumerate(ranking, 1)} for ranking in (words, near)]
+    fused = _best(named, convex_combination(dict(words), dict(near), BM25_WEIGHT))
+    hits: list[Hit] = []
+    seen: set[str] = set()
+    while fused and len(hits) < k:
+        # As many as are enough if none of them repeats a wording.
+        group, fused = fused[: k - len(hits)], fused[k - len(hits) :]
+        rows = [source.hits([i for (at, i), _ in group if at == number]) for number, (_, source) in enumerate(named)]
+        for key, score in group:
+            hit = rows[key[0]][key[1]]
+            if hit.wording in seen:
+                continue
+            seen.add(hit.wording)
+            lexical, vector = (ranking.get(key, (None, None)) for ranking in ranks)
+            stages = Stages(*lexical, *vector, len(hits) + 1, score)
+            # File numbers must be unique over all sources, because `merge` joins neighbours with equal file numbers.
+            file = hit.file * len(named) + key[0]
+            hits.append(replace(hit, score=score, stages=stages, collection=named[key[0]][0], file=file))
+    return hits
 
 
 def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:

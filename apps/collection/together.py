@@ -6,35 +6,21 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from edge.apps.collection.collection import Collection, Floats
+from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt, NotIndexed, read_excerpts
-from edge.apps.collection.filters import Conditions
-from edge.apps.collection.hits import Hit, kept, merge
+from edge.apps.collection.hits import Hit
 from edge.apps.collection.registry import locate
-from edge.apps.collection.searching import Query, checked_query
+from edge.apps.collection.searching import Seen, searched
 from edge.apps.planning import opened_budget
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.resident import Closing
-from edge.runtimes.scoring import LayerReport
 from edge.trace import Trace
-
-
-class Seen(Protocol):
-    """Receives the stages of a search."""
-
-    def fused(self, hits: list[Hit]) -> None:
-        """Called with the results in the order of BM25 and vectors, before reranking."""
-
-    def judged(self, hits: Sequence[Hit], report: LayerReport) -> None:
-        """Called with the reranker's report on the candidates `hits` after each layer. It runs in the reranker's thread
-        and must not block."""
 
 
 class Together(Closing):
@@ -114,20 +100,7 @@ class Together(Closing):
         Args:
             seen: receives the results of each stage as soon as they exist. It does not change the results.
         """
-        asked = search_options(top_k, options, named)
-        if len(self._collections) == 1 and seen is None:
-            name = next(iter(self._collections))
-            return [replace(hit, collection=name) for hit in self._first.search(query, options=asked)]
-        self._first.check_room("searching", rerank=asked.rerank, candidates=asked.candidates)
-        hits = self._candidates(query, asked.candidates, asked.where)
-        if seen is not None:
-            seen.fused(self._shown(query, merge(hits, asked.top_k)))
-        if asked.rerank:
-            # For one collection, ask for as many hits as `Collection.search` does.
-            wanted = asked.top_k if len(self._collections) == 1 else 2 * asked.top_k
-            watch = None if seen is None else partial(seen.judged, hits)
-            hits = self._first.rerank(Query.parse(query).asked, hits, wanted, watch=watch)
-        return self._shown(query, kept(hits, asked))
+        return searched(self._collections, query, search_options(top_k, options, named), seen)
 
     def check_room(self) -> None:
         """Checks that a usual search fits the limit, before the first one.
@@ -136,15 +109,6 @@ class Together(Closing):
             BudgetExceeded: it does not. The message names the smallest limit that works.
         """
         self._first.check_room("searching")
-
-    def _shown(self, query: str, kept: Sequence[Hit]) -> list[Hit]:
-        """Completes each hit by `Collection.show` of its own collection."""
-        shown = {
-            (name, hit.id): hit
-            for name, collection in self._collections.items()
-            for hit in collection.show(query, [hit for hit in kept if hit.collection == name])
-        }
-        return [shown[hit.collection, hit.id] for hit in kept]
 
     def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int = MOST_BYTES) -> list[Excerpt]:
         """Reads targets (see `read_excerpts`), each from the first collection that has it.
@@ -175,21 +139,3 @@ class Together(Closing):
     @property
     def _first(self) -> Collection:
         return next(iter(self._collections.values()))
-
-    def _candidates(self, query: str, k: int, where: Conditions) -> list[Hit]:
-        """The best `k` passages of all collections, by their fused scores."""
-        parts = Query.parse(checked_query(query))
-        vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
-        found: list[Hit] = []
-        for number, (name, collection) in enumerate(self._collections.items()):
-            vector = None
-            if (identity := collection.identity) is not None and (parts.questions or parts.passages):
-                if identity.fingerprint not in vectors:
-                    vectors[identity.fingerprint] = collection.embed_query(parts)
-                vector = vectors[identity.fingerprint]
-            hits = collection.candidates(query, vector, k, where=where)
-            # File numbers must be unique over all collections, because `merge` joins neighbours with equal file
-            # numbers.
-            found += [replace(hit, collection=name, file=hit.file * len(self._collections) + number) for hit in hits]
-        best = sorted(found, key=lambda hit: -hit.score)[:k]
-        return [replace(hit, stages=replace(hit.stages, fused_rank=rank)) for rank, hit in enumerate(best, 1)]

@@ -200,11 +200,10 @@ class Searcher:
     def _lexical(self, db: Connection, query: str, depth: int, whose: Condition, everything: bool) -> dict[int, float]:
         """The BM25 scores of the best `depth` memories that may be returned."""
         lexical = self._store.records_writer.lexical
-        if everything:
-            return dict(lexical.search(db, query, depth))
         # The plus sign keeps SQLite from running the whole full-text query once for every id of the set.
         inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
-        return dict(lexical.search(db, query, depth, where=inside, params=whose.params))
+        where, params = ("", ()) if everything else (inside, whose.params)
+        return dict(lexical.search(db, query, depth, where=where, params=params)[:depth])
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
         """The best `top_k` candidates (all if None) in the reranker's order, blended with the order of retrieval.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Key = TypeVar("Key", int, tuple[int, int])
+"""A number of a text, or the number of a source with the number of a text in it."""
 
 _LEAST = 1.0
 """The smallest divisor for BM25 scores. A best score below it comes from words that most texts hold, so it is not
@@ -10,8 +14,8 @@ scaled up to 1."""
 
 
 def convex_combination(
-    words: Mapping[int, float], near: Mapping[int, float], weight: float, *, full: float = 0.0
-) -> list[tuple[int, float]]:
+    words: Mapping[Key, float], near: Mapping[Key, float], weight: float, *, full: float = 0.0
+) -> list[tuple[Key, float]]:
     """Ids of both rankings with their fused scores in 0 ... 1, best first; ties in the order of their ids.
 
     A fused score is `weight` times the BM25 score, relative to the query's best, plus `1 - weight` times the cosine

@@ -1,7 +1,8 @@
-"""`LexicalIndex`: BM25 over texts through SQLite's FTS5; and the longest query of any search.
+"""`LexicalIndex`: BM25 over texts in SQLite's FTS5; `Statistics`: the figures that scores need; and the longest query.
 
 The table is contentless: the texts are stored elsewhere in the database, and a caller that deletes a row passes its
-text.
+text. Scores are computed here and not by FTS5, because FTS5 only knows the rows of its own table: the rows of several
+tables are scored alike if all are scored with the sum of their statistics.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ import math
 import re
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from edge.errors import InputError
 from edge.ivf.storage.connection import Connection
@@ -27,15 +33,71 @@ _POSTINGS = 100_000
 """Rows that a query may score, about a tenth of a second. The rarest terms come first; later terms are left out."""
 
 _COMMON = 0.5
-"""Terms in more than this share of the rows are ignored: FTS5's BM25 gives them no weight."""
+"""Terms in more than this share of the rows are ignored: BM25 gives them no weight."""
+
+_SATURATION, _LENGTH = 1.2, 0.75
+"""The parameters k1 and b of BM25, with the values of FTS5."""
+
+_LEAST_WEIGHT = 1e-6
+"""The weight of a term in half of the rows or more, as in FTS5."""
 
 _REMEMBERED = 4_096
 """Terms whose row count is cached."""
+
+_POSTING = np.dtype([("id", np.int64), ("score", np.float64), ("length", "S9")])
+"""A row that holds a term: its id, FTS5's score, and its length in words as SQLite's variable-length integer."""
+
+POSTING_NBYTES = 4 * _POSTING.itemsize
+"""Memory for each row that a query scores."""
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 """Characters of scripts written without spaces (Chinese, Japanese): each becomes a token of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The figures of all rows that BM25 needs. The sum of two stands for the rows of both.
+
+    Attributes:
+        rows, words: the number of rows, and of all their words.
+        counts: how many rows hold each term.
+    """
+
+    rows: int = 0
+    words: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Statistics) -> Statistics:
+        counts = Counter(self.counts)
+        counts.update(other.counts)
+        return Statistics(self.rows + other.rows, self.words + other.words, counts)
+
+    def rarity(self, term: str) -> float:
+        """The logarithm of the odds that a row does not hold a term."""
+        count = self.counts[term]
+        return math.log((self.rows - count + 0.5) / (count + 0.5))
+
+    def weight(self, term: str) -> float:
+        """The weight of a term in a score."""
+        rarity = self.rarity(term)
+        return rarity if rarity > 0 else _LEAST_WEIGHT
+
+    def damping(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The number of occurrences at which a term's score reaches half of its bound, for rows of some lengths [n]."""
+        return _SATURATION * (1 - _LENGTH + _LENGTH * lengths / (self.words / self.rows))
+
+    def significant(self, terms: Iterable[str]) -> list[str]:
+        """The terms that count, rarest first, as many as may be scored; the rarest term if none is significant."""
+        chosen: list[str] = []
+        postings = 0
+        for term in sorted((term for term in terms if self.counts[term]), key=lambda term: (self.counts[term], term)):
+            postings += self.counts[term]
+            if chosen and (postings > _POSTINGS or self.counts[term] > _COMMON * self.rows):
+                break
+            chosen.append(term)
+        return chosen
 
 
 class LexicalIndex:
@@ -58,8 +120,8 @@ class LexicalIndex:
         """
         self.table = table
         self._ignored = ignored
+        self._state: list[bytes] = []
         self._counts: dict[str, int] = {}
-        self._counted_rows = 0
         self._lock = threading.Lock()
 
     @staticmethod
@@ -83,80 +145,97 @@ class LexicalIndex:
         rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
+    def statistics(self, db: Connection, queries: Iterable[str]) -> Statistics:
+        """The figures of the committed rows, for the terms of some queries."""
+        terms = dict.fromkeys(term for query in queries for term in self.terms(query))
+        # FTS5's totals and its list of segments. The list changes with every change of a row.
+        blocks = db.execute(f"SELECT block FROM {self.table}_data WHERE id IN (1, 10) ORDER BY id").fetchall()
+        state = [block for (block,) in blocks]
+        rows, words = (*_integers(state[0] if state else b""), 0, 0)[:2]
+        with self._lock:
+            counts = dict(self._counts) if state == self._state else {}
+        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
+        for term in terms:
+            if term not in counts:
+                counts[term] = int(db.execute(statement, (term,)).fetchone()[0])
+        with self._lock:
+            if len(counts) <= _REMEMBERED:
+                self._state, self._counts = state, counts
+        return Statistics(rows, words, {term: counts[term] for term in terms})
+
     def search(
-        self, db: Connection, query: str, k: int, *, where: str = "", params: Sequence[object] = ()
+        self,
+        db: Connection,
+        query: str,
+        k: int,
+        *,
+        whole: Statistics | None = None,
+        where: str = "",
+        params: Sequence[object] = (),
     ) -> list[tuple[int, float]]:
-        """The `k` best rows as (id, BM25 score), best first; higher is better.
+        """The `k` best rows as (id, BM25 score), best first, and the rows whose scores equal the last of them. Rows
+        with equal scores are in the order of their ids.
 
         Any text is a valid query. A row matches if it holds one of its words, or one of its phrases in double quotes.
 
         Args:
+            whole: the statistics of all rows that compete; those of this table if not given.
             where: an SQL condition on `rowid` with its `params`, such as `rowid IN (SELECT ...)`.
         """
-        terms = self._weighty(db, self._terms(query))
-        if not terms or k <= 0:
+        own = self.statistics(db, [query])
+        whole = whole or own
+        terms = [term for term in whole.significant(own.counts) if own.counts[term]] if k > 0 else []
+        if not terms:
             return []
         condition = f"AND ({where})" if where else ""
-        found = db.execute(
-            f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? {condition} ORDER BY rank LIMIT ?",
-            (" OR ".join(terms), *params, k),
-        )
-        return [(int(identifier), float(score)) for identifier, score in found]
+        if (own.rows, own.words) == (whole.rows, whole.words):
+            # FTS5 computes the same scores in a third of the time.
+            best = db.execute(
+                f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? {condition} "
+                "ORDER BY rank, rowid LIMIT ?", (" OR ".join(terms), *params, k + 1)
+            ).fetchall()  # fmt: skip
+            if len(best) <= k or best[k - 1][1] > best[k][1]:
+                return best[:k]
+        length = f"(SELECT sz FROM {self.table}_docsize WHERE id = {self.table}.rowid)"
+        statement = f"SELECT rowid, -rank, {length} FROM {self.table} WHERE {self.table} MATCH ? {condition}"
+        found = [np.fromiter(db.execute(statement, (term, *params)), _POSTING) for term in terms]
+        ids, places = np.unique(np.concatenate([rows["id"] for rows in found]), return_inverse=True)
+        scores = np.zeros(len(ids))
+        start = 0
+        for term, rows in zip(terms, found, strict=True):  # in the same order in every table
+            score = _score(rows, own.weight(term), own, whole.weight(term), whole)
+            scores[places[start : start + len(rows)]] += score
+            start += len(rows)
+        if len(scores) > k:
+            enough = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+            ids, scores = ids[enough], scores[enough]
+        order = np.lexsort((ids, -scores))
+        return list(zip(ids[order].tolist(), scores[order].tolist(), strict=True))
 
     def whole_score(self, db: Connection, query: str) -> float:
-        """The BM25 score of a row of average length that holds every word and phrase of the query once. The weights of
-        words are those of FTS5; a word that no row holds has the largest weight."""
-        terms = self._terms(query)
-        counts = self._frequencies(db, terms)
-        with self._lock:
-            rows = self._counted_rows
-        return sum(math.log(max(1.0, (rows - counts[term] + 0.5) / (counts[term] + 0.5))) for term in terms)
+        """The BM25 score of a row of average length that holds every word and phrase of the query once. A word that no
+        row holds has the largest weight."""
+        statistics = self.statistics(db, [query])
+        return sum(max(0.0, statistics.rarity(term)) for term in statistics.counts)
 
     def weights(self, db: Connection, query: str) -> dict[str, float]:
         """The query's significant words with their inverse document frequencies. Snippets are chosen by them."""
         words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}
-        chosen = self._weighty(db, list(words.values()))
-        with self._lock:
-            counts, rows = dict(self._counts), self._counted_rows
+        statistics = self.statistics(db, [" ".join(words)])
+        chosen = set(statistics.significant(statistics.counts))
         return {
-            word: math.log(1 + rows / max(1, counts.get(term, 0))) for word, term in words.items() if term in chosen
+            word: math.log(1 + statistics.rows / statistics.counts[term])
+            for word, term in words.items()
+            if term in chosen
         }
 
     def optimize(self, db: Connection) -> None:
         """Merges the index into one b-tree. This frees the space of deleted rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
-    def _terms(self, query: str) -> list[str]:
+    def terms(self, query: str) -> list[str]:
         """The different words and phrases of a query, as FTS5 strings."""
         return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
-
-    def _weighty(self, db: Connection, terms: list[str]) -> list[str]:
-        """The significant terms, rarest first, as many as may be scored; the rarest term if none is significant."""
-        counts = self._frequencies(db, terms)
-        present = sorted((term for term in terms if counts[term]), key=lambda term: counts[term])
-        chosen: list[str] = []
-        postings = 0
-        for term in present:
-            postings += counts[term]
-            if chosen and (postings > _POSTINGS or counts[term] > _COMMON * self._counted_rows):
-                break
-            chosen.append(term)
-        return chosen
-
-    def _frequencies(self, db: Connection, terms: Iterable[str]) -> dict[str, int]:
-        """How many rows hold each term. Counts are cached until the number of rows has changed by a tenth."""
-        rows = int(db.execute(f"SELECT count(*) FROM {self.table}_docsize").fetchone()[0])
-        with self._lock:
-            if abs(rows - self._counted_rows) > self._counted_rows // 10 or len(self._counts) > _REMEMBERED:
-                self._counts.clear()
-                self._counted_rows = rows
-            known = dict(self._counts)
-        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
-        # A term that was absent may have been added since, so only counts above zero are reused.
-        counts = {term: known.get(term) or int(db.execute(statement, (term,)).fetchone()[0]) for term in terms}
-        with self._lock:
-            self._counts.update(counts)
-        return counts
 
 
 def bounded_query(text: str) -> str:
@@ -168,6 +247,41 @@ def bounded_query(text: str) -> str:
     if len(text) > LONGEST_QUERY:
         raise InputError(f"the query has {len(text):,} characters, and {LONGEST_QUERY:,} are the most")
     return text
+
+
+def _score(
+    rows: npt.NDArray[np.void], own_weight: float, own: Statistics, weight: float, whole: Statistics
+) -> npt.NDArray[np.float64]:
+    """The part of BM25 that one term adds to the scores of rows [n], with the statistics `whole`. FTS5 does not tell
+    how often a row holds a term, but its own score follows from that number, and the number from the score."""
+    lengths = _lengths(rows["length"])
+    share, damping = rows["score"] / own_weight, own.damping(lengths)
+    count = np.rint(share * damping / (_SATURATION + 1 - share))
+    return weight * (count * (_SATURATION + 1) / (count + whole.damping(lengths)))
+
+
+def _lengths(stored: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
+    """The integers in FTS5's blobs [n]: seven bits in each byte, the highest first; all bytes but the last have the
+    eighth bit set."""
+    digits = np.ascontiguousarray(stored).view(np.uint8).reshape(len(stored), -1)
+    values = np.zeros(len(stored), np.int64)
+    going = np.ones(len(stored), np.bool_)
+    for column in digits.T:
+        values = np.where(going, values << 7 | column & 127, values)
+        going &= column > 127
+        if not going.any():
+            break
+    return values
+
+
+def _integers(block: bytes) -> list[int]:
+    """The integers in one of FTS5's records, in the form that `_lengths` explains."""
+    found = [0]
+    for byte in block:
+        found[-1] = found[-1] << 7 | byte & 127
+        if byte < 128:
+            found.append(0)
+    return found[:-1]
 
 
 def _spaced(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile, RowTable
 from edge.errors import CorruptBlock
-from edge.ivf.base import Bytes, Found, Ids, Vectors
+from edge.ivf.base import Bytes, Codec, Found, Ids, Vectors
 from edge.ivf.plan import ScanPlan
 from edge.link import Lane, Ticket
 
@@ -31,6 +31,18 @@ def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
     """
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
+
+
+def codec_scores(codec: Codec, vectors: Vectors, query: Vectors) -> Vectors:
+    """The same as `exact_scores`, as a scan of the rows would score them if their codes are the vectors themselves: the
+    last bit of a score must not tell whether a row is in a segment yet."""
+    if not codec.spec.exact or not len(vectors):
+        return exact_scores(vectors, query)
+    scores, found = np.full(len(vectors), -np.inf, np.float32), np.full(len(vectors), -1, np.int64)
+    scanner = codec.scanner()
+    scanner.set_query(query)
+    scanner.scan(codec.encode(vectors), np.arange(len(vectors)), scores, found)
+    return scores[np.argsort(found)]
 
 
 def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:

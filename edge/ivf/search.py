@@ -25,7 +25,7 @@ from edge.ivf.device import SearchPlace
 from edge.ivf.dispatch import PLANNING_NBYTES, Dispatch, SearchCost, fitting_nprobe, group, search_bytes
 from edge.ivf.plan import checked_queries, keys_of, member, probe
 from edge.ivf.reading import DeviceTier, read_order
-from edge.ivf.rescoring import Results, exact_scores
+from edge.ivf.rescoring import Results, codec_scores
 from edge.ivf.scan import Scan
 from edge.trace import Trace
 
@@ -212,7 +212,8 @@ class IndexSearcher:
                         window.search_needs([part.key for part in needed], unread)
                     for number in own.tolist():
                         rows = snapshot.pending_vectors[pending]
-                        results.add(number, exact_scores(rows, queries[number]), snapshot.pending_ids[pending])
+                        scores = codec_scores(snapshot.codec, rows, queries[number])
+                        results.add(number, scores, snapshot.pending_ids[pending])
                 scan.run(emit)
             results.count(high, scan.parts_read, scan.bytes_read, scan.hits)
             self._learn(scan.slow_seconds)

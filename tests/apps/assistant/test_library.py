@@ -53,9 +53,10 @@ def test_the_index_gets_the_time_that_the_rest_of_a_search_leaves(
         return search(*args, seconds=seconds, **options)
 
     monkeypatch.setattr(index, "search", passing(1000, watched))
-    monkeypatch.setattr("edge.apps.assistant.library.time", SimpleNamespace(perf_counter=lambda: now))
+    for module in ("assistant.library", "collection.searching"):
+        monkeypatch.setattr(f"edge.apps.{module}.time", SimpleNamespace(perf_counter=lambda: now))
     library = CollectionLibrary(collection)
-    monkeypatch.setattr(library, "_searcher", SimpleNamespace(candidates=passing(1, library._searcher.candidates)))
+    monkeypatch.setattr(collection.source, "hits", passing(1, collection.source.hits))
     query = ["the old bridge"]
     vectors = np.asarray(library.embed_queries(query))
     assert [hit.path for hits in library.candidates(query, vectors, 3) for hit in hits]

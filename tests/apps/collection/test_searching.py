@@ -10,7 +10,7 @@ import pytest
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Query, Searcher
+from edge.apps.collection.searching import Query, candidates
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
@@ -42,7 +42,7 @@ def test_copies_do_not_crowd_others_out(copies: Collection, rerank: bool) -> Non
         assert [hit.stages.fused_rank for hit in hits] == [1, 2, 3, 4]
 
 
-def test_what_the_memory_limit_holds_is_shown(copies: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deeper_search_that_does_not_fit_is_refused(copies: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     search = VectorIndex.search
 
@@ -53,7 +53,8 @@ def test_what_the_memory_limit_holds_is_shown(copies: Collection, monkeypatch: p
         return search(self, db, queries, k, **options)
 
     monkeypatch.setattr(VectorIndex, "search", small)
-    assert copies.search("permission to use the river software", 5, rerank=False)
+    with pytest.raises(BudgetExceeded, match="too much"):  # fewer results would depend on the memory that is free
+        copies.search("permission to use the river software", 5, rerank=False)
     assert asked == [100, 400]
 
 
@@ -83,14 +84,13 @@ def test_neighbours_that_become_one_leave_enough_to_rerank(
     folder.write("book.txt", "\n\n".join(" ".join([sentence] * 20) for sentence in sentences))
     collection.index(folder.path)
     found: list[tuple[int, int]] = []
-    candidates = Searcher.candidates
 
-    def count(self: Searcher, query: str, vector: Any, index: Any, k: int, **options: Any) -> list[Hit]:
-        hits = candidates(self, query, vector, index, k, **options)
+    def count(sources: Any, queries: Any, vectors: Any, k: int, **options: Any) -> list[list[Hit]]:
+        (hits,) = candidates(sources, queries, vectors, k, **options)
         found.append((k, len(hits)))
-        return hits
+        return [hits]
 
-    monkeypatch.setattr(Searcher, "candidates", count)
+    monkeypatch.setattr("edge.apps.collection.searching.candidates", count)
     hits = collection.search("river", top_k, pool=pool)
     assert found == [(asked, min(asked, collection.status().chunks))]
     assert len(hits) <= top_k

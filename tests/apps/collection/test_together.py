@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,38 @@ def two(make: Any, tmp_path: Path) -> list[str]:
     return [str(tmp_path / "one"), str(tmp_path / "two")]
 
 
-@pytest.mark.parametrize("rerank", [False, True])
-def test_they_are_searched_as_one_collection_would_be(
-    make: Any, two: list[str], tiny_config: Config, rerank: bool
+QUERIES = ("lex: bread river vec: when does it flood", "old ice", "the river of spring", "lex: 3 17 bread")
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_several_collections_are_searched_as_one_collection_would_be(
+    make: Any, two: list[str], tiny_config: Config, compacted: bool
 ) -> None:
+    """To the bit, however the texts are distributed, and whether their vectors are in a segment yet."""
+    chance = random.Random(0)
+    words = ["river", "bread", "ice", "old", "spring", "blue", "3", "17", "flood", "time"]
+    texts = [" ".join(chance.choices(words, range(1, 11), k=chance.randint(3, 40))) for _ in range(160)]
+    make("one").add(texts[:30], ids=[f"text-{i}" for i in range(30)])
+    make("two").add(texts[30:], ids=[f"text-{i}" for i in range(30, 160)])
     whole = make("whole")
-    whole.add([RIVER, "Ice is blue.", BREAD], ids=["a", "b", "c"])
+    whole.add([RIVER, "Ice is blue.", BREAD, RIVER], ids=["one-0", "one-1", "two-0", "two-1"])
+    whole.add(texts, ids=[f"text-{i}" for i in range(160)])
+    if compacted:
+        assert whole.compact()
     with Together.opened(two, tiny_config) as opened:
-        found = opened.search("lex: bread river vec: when does it flood", 10, rerank=rerank)
-        assert {hit.path for hit in found} >= {"one-1", "two-0"}
-        assert sum(hit.text == RIVER for hit in found) == 1  # texts that read alike appear once
-        assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
-        assert {hit.collection for hit in found} == set(two)
-        assert all(hit.snippet for hit in found)
-    expected = whole.search("lex: bread river vec: when does it flood", 10, rerank=rerank)
-    if rerank:
-        relevance = {hit.text: hit.relevance for hit in expected}
-        assert {hit.text: hit.relevance for hit in found} == pytest.approx(relevance, abs=1e-4)
+        for query in QUERIES:
+            found = opened.search(query, 50, rerank=False)
+            expected = whole.search(query, 50, rerank=False)
+            assert [(hit.path, hit.score, hit.stages) for hit in found] == [
+                (hit.path, hit.score, hit.stages) for hit in expected
+            ]
+            assert {hit.collection for hit in found} == set(two)
+            assert all(hit.snippet for hit in found)
+        ranked = opened.search(QUERIES[0], 10)
+        expected = whole.search(QUERIES[0], 10)
+        assert {hit.path: hit.relevance for hit in ranked} == pytest.approx(
+            {hit.path: hit.relevance for hit in expected}, abs=1e-4
+        )
 
 
 def test_collections_of_different_models_are_searched_each_with_its_own(
@@ -60,7 +76,7 @@ def test_what_is_not_there_is_refused(two: list[str], tiny_config: Config, tmp_p
     with Together.opened(two, tiny_config) as opened:
         with pytest.raises(InputError, match="only the reranker"):
             opened.search("river", min_score=0.1, rerank=False)
-        with pytest.raises(InputError, match="at least 1"):
+        with pytest.raises(InputError, match="1 to"):
             opened.search("river", 0)
         assert [excerpt.text for excerpt in opened.read(["two-0", "one-1"])] == [BREAD, "Ice is blue."]
         with pytest.raises(InputError, match="not in the collection"):

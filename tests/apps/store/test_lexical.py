@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import itertools
+import math
+import random
+from collections import Counter
+
 import pytest
 from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.lexical import LexicalIndex, Statistics
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
 
@@ -92,6 +97,68 @@ def test_a_word_that_was_absent_is_found_once_it_came() -> None:
     assert lexical.search(db, "newcomer", 10) == []
     lexical.add(db, [1000], ["a newcomer"])
     assert ids(lexical.search(db, "newcomer", 10)) == [1000]
+
+
+def invented(count: int, seed: int = 0) -> list[str]:
+    """Texts of numbers, some frequent and some rare, of different lengths."""
+    chance = random.Random(seed)
+    lengths = [chance.randint(1, 60) for _ in range(count)]
+    return [" ".join(str(int(chance.paretovariate(0.4)) % 500) for _ in range(length)) for length in lengths]
+
+
+def by_hand(texts: list[str], query: str) -> dict[int, float]:
+    """BM25 by its definition, over all texts: scores by number from 1."""
+    rows = [Counter(text.split()) for text in texts]
+    mean = sum(row.total() for row in rows) / len(rows)
+    scores: dict[int, float] = {}
+    counts = {word: sum(word in row for row in rows) for word in dict.fromkeys(query.split())}
+    for word in sorted(counts, key=lambda word: (counts[word], f'"{word}"')):
+        if scores and counts[word] > 0.5 * len(rows):
+            break
+        weight = math.log((len(rows) - counts[word] + 0.5) / (counts[word] + 0.5))
+        weight = weight if weight > 0 else 1e-6
+        for number, row in enumerate(rows, 1):
+            if row[word]:
+                bound = row[word] + 1.2 * (0.25 + 0.75 * row.total() / mean)
+                scores[number] = scores.get(number, 0.0) + weight * (row[word] * 2.2 / bound)
+    return scores
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (40, 150), (60, 61, 62)])
+def test_scores_are_bm25_by_hand_however_rows_are_distributed(cuts: tuple[int, ...]) -> None:
+    texts = invented(200)
+    bounds = [0, *cuts, len(texts)]
+    tables = [filled(texts[low:high]) for low, high in itertools.pairwise(bounds)]
+    for query in ("3 17 250", "2 4 8 16 32", "499 1 77", "12"):
+        expected = by_hand(texts, query)
+        whole = sum((lexical.statistics(db, [query]) for db, lexical in tables), Statistics())
+        found = {
+            low + identifier: score
+            for low, (db, lexical) in zip(bounds, tables, strict=False)
+            for identifier, score in lexical.search(db, query, 1000, whole=whole)
+        }
+        assert found.keys() == expected.keys()
+        assert found == pytest.approx(expected, rel=1e-12)
+        db, lexical = filled(texts)
+        assert found == dict(lexical.search(db, query, 1000))  # to the bit
+
+
+def test_scores_do_not_depend_on_earlier_searches() -> None:
+    texts = invented(200)
+    db, lexical = filled(texts)
+    query = "3 17 250"
+    before = lexical.search(db, query, 5)
+    lexical.add(db, [1000, 1001, 1002], ["3 17 17", "250 1", "250 2"])
+    lexical.delete(db, [7], [texts[6]])
+    assert lexical.search(db, query, 50) == LexicalIndex("fts").search(db, query, 50) != before
+    assert lexical.statistics(db, ["3"]).rows == 202
+
+
+def test_rows_that_equal_the_last_one_are_all_found() -> None:
+    db, lexical = filled(["a b", "river a", "river b", "river c", "x y", "river river", "y z", "z x", "u v"])
+    assert ids(lexical.search(db, "river", 2)) == [6, 2, 3, 4]
+    assert ids(lexical.search(db, "river", 1)) == [6]
+    assert ids(lexical.search(db, "river", 4)) == [6, 2, 3, 4]
 
 
 def test_scripts_without_spaces() -> None:
