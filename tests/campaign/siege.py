@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import random
+import runpy
 import signal
 import statistics
 import sys
@@ -25,11 +26,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:] = [place for place in sys.path if place and Path(place).resolve() != FOLDER]
-    sys.path.insert(0, str(FOLDER))
-    from run import load
-
-    sys.path.remove(str(FOLDER))
-    load()
+    runpy.run_path(str(FOLDER.parent / "packages.py"))["load"]()
 
 from campaign.besiegers import Besiegers, words  # noqa: E402
 from campaign.program import Home  # noqa: E402

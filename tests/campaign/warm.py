@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -143,8 +144,6 @@ def _become(task: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from run import load
-
-    load()
+    runpy.run_path(str(Path(__file__).resolve().parents[1] / "packages.py"))["load"]()
     sys.path[:] = [place for place in sys.path if place and Path(place).resolve() != Path(__file__).resolve().parent]
     _serve()
