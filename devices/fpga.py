@@ -16,11 +16,11 @@ from edge.planner.search_accelerator import (
     Units,
     joules,
     most_results,
+    queue_length,
     queues,
     resources,
     seconds,
 )
-from edge.planner.searchers import queue_length
 from edge.trace import Trace
 
 _SAMPLE_ROWS, _SAMPLE_LISTS, _SAMPLE_DIM, _SAMPLE_CODE = 1 << 18, 16, 128, 16

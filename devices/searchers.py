@@ -17,7 +17,7 @@ from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, Inp
 from edge.ivf.base import Bytes, Ids, Vectors
 from edge.ivf.device import Candidates, ListScan, Search, SearchPlace, SearchRequest, open_device
 from edge.link import Lane
-from edge.planner.searchers import queue_length
+from edge.planner.search_accelerator import queue_length
 from edge.trace import Trace
 
 

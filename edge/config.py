@@ -67,6 +67,13 @@ def format_size(nbytes: int, *, up: bool = False) -> str:
     return f"{nbytes} B"
 
 
+def format_duration(seconds: float) -> str:
+    """A duration as text, such as `12.3 ms` or `2.47 s`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
+
+
 def counted(count: int, noun: str, nouns: str = "") -> str:
     """A number and the form of the noun that goes with it: `1 file`, `2,000 files`.
 

@@ -19,9 +19,8 @@ from edge.apps.demo import click_model
 from edge.apps.demo.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
 from edge.apps.demo.click_model import ClickModel, Clicks, Floats
 from edge.apps.options import FiniteRange, Setup, gathered, json_option, memory_option
-from edge.apps.plan.presentation import duration
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
-from edge.config import format_size, parse_size
+from edge.config import format_duration, format_size, parse_size
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.files.output_file import make_folder
@@ -150,7 +149,7 @@ def _arms(scratch: Path, count: int, latency: float, near: int) -> Iterator[Arm]
 
     size = 2 << 20
     yield Arm("a file of this machine", Banks(count=1, nbytes=64 << 20, near=near), _CACHED_ROWS, 0, in_file)
-    name = f"{count} throttled banks (latency {duration(latency)})"
+    name = f"{count} throttled banks (latency {format_duration(latency)})"
     yield Arm(name, Banks(count=count, nbytes=size, near=near), 1, count * size, limited)
 
 
@@ -246,8 +245,8 @@ def _print(report: dict[str, Any]) -> None:
     )
     for memory in report["memory"]:
         click.echo(
-            f"\n{memory['name']}: an access takes {duration(memory['bank_access_s'])} for {report['batch']} requests "
-            f"(near memory: {duration(memory['near_access_s'])})"
+            f"\n{memory['name']}: an access takes {format_duration(memory['bank_access_s'])} for {report['batch']} "
+            f"requests (near memory: {format_duration(memory['near_access_s'])})"
         )
         click.echo(f"{'':16}{'near':>6}{'banks':>7}{'rounds':>8}{'storage':>10}{'planned':>11}{'measured':>11}")
         for name, label in (("plain", "each by itself"), ("joined", "joined in pairs")):

@@ -10,12 +10,11 @@ from typing import Any
 import click
 
 from edge.apps.options import FiniteRange, json_option
-from edge.apps.plan.presentation import duration
-from edge.config import format_size, parse_size
+from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import SMALL, read_input, read_stdin
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
-from edge.planner.searchers import Alternation, queue_length
+from edge.planner.search_accelerator import Alternation, queue_length
 
 _MOST_TABLES = 2000
 """Their placement takes some seconds, and the time grows faster than the square of their number."""
@@ -50,7 +49,7 @@ def banks(tables: str, count: int, size: str, near: str, as_json: bool) -> None:
         lying = sum(map(len, placement.banks))
         click.echo(
             f"{name:16}{len(placement.near):>4} on the chip,{lying:>5} in banks, {placement.rounds} rounds, "
-            f"{duration(placement.seconds)} a look-up, {format_size(placement.nbytes)}"
+            f"{format_duration(placement.seconds)} a look-up, {format_size(placement.nbytes)}"
         )
     pairs = [table for bank in (best.near, *best.banks) for table in bank if len(table.parts) > 1]
     if pairs:

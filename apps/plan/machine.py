@@ -6,6 +6,7 @@ Answers are measured under several schedules, each visit of a schedule in a proc
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from edge.apps.bench.process import run_worker
+from edge.apps.bench.process import run_worker, serve
 from edge.apps.requests import AskOptions
 from edge.config import Config
 from edge.files.sealed import digest
@@ -26,7 +27,8 @@ from edge.text.control_characters import escaped
 
 Floats = npt.NDArray[np.float64]
 
-_WORKER = "edge.apps.plan.visit_worker"
+_WORKER = "edge.apps.plan.machine"
+"""This module itself, run as a program."""
 
 STAGES = ("embed", "search", "rerank", "write")
 
@@ -202,3 +204,37 @@ def measure_limit(
     for trouble in found[schedules[0]][0].troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)
     return LimitProfile(config.memory, [reading(schedule, found[schedule]) for schedule in schedules])
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Asks every question once. The first one warms up and is not reported."""
+    from edge.apps.assistant.assistant import Assistant
+    from edge.apps.collection.collection import Collection
+
+    config = Config.load(flags={"memory": task["memory"], **task["flags"]})
+    options = options_of(task["depth"], task["passages"], task["max_tokens"])
+    first, *others = task["questions"]
+    with (
+        Collection(Path(task["collection"]), config=config, read_only=True) as collection,
+        Assistant(collection, pipeline=task["pipeline"], options=options, kv_cache=False) as assistant,
+    ):
+        troubles = [str(trouble) for trouble in collection.health()]
+        assistant.ask(first)
+        started = time.perf_counter()
+        answers = [assistant.ask(question) for question in others]
+        taken = time.perf_counter() - started
+    stats = [answer.stats for answer in answers]
+    return {
+        "seconds": [each.seconds for each in stats],
+        "stages": {
+            "embed": [each.embed_s for each in stats], "search": [each.search_s for each in stats],
+            "rerank": [each.rerank_s for each in stats], "write": [each.generate_s for each in stats],
+        },
+        # A question is refused if no round of retrieval keeps a passage. Then no answer is written.
+        "written": [not a.rounds or any(found.passages for found in a.rounds) for a in answers],
+        "per_s": len(stats) / taken, "troubles": troubles,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    serve(work)

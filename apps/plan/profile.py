@@ -28,9 +28,8 @@ from edge.apps.options import (
     setup_options,
 )
 from edge.apps.plan.machine import ROUNDS, conditions, measure_limit, profile_path
-from edge.apps.plan.presentation import duration
 from edge.apps.requests import AskOptions
-from edge.config import counted, format_size, parse_size
+from edge.config import counted, format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_input
 from edge.files.output_file import open_output
@@ -148,7 +147,7 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
         f"{'depth':>6}{'passages':>10}{'embed':>10}{'search':>10}{'rerank':>10}{'write':>10}{'written':>9}{'peak':>10}"
     )
     for row in measured.readings:
-        times = "".join(f"{duration(s):>10}" for s in (row.embed, row.search, row.rerank, row.write))
+        times = "".join(f"{format_duration(s):>10}" for s in (row.embed, row.search, row.rerank, row.write))
         click.echo(f"{row.depth:>6}{row.passages:>10}{times}{row.written:>9.0%}{format_size(int(row.nbytes)):>10}")
     click.echo(
         f"measured with {counted(len(asked) - 1, 'question')} in {counted(rounds, 'round')} under "
@@ -211,21 +210,21 @@ def here(
     )
     for p in found:
         mark = "*" if p is best else " "
-        stages = ", ".join(duration(p.stages[name]) for name in ("embed", "search", "rerank", "write"))
+        stages = ", ".join(format_duration(p.stages[name]) for name in ("embed", "search", "rerank", "write"))
         click.echo(
-            f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{duration(p.seconds):>10}"
+            f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{format_duration(p.seconds):>10}"
             f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
         )
     slowest = max(best.stages, key=lambda name: best.stages[name])
     click.echo(
-        f"`{command(best, pipeline, config.llm)}` should take {duration(best.seconds)} and hold "
+        f"`{command(best, pipeline, config.llm)}` should take {format_duration(best.seconds)} and hold "
         f"{format_size(int(best.nbytes))} of {format_size(best.limit)}; most of the time goes into {slowest} "
         f"({best.stages[slowest] / best.seconds:.0%})."
     )
     if best.written < 1:
         click.echo(
             f"{best.written:.0%} of the profiled questions were answered. The others were refused, which takes less "
-            f"time: on average {duration(best.mean_seconds)} per question."
+            f"time: on average {format_duration(best.mean_seconds)} per question."
         )
 
 
@@ -242,8 +241,8 @@ def chosen(found: list[Prediction], within: float | None, memory: int | None) ->
     if not fitting:
         fastest, smallest = min(p.seconds for p in found), min(p.limit for p in found)
         raise InputError(
-            f"no measured choice fits: the fastest answer takes {duration(fastest)}, and the smallest limit that was "
-            f"measured is {format_size(smallest, up=True)}"
+            f"no measured choice fits: the fastest answer takes {format_duration(fastest)}, and the smallest limit "
+            f"that was measured is {format_size(smallest, up=True)}"
         )
     return min(fitting, key=lambda p: (-p.depth, -p.passages, p.seconds, p.limit))
 

@@ -1,4 +1,4 @@
-"""`RagSchema`: describes a retrieval pipeline as far as its cost is concerned, not its quality."""
+"""`RagSchema`: describes a retrieval pipeline and its models as far as its cost is concerned, not its quality."""
 
 from __future__ import annotations
 
@@ -8,7 +8,41 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from edge.errors import InputError
-from edge.planner.hardware import MODELS, Model
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The size of a transformer.
+
+    Attributes:
+        name: stages with the same model name share its weights on a shared device.
+        params: number of weights.
+        layers, hidden: number of layers, and width of the hidden states.
+        kv_nbytes: bytes of one token's KV states; 0 for encoders.
+        weight_nbytes: bytes of one weight.
+    """
+
+    name: str
+    params: float
+    layers: int
+    hidden: int
+    kv_nbytes: int = 0
+    weight_nbytes: float = 2.0
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of all weights."""
+        return self.params * self.weight_nbytes
+
+
+MODELS: Mapping[str, Model] = {
+    "encoder-120m": Model("encoder-120m", 120e6, 12, 768),
+    "llama-1b": Model("llama-1b", 1.24e9, 16, 2048, 32768),
+    "llama-8b": Model("llama-8b", 8.0e9, 32, 4096, 131072),
+    "llama-70b": Model("llama-70b", 70e9, 80, 8192, 327680),
+    "llama-405b": Model("llama-405b", 405e9, 126, 16384, 516096),
+}
+"""Llama 3 with 16 bits per weight: layers, hidden size, and KV states of 8 heads."""
 
 Kind = Literal["encode", "rerank", "prefill", "decode", "retrieve"]
 

@@ -21,7 +21,7 @@ from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.errors import EdgeError
 from edge.ivf.base import RESCORE
-from edge.planner.searchers import Alternation, queue_length
+from edge.planner.search_accelerator import Alternation, queue_length
 from edge.trace import Trace
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from bench.command import bench as command
 from bench.run_record import RunRecord
 from bench.searchers import simulated_loss
 from edge.errors import EdgeError
-from edge.planner.searchers import queue_length, tail
+from edge.planner.search_accelerator import queue_length, tail
 
 
 def run(*arguments: str) -> str:

@@ -12,8 +12,7 @@ from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.fpga import FpgaDevice
 from edge.errors import CapabilityError, ConfigError
 from edge.ivf.base import Codec
-from edge.planner.search_accelerator import LARGEST, PUBLISHED, Scanned, joules, seconds
-from edge.planner.searchers import queue_length
+from edge.planner.search_accelerator import LARGEST, PUBLISHED, Scanned, joules, queue_length, seconds
 from edge.trace import Trace
 
 DIM = 16

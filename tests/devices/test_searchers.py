@@ -19,7 +19,7 @@ from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, PartLost
 from edge.ivf.base import Bytes
-from edge.planner.searchers import queue_length
+from edge.planner.search_accelerator import queue_length
 from edge.trace import Trace
 
 WIDTH = 40

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edge.planner.batching import stall_factor
-from edge.planner.hardware import ACCELERATORS, HOST, MODELS
-from edge.planner.modelled import BATCHES, modelled_tables, retrieval_seconds
-from edge.planner.schedule import Problem, cluster_placements
-from edge.planner.schema import PUBLISHED, RagSchema
+from edge.planner.modelled import ACCELERATORS, BATCHES, HOST, modelled_tables, retrieval_seconds
+from edge.planner.schedule import Problem, cluster_placements, stall_factor
+from edge.planner.schema import MODELS, PUBLISHED, RagSchema
 from edge.planner.search import plans
 from edge.planner.tables import Origin, Point, StageTable
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second
-from edge.planner.searchers import Alternation, queue_length, tail
+from edge.planner.search_accelerator import Alternation, SearchParameters, Units, queries_per_second, queue_length, tail
 from edge.planner.traversal import Vectors, at_once, nearest_graph, traverse
 from naive.published_rago import Check
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from edge.errors import RangeError
-from edge.planner.batching import BurstStage, best_micro_batch, burst_times
+from edge.planner.schedule import BurstStage, best_micro_batch, burst_times
 
 
 def even(devices: int, seconds: float = 1.0) -> BurstStage:

@@ -9,8 +9,10 @@ from naive.published_rago import device_seconds
 from naive.published_systems import dense_operations, pipelined, rounds, unpipelined
 
 from edge.planner.bank_placement import Banks
-from edge.planner.hardware import ACCELERATORS, HOST, MODELS, Host, Model
 from edge.planner.modelled import (
+    ACCELERATORS,
+    HOST,
+    Host,
     accelerator_points,
     forward_seconds,
     modelled_tables,
@@ -30,8 +32,8 @@ from edge.planner.schedule import (
     loop_batches,
     stage_costs,
 )
-from edge.planner.schema import PUBLISHED, RagSchema, Stage
-from edge.planner.searchers import Alternation, queue_length, tail
+from edge.planner.schema import MODELS, PUBLISHED, Model, RagSchema, Stage
+from edge.planner.search_accelerator import Alternation, queue_length, tail
 from edge.planner.tables import Point, StageTable, unbeaten
 
 SMALL = Model("small", 1e9, 4, 100, 1000)

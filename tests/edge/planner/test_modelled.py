@@ -8,9 +8,10 @@ import pytest
 from naive.published_rago import device_seconds, shares
 
 from edge.errors import InputError
-from edge.planner.hardware import ACCELERATORS, HOST, MODELS
 from edge.planner.modelled import (
+    ACCELERATORS,
     BATCHES,
+    HOST,
     accelerator_points,
     forward_seconds,
     modelled_tables,
@@ -18,7 +19,7 @@ from edge.planner.modelled import (
     roofline,
     step_seconds,
 )
-from edge.planner.schema import PUBLISHED, RagSchema, Stage
+from edge.planner.schema import MODELS, PUBLISHED, RagSchema, Stage
 
 C = ACCELERATORS["xpu-c"]
 CHIPS = [1, 2, 4, 8, 16]

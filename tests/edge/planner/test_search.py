@@ -10,10 +10,9 @@ from naive.planning import every_schedule, exhaustive, one_device
 
 from edge.errors import InputError
 from edge.planner import search, tables
-from edge.planner.hardware import ACCELERATORS, MODELS
-from edge.planner.modelled import modelled_tables
+from edge.planner.modelled import ACCELERATORS, modelled_tables
 from edge.planner.schedule import Problem, cluster_placements, evaluate
-from edge.planner.schema import PUBLISHED, RagSchema
+from edge.planner.schema import MODELS, PUBLISHED, RagSchema
 from edge.planner.search import plans
 from edge.planner.tables import Point, StageTable, frontier
 

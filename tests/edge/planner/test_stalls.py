@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge.errors import RangeError
-from edge.planner.batching import stall_factor
+from edge.planner.schedule import stall_factor
 
 
 def by_steps(batch: int, retrieval_batch: int, retrievals: int, tokens: int, steps: int) -> float:

@@ -10,8 +10,15 @@ import pytest
 from naive.published_systems import bitonic_cycles, lists_within, overlap_gains, pipelined, unpipelined
 
 from edge.errors import InputError, RangeError
-from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second, stage_cycles
-from edge.planner.searchers import Alternation, queue_length, tail
+from edge.planner.search_accelerator import (
+    Alternation,
+    SearchParameters,
+    Units,
+    queries_per_second,
+    queue_length,
+    stage_cycles,
+    tail,
+)
 from edge.planner.traversal import (
     Launch,
     Traversal,
