@@ -19,6 +19,7 @@ from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.documents.base import Chunk, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
+from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import Floats
 from edge.apps.store.rows import ROW_SUM, Value, row_sum
@@ -91,7 +92,7 @@ class Catalog:
     """Reads and writes the tables of files and chunks."""
 
     def __init__(self) -> None:
-        self.lexical = LexicalIndex(FULL_TEXT)
+        self.lexical = LexicalIndex(FULL_TEXT, ignored=FUNCTION_WORDS)
 
     def find(self, db: Connection, path: str) -> FileRow | None:
         """The file at a path; None if the collection does not have it."""

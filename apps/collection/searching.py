@@ -370,7 +370,8 @@ def searched(
     if seen is not None:
         seen.fused(shown(merge(hits, options.top_k)))
     if options.rerank:
-        hits = first.rerank(parts.asked, hits, options.top_k, watch=seen and partial(seen.judged, hits))
+        watch = None if seen is None else partial(seen.judged, hits)
+        hits = first.rerank(parts.asked, hits, options.top_k, watch=watch)
     return shown(kept(hits, options))
 
 
@@ -406,8 +407,8 @@ def _distinct(
             if hit.wording in seen:
                 continue
             seen.add(hit.wording)
-            lexical, vector = (ranking.get(key, (None, None)) for ranking in ranks)
-            stages = Stages(*lexical, *vector, len(hits) + 1, score)
+            (rank, lexical), (near_rank, cosine) = (ranking.get(key, (None, None)) for ranking in ranks)
+            stages = Stages(rank, lexical, near_rank, cosine, len(hits) + 1, score)
             # File numbers must be unique over all sources, because `merge` joins neighbours with equal file numbers.
             file = hit.file * len(named) + key[0]
             hits.append(replace(hit, score=score, stages=stages, collection=named[key[0]][0], file=file))

@@ -86,7 +86,8 @@ class Statistics:
 
     def damping(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """The number of occurrences at which a term's score reaches half of its bound, for rows of some lengths [n]."""
-        return _SATURATION * (1 - _LENGTH + _LENGTH * lengths / (self.words / self.rows))
+        share: npt.NDArray[np.float64] = _LENGTH * lengths / (self.words / self.rows)
+        return _SATURATION * (1 - _LENGTH + share)
 
     def significant(self, terms: Iterable[str]) -> list[str]:
         """The terms that count, rarest first, as many as may be scored; the rarest term if none is significant."""
@@ -147,21 +148,7 @@ class LexicalIndex:
 
     def statistics(self, db: Connection, queries: Iterable[str]) -> Statistics:
         """The figures of the committed rows, for the terms of some queries."""
-        terms = dict.fromkeys(term for query in queries for term in self.terms(query))
-        # FTS5's totals and its list of segments. The list changes with every change of a row.
-        blocks = db.execute(f"SELECT block FROM {self.table}_data WHERE id IN (1, 10) ORDER BY id").fetchall()
-        state = [block for (block,) in blocks]
-        rows, words = (*_integers(state[0] if state else b""), 0, 0)[:2]
-        with self._lock:
-            counts = dict(self._counts) if state == self._state else {}
-        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
-        for term in terms:
-            if term not in counts:
-                counts[term] = int(db.execute(statement, (term,)).fetchone()[0])
-        with self._lock:
-            if len(counts) <= _REMEMBERED:
-                self._state, self._counts = state, counts
-        return Statistics(rows, words, {term: counts[term] for term in terms})
+        return self._statistics(db, [term for query in queries for term in self._terms(query)])
 
     def search(
         self,
@@ -221,7 +208,7 @@ class LexicalIndex:
     def weights(self, db: Connection, query: str) -> dict[str, float]:
         """The query's significant words with their inverse document frequencies. Snippets are chosen by them."""
         words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}
-        statistics = self.statistics(db, [" ".join(words)])
+        statistics = self._statistics(db, words.values())
         chosen = set(statistics.significant(statistics.counts))
         return {
             word: math.log(1 + statistics.rows / statistics.counts[term])
@@ -233,7 +220,24 @@ class LexicalIndex:
         """Merges the index into one b-tree. This frees the space of deleted rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
-    def terms(self, query: str) -> list[str]:
+    def _statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
+        wanted = dict.fromkeys(terms)
+        # FTS5's totals and its list of segments. The list changes with every change of a row.
+        blocks = db.execute(f"SELECT block FROM {self.table}_data WHERE id IN (1, 10) ORDER BY id").fetchall()
+        state = [block for (block,) in blocks]
+        rows, words = (*_integers(state[0] if state else b""), 0, 0)[:2]
+        with self._lock:
+            counts = dict(self._counts) if state == self._state else {}
+        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
+        for term in wanted:
+            if term not in counts:
+                counts[term] = int(db.execute(statement, (term,)).fetchone()[0])
+        with self._lock:
+            if len(counts) <= _REMEMBERED:
+                self._state, self._counts = state, counts
+        return Statistics(rows, words, {term: counts[term] for term in wanted})
+
+    def _terms(self, query: str) -> list[str]:
         """The different words and phrases of a query, as FTS5 strings."""
         return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
 

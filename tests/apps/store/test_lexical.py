@@ -85,6 +85,12 @@ def test_ignored_words_count_only_alone_in_phrases_and_as_names() -> None:
     assert lexical.whole_score(db, "what is the cat") == lexical.whole_score(db, "is cat")
 
 
+def test_weights_are_of_the_words_as_they_were_asked() -> None:
+    db, lexical = filled(TEXTS)
+    weights = lexical.weights(db, "River of old floods, absent")
+    assert weights == {"River": math.log(5), "old": math.log(5), "floods": math.log(3)}
+
+
 def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     db, lexical = filled(["rare", "often", "often", "x", "y", "z"])
     assert set(ids(lexical.search(db, "rare often", 10))) == {1, 2, 3}
