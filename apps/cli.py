@@ -40,10 +40,10 @@ _VERBS = {
     "rerank": "edge.apps.commands.rerank:rerank",
     "embed": "edge.apps.commands.embed:embed",
     "models": "edge.apps.commands.models:models",
-    "demo": "edge.apps.demo.command:demo",
+    "demo": "edge.apps.demo:demo",
     "bench": "edge.apps.bench.command:bench",
     "doctor": "edge.apps.commands.doctor:doctor",
-    "plan": "edge.apps.plan.command:plan",
+    "plan": "edge.apps.plan:plan",
     "profile": "edge.apps.plan.profile:profile",
     "config": "edge.apps.commands.config:config",
 }

@@ -19,7 +19,7 @@ from typing import Any
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
-from edge.apps.documents.kinds import Part
+from edge.apps.documents.kinds import Part, line_spans
 from edge.text.sentences import sentences
 
 MARK = re.compile(r"\[\s*(?:passages?|sources?)?\s*(\d{1,3}(?:\s*(?:[,;&–-]|and)\s*\d{1,3})*)\s*\]", re.IGNORECASE)
@@ -328,8 +328,6 @@ QUOTE_CHARS = 240
 _UNSPACED = "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
 _WORD = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})[^\W_])+")
 
-Span = tuple[int, int]
-
 
 def support(passage: str, statement: str, kinds: tuple[Part, ...] = ()) -> tuple[int, str]:
     """The part of a passage that supports a statement best.
@@ -360,7 +358,7 @@ def support(passage: str, statement: str, kinds: tuple[Part, ...] = ()) -> tuple
     best = max(parts, key=worth)
     if best.kind == "row":
         return passage.rfind("\n", 0, best.start) + 1, _cut(best.text)
-    lines = _lines(passage, (best.start, best.end))
+    lines = list(line_spans(passage, best.start, best.end)) or [(best.start, best.end)]
     line, _ = (
         lines[0]
         if best.text in quoted
@@ -369,16 +367,6 @@ def support(passage: str, statement: str, kinds: tuple[Part, ...] = ()) -> tuple
     # A part that is too long to be quoted whole is quoted from its nearest line on.
     quote = best.text if best.end - best.start <= QUOTE_CHARS else " ".join(passage[line : best.end].split())
     return line, _cut(quote)
-
-
-def _lines(text: str, span: Span) -> list[Span]:
-    """The spans of the lines of a part of a text, without blank lines; the whole span if all lines are blank."""
-    at, found = span[0], []
-    for line in text[slice(*span)].split("\n"):
-        if line.strip():
-            found.append((at, at + len(line)))
-        at += len(line) + 1
-    return found or [span]
 
 
 def _cut(quote: str) -> str:

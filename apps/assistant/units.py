@@ -7,7 +7,6 @@ names a unit's line, and the sentences of an answer are checked against them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -151,7 +150,7 @@ class _Passage:
     def _take_code(self, kind: int, start: int, end: int, above: str) -> None:
         """Adds lines of code. The first is also appended to a sentence before it that ends in a colon. A command can be
         quoted by itself."""
-        lines = list(_lines(self._text, start, end))
+        lines = list(kinds.line_spans(self._text, start, end))
         first = _PROMPT.sub("", self._text[slice(*lines[0])]).strip()
         before = self._found[-1] if self._found else None
         fits = len(first) <= _LONGEST_CODE
@@ -191,11 +190,3 @@ def _said(lines: list[str]) -> str:
 def _cells(line: str) -> list[str]:
     line = line.strip()
     return [unmarked(cell) for cell in _CELLS.split(line.strip("|") if line.startswith("|") else line)]
-
-
-def _lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans of the lines of a part that are not blank."""
-    for line in text[start:end].split("\n"):
-        if line.strip():
-            yield start, start + len(line)
-        start += len(line) + 1

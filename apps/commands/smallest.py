@@ -137,7 +137,7 @@ def _serving(config: Config) -> OperationPlan:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "demo": Operation(("edge.apps.demo.command", "edge.runtimes.reranker"), _demonstrating),
+    "demo": Operation(("edge.apps.demo", "edge.runtimes.reranker"), _demonstrating),
     "index": Operation(("edge.apps.commands.index",), _indexing),
     "search": Operation(("edge.apps.commands.search", "edge.apps.commands.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),

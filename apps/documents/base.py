@@ -11,16 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge.errors import InputError
-
-if TYPE_CHECKING:
-    from edge.apps.documents.opened import OpenedFile
 
 WORKER_NBYTES = 48 * 10**6
 """Memory of the worker for an ordinary file, leased while the worker runs."""
@@ -240,11 +236,6 @@ def meaningful(title: str) -> str:
     if not any(map(str.isalnum, title)) or _PLACEHOLDER.fullmatch(title) or _PROGRAM.fullmatch(title):
         return ""
     return title
-
-
-Extract = Callable[["OpenedFile"], DocumentBlocks]
-"""An extractor: reads an opened file in a worker process, under limits of time and memory. It raises `InputError` with
-one sentence; any other error counts as damage of the file."""
 
 
 def printable(path: str | os.PathLike[str]) -> str:

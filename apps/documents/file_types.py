@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from edge.apps.documents.base import Extract, Reason, Skipped
+from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
+from edge.apps.documents.opened import OpenedFile
 
 _HOME = "edge.apps.documents"
+
+Extract = Callable[[OpenedFile], DocumentBlocks]
+"""An extractor: reads an opened file in a worker process, under limits of time and memory. It raises `InputError` with
+one sentence; any other error counts as damage of the file."""
 
 
 @dataclass(frozen=True, slots=True)

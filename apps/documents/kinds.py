@@ -60,10 +60,10 @@ class Parts:
 
     def lines(self, kind: int, start: int, end: int) -> None:
         """Adds each line as one part."""
-        for a, b in _lines(self.text, start, end):
+        for a, b in line_spans(self.text, start, end):
             self.add(kind, a, b)
 
-    def sentences(self, start: int, end: int, kind: int = SENTENCE) -> None:
+    def sentences(self, start: int, end: int) -> None:
         """Adds the sentences of a paragraph, or a line of links."""
         text = self.text[start:end]
         if is_menu(text):
@@ -73,7 +73,7 @@ class Parts:
             self.add(HEADING + _PASSING, start, end)
             return
         for a, b in spans(QUOTE_MARK.sub(lambda match: " " * len(match[0]), text)):
-            self.add(kind, start + a, start + b)
+            self.add(SENTENCE, start + a, start + b)
 
     def whole(self, kind: int, start: int, end: int) -> None:
         """Adds a list item, or a paragraph of a docstring, as one part; as sentences if it is long."""
@@ -87,7 +87,7 @@ class Parts:
 
     def table(self, start: int, end: int) -> None:
         """Adds the rows of a table, of which the first names the columns if there are others."""
-        rows = [row for row in _lines(self.text, start, end) if not _RULE.match(self.text[slice(*row)])]
+        rows = [row for row in line_spans(self.text, start, end) if not _RULE.match(self.text[slice(*row)])]
         for number, row in enumerate(rows):
             self.add(ROW if number or len(rows) == 1 else COLUMNS, *row)
 
@@ -100,7 +100,7 @@ class Parts:
 
     def fence(self, start: int, end: int) -> None:
         """Adds code that a text shows."""
-        lines = list(_lines(self.text, start, end))
+        lines = list(line_spans(self.text, start, end))
         if lines:
             self.add(COMMAND if len(lines) == 1 else CODE, lines[0][0], lines[-1][1])
 
@@ -110,7 +110,7 @@ class Parts:
         Args:
             settings: whether the lines are those of a configuration file.
         """
-        lines = list(_lines(self.text, start, end))
+        lines = list(line_spans(self.text, start, end))
         at = 0
         while at < len(lines):
             first = at
@@ -154,7 +154,7 @@ class Parts:
                 self.whole(DOCSTRING, begin, begin + len(body))
 
     def _entries(self, start: int, end: int) -> None:
-        lines = list(_lines(self.text, start, end))
+        lines = list(line_spans(self.text, start, end))
         least = min(_indent(self.text[slice(*line)]) for line in lines)
         heads = [a for a, b in lines if _indent(self.text[a:b]) == least]
         for head, stop in zip(heads, [*heads[1:], end], strict=True):
@@ -162,7 +162,7 @@ class Parts:
 
     def plain(self, start: int, end: int, width: int = 0) -> None:
         """Adds the parts of a paragraph of plain text, as its lines tell; `width` as for `Block`."""
-        lines = list(_lines(self.text, start, end))
+        lines = list(line_spans(self.text, start, end))
         kinds = {self._kind_of_line(line, True) for line in lines}
         if {COMMENT, SETTING} <= kinds and CODE not in kinds:
             self.code(start, end, settings=True)
@@ -402,7 +402,7 @@ def _indent(line: str) -> int:
     return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
 
 
-def _lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def line_spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """The spans of lines that are not blank, without their ends."""
     for match in _LINES.finditer(text, start, end):
         if match[0].strip():

@@ -192,7 +192,12 @@ def _text(paragraph: Any, boxes: list[Any]) -> str:
             parts.append("-")
         else:
             boxes.append(found)
-    lines = (line.strip() for line in clean("".join(parts)).split("\n"))
+    return _lines("".join(parts))
+
+
+def _lines(text: str) -> str:
+    """The lines of a text that are not blank, without white space around them."""
+    lines = (line.strip() for line in clean(text).split("\n"))
     return "\n".join(line for line in lines if line)
 
 
@@ -322,8 +327,7 @@ def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
 def _paragraph_text(paragraph: Any) -> str:
     found = paragraph.iter("{*}t", "{*}br", "{*}tab")
     text = "".join({"br": "\n", "tab": "\t"}.get(local(element)) or element.text or "" for element in found)
-    lines = (line.strip() for line in clean(text).split("\n"))
-    return "\n".join(line for line in lines if line)
+    return _lines(text)
 
 
 _ODF_LEFT_OUT = frozenset({"tracked-changes", "annotation", "annotation-end", "forms", "sequence-decls",
@@ -387,7 +391,7 @@ def _sheets(body: Any) -> Iterator[Block]:
 
 
 def _slides(body: Any) -> Iterator[Block]:
-    for number, slide in enumerate((page for page in body.iter("{*}page")), 1):
+    for number, slide in enumerate(body.iter("{*}page"), 1):
         outline = Outline()
         text = _OpenReader(outline, number)
         frames = [frame for frame in slide if local(frame) not in ("notes", *_ODF_LEFT_OUT)]

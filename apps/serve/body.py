@@ -252,7 +252,10 @@ class Requests:
                     if reason is not None:
                         continue
                     try:
-                        self._check_values(size)
+                        if size.structure > MOST_VALUES:
+                            raise HttpRefusal(
+                                413, f"the body holds more than {MOST_VALUES:,} values, the most of one request"
+                            )
                         self.hold(lease, _LEAST + 2 * size.length + size.nbytes(typed=typed))
                     except HttpRefusal as refused:
                         reason = refused
@@ -269,11 +272,6 @@ class Requests:
         if reason is not None:
             raise reason
         return bytes(body)
-
-    @staticmethod
-    def _check_values(size: JsonSize) -> None:
-        if size.structure > MOST_VALUES:
-            raise HttpRefusal(413, f"the body holds more than {MOST_VALUES:,} values, the most of one request")
 
     def _too_long(self, length: int) -> HttpRefusal:
         bound = f"{format_size(self.limits.body)} ({self.limits.body} bytes)"

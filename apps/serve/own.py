@@ -22,12 +22,12 @@ from edge.apps.memory.arguments import default_path
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.served import READS, WRITES
 from edge.apps.requests import AskOptions, SearchOptions
-from edge.apps.serve.ask import written
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Whole, options_of, with_options
 from edge.apps.serve.connection import OWN, PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.metrics import state
 from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.search import written
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.passes import RunStats

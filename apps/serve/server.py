@@ -20,7 +20,7 @@ import msgspec
 
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.mcp.protocol import without_null
-from edge.apps.serve import ask, documents, mem0, metrics, openai, own, rerank, search, tei
+from edge.apps.serve import documents, mem0, metrics, openai, own, rerank, search, tei
 from edge.apps.serve.body import Requests
 from edge.apps.serve.documents import Editor
 from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
@@ -176,7 +176,7 @@ def _served(path: Path) -> Any:
 
 def paths(server: HttpServer) -> list[ServedPath]:
     """All paths but for the page's files and those of the owner's socket."""
-    subjects = (rerank, tei, openai, search, ask, documents, metrics, mem0)
+    subjects = (rerank, tei, openai, search, documents, metrics, mem0)
     return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
 

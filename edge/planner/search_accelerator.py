@@ -243,12 +243,10 @@ class Resources:
     Attributes:
         kept: places of each queue of results.
         logic: share of the chip's logic for these queues and for the one that they lead to.
-        table_nbytes: bytes of memory on the chip for the tables of all scanning units.
     """
 
     kept: int
     logic: float
-    table_nbytes: int
 
 
 def resources(
@@ -271,7 +269,7 @@ def resources(
             f"{queues(units)} queues of {kept} results take {logic:.0%} of the chip's logic, and at most "
             f"{numbers.usable:.0%} of it can be used"
         )
-    return Resources(kept, logic, units.scanning * numbers.slices * numbers.entries * FLOAT_NBYTES)
+    return Resources(kept, logic)
 
 
 def most_results(units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> int:

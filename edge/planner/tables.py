@@ -1,6 +1,6 @@
 """The cost of a stage: a table of points, each for a number of devices and a batch, with the origin of its numbers.
 
-`frontier` keeps the choices that no other choice dominates. `Check` compares a published figure with ours.
+`frontier` keeps the choices that no other choice dominates.
 """
 
 from __future__ import annotations

@@ -145,7 +145,6 @@ def test_short_queues_take_a_fraction_of_the_logic() -> None:
     short = resources(LARGEST, 100)
     assert short.kept == 6
     assert short.logic == pytest.approx(0.01045 + 0.0001613 * (114 * 6 + 100))
-    assert short.table_nbytes == 57 * 16 * 256 * 4
 
 
 def test_the_most_results_of_a_pass_fit_and_one_more_does_not() -> None:
