@@ -1,11 +1,11 @@
-"""`CollectionLibrary`: the interface of a collection to the pipelines."""
+"""`CollectionLibrary`: the part of a collection that the pipelines use."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-from edge.apps.assistant.base import Ahead, Vectors
+from edge.apps.assistant.base import Vectors
 from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
@@ -18,7 +18,8 @@ from edge.trace import Trace
 
 
 class CollectionLibrary:
-    """Gives pipelines the stages of a collection's search as separate calls (see `base.Library`)."""
+    """Gives pipelines the stages of a collection's search as separate calls. Thread-safe; every call sees one committed
+    state of the collection."""
 
     def __init__(self, collection: Collection, *, working: int = 0, judge: UnitJudge | None = None) -> None:
         """
@@ -42,6 +43,7 @@ class CollectionLibrary:
         return self._collection.trace
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        """The vectors of questions, [n, dim] float32, of unit length."""
         self._make_room()
         return self._collection.embed_queries(queries)
 
@@ -53,27 +55,45 @@ class CollectionLibrary:
         *,
         where: Filters | None = None,
         seconds: float | None = None,
-        window: Ahead | None = None,
+        window: Lookahead | None = None,
     ) -> list[list[Hit]]:
+        """The best `k` passages for each query, best first, before reranking. All queries are one search of the index,
+        so that a list that several of them probe is read once.
+
+        Args:
+            vectors: [n, dim], one for each query.
+            seconds: the time that all queries may take together. If given, as many lists are searched as fit into it,
+                and the recall target is not used.
+            window: the lookahead made for this search; it ends now.
+        """
         started = time.perf_counter()
         left = None if seconds is None else max(0.0, seconds - self._beside.upper)
-        within = Within(left, window if isinstance(window, Lookahead) else None)
+        within = Within(left, window)
         sources = {"": self._collection.source}
         found = candidates(sources, queries, [list(vectors)], k, where=where or Filters(), within=within)
         self._beside.add(time.perf_counter() - started - within.took)
         return found
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        """The best of `hits`, which are given in retrieval order. The result has `stages.relevance` set."""
         self._make_room()
         return merge(self._collection.rerank(query, hits, top_k), top_k)
 
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        """The probability that `hits` answer a question, and the probability that is enough. None if no probability
+        model was fitted for the models in use; then the reranker's relevance of each hit decides."""
         self._make_room()
         return self._judge.probability(query, hits)
 
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
-    ) -> Ahead | None:
+    ) -> Lookahead | None:
+        """Starts fetching the clusters nearest to `queries` [n, dim]. None if there is nothing to fetch.
+
+        Args:
+            seconds: the time to fetch for. If not given, fetching goes on until memory has no more room.
+            lost: called with the seconds that later searches wait for clusters which these clusters displaced.
+        """
         return self._collection.lookahead(queries, seconds=seconds, lost=lost)
 
     def _make_room(self) -> None:

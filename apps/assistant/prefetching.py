@@ -17,8 +17,10 @@ from functools import partial
 
 import numpy as np
 
-from edge.apps.assistant.base import Ahead, Cancelled, Library, Vectors
+from edge.apps.assistant.base import Cancelled, Vectors
+from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.question import judged_question
+from edge.cache.lookahead import Lookahead
 from edge.errors import EdgeError
 from edge.scheduling.background import Background
 from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
@@ -117,7 +119,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        library: Library,
+        library: CollectionLibrary,
         vectors: QueryVectors,
         gate: BenefitGate,
         *,
@@ -131,7 +133,7 @@ class Prefetcher:
         self._vectors = vectors
         self._gate = gate
         self._behind = behind or Background("edge-prediction")
-        self._window: Ahead | None = None
+        self._window: Lookahead | None = None
         self._labels: list[tuple[str, str]] = []
         self._where = ""
         self._left: Left | None = None
@@ -184,7 +186,7 @@ class Prefetcher:
         elif self._end is not None and now >= self._end and (predicted := self._predicted) is not None:
             self._behind.submit(lambda: self._fetch(predicted, LOOKAHEAD, tokens))
 
-    def ready(self) -> Ahead | None:
+    def ready(self) -> Lookahead | None:
         """The fetch that is under way for the next search, or None. Call this when the reply has ended and the search
         begins.
 

@@ -10,8 +10,9 @@ from contextlib import closing
 from functools import partial
 
 from edge.apps.assistant.answer import Round
-from edge.apps.assistant.base import MIN_RELEVANCE, Cancelled, Library, NotInDocuments, Vectors
+from edge.apps.assistant.base import MIN_RELEVANCE, Cancelled, NotInDocuments, Vectors
 from edge.apps.assistant.evidence import document_of
+from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
 from edge.apps.assistant.prompts import Prompt
@@ -56,7 +57,7 @@ class Steps:
 
     def __init__(
         self,
-        library: Library,
+        library: CollectionLibrary,
         generator: Generator,
         options: AskOptions,
         *,

@@ -427,23 +427,9 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
             group,
         )
         for (
-            identifier,
-            path,
-            line_start,
-            line_end,
-            page,
-            text,
-            title,
-            kind,
-            context,
-            file,
-            ordinal,
-            stored,
-            lines,
-            kinds,
-            place_sum,
-            file_sum,
-        ) in rows:
+            identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
+            kinds, place_sum, file_sum,
+        ) in rows:  # fmt: skip
             verify_text(identifier, context, text, stored)
             place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
             verify_place(identifier, place, place_sum)

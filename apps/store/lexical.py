@@ -24,6 +24,8 @@ from edge.ivf.storage.connection import Connection
 LONGEST_QUERY = 100_000
 """The most characters of a query. Its words are held several times while passages are looked for and shown."""
 
+Floats64 = npt.NDArray[np.float64]
+
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
 _PAGE_NBYTES = 4000
@@ -44,10 +46,10 @@ _LEAST_WEIGHT = 1e-6
 _REMEMBERED = 4_096
 """Terms whose row count is cached."""
 
-_POSTING = np.dtype([("id", np.int64), ("score", np.float64), ("length", "S9")])
-"""A row that holds a term: its id, FTS5's score, and its length in words as SQLite's variable-length integer."""
+_POSTING = np.dtype([("id", np.int64), ("score", np.float64), ("length", np.float64)])
+"""A row that holds a term: its id, FTS5's score, and its length in words."""
 
-POSTING_NBYTES = 4 * _POSTING.itemsize
+POSTING_NBYTES = 5 * _POSTING.itemsize
 """Memory for each row that a query scores."""
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
@@ -84,10 +86,9 @@ class Statistics:
         rarity = self.rarity(term)
         return rarity if rarity > 0 else _LEAST_WEIGHT
 
-    def damping(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def damping(self, lengths: Floats64) -> Floats64:
         """The number of occurrences at which a term's score reaches half of its bound, for rows of some lengths [n]."""
-        share: npt.NDArray[np.float64] = _LENGTH * lengths / (self.words / self.rows)
-        return _SATURATION * (1 - _LENGTH + share)
+        return _SATURATION * (1 - _LENGTH + _LENGTH * lengths / (self.words / self.rows))
 
     def significant(self, terms: Iterable[str]) -> list[str]:
         """The terms that count, rarest first, as many as may be scored; the rarest term if none is significant."""
@@ -185,7 +186,16 @@ class LexicalIndex:
                 return best[:k]
         length = f"(SELECT sz FROM {self.table}_docsize WHERE id = {self.table}.rowid)"
         statement = f"SELECT rowid, -rank, {length} FROM {self.table} WHERE {self.table} MATCH ? {condition}"
-        found = [np.fromiter(db.execute(statement, (term, *params)), _POSTING) for term in terms]
+        found = [
+            np.fromiter(
+                (
+                    (identifier, score, _integers(size)[0])
+                    for identifier, score, size in db.execute(statement, (term, *params))
+                ),
+                _POSTING,
+            )
+            for term in terms
+        ]
         ids, places = np.unique(np.concatenate([rows["id"] for rows in found]), return_inverse=True)
         scores = np.zeros(len(ids))
         start = 0
@@ -255,31 +265,17 @@ def bounded_query(text: str) -> str:
 
 def _score(
     rows: npt.NDArray[np.void], own_weight: float, own: Statistics, weight: float, whole: Statistics
-) -> npt.NDArray[np.float64]:
+) -> Floats64:
     """The part of BM25 that one term adds to the scores of rows [n], with the statistics `whole`. FTS5 does not tell
     how often a row holds a term, but its own score follows from that number, and the number from the score."""
-    lengths = _lengths(rows["length"])
-    share, damping = rows["score"] / own_weight, own.damping(lengths)
+    share, damping = rows["score"] / own_weight, own.damping(rows["length"])
     count = np.rint(share * damping / (_SATURATION + 1 - share))
-    return weight * (count * (_SATURATION + 1) / (count + whole.damping(lengths)))
-
-
-def _lengths(stored: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
-    """The integers in FTS5's blobs [n]: seven bits in each byte, the highest first; all bytes but the last have the
-    eighth bit set."""
-    digits = np.ascontiguousarray(stored).view(np.uint8).reshape(len(stored), -1)
-    values = np.zeros(len(stored), np.int64)
-    going = np.ones(len(stored), np.bool_)
-    for column in digits.T:
-        values = np.where(going, values << 7 | column & 127, values)
-        going &= column > 127
-        if not going.any():
-            break
-    return values
+    return weight * (count * (_SATURATION + 1) / (count + whole.damping(rows["length"])))
 
 
 def _integers(block: bytes) -> list[int]:
-    """The integers in one of FTS5's records, in the form that `_lengths` explains."""
+    """The integers in one of FTS5's records: seven bits in each byte, the highest first; the last byte of an integer
+    is below 128."""
     found = [0]
     for byte in block:
         found[-1] = found[-1] << 7 | byte & 127

@@ -14,7 +14,7 @@ import numpy as np
 from bench.computed_replay import ComputedReplay
 from bench.rag_index import LINK, opened_index, texts_of
 from bench.rag_traces import PASSAGES, ROUNDS
-from edge.apps.assistant.base import Ahead, NotInDocuments, Vectors
+from edge.apps.assistant.base import NotInDocuments, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
@@ -64,7 +64,7 @@ _MOST_TOKENS = 64
 
 class IndexLibrary:
     """An index whose rows stand for sentences, with the interface of a collection for pipelines
-    (`edge.apps.assistant.base.Library`)."""
+    (`edge.apps.assistant.library.CollectionLibrary`)."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class IndexLibrary:
         *,
         where: Filters | None = None,
         seconds: float | None = None,
-        window: Ahead | None = None,
+        window: Lookahead | None = None,
     ) -> list[list[Hit]]:
         ahead = window if isinstance(window, Lookahead) else None
         asked = self.trace.snapshot()
@@ -142,7 +142,7 @@ class IndexLibrary:
 
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
-    ) -> Ahead:
+    ) -> Lookahead:
         self._predicted = queries
         with self._database.read() as db:
             return self._index.lookahead(db, queries, seconds=seconds, lost=lost)

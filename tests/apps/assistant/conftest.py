@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from edge.apps.assistant.base import Ahead, Vectors
+from edge.apps.assistant.base import Vectors
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
@@ -100,7 +100,7 @@ class FakeLibrary:
     trace: Trace = field(default_factory=lambda: Trace(events=True))
     log: list[tuple[str, object]] = field(default_factory=list)
     aheads: list[FakeAhead] = field(default_factory=list)
-    windows: list[Ahead | None] = field(default_factory=list)
+    windows: list[FakeAhead | None] = field(default_factory=list)
     vectors: list[Vectors] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     judged: tuple[float, float] | None = None
@@ -124,7 +124,7 @@ class FakeLibrary:
         *,
         where: Filters | None = None,
         seconds: float | None = None,
-        window: Ahead | None = None,
+        window: FakeAhead | None = None,
     ) -> list[list[Hit]]:
         self.windows.append(window)
         self.batches.append(len(queries))
