@@ -13,7 +13,7 @@ from contextlib import closing
 from edge.apps.assistant import prompts
 from edge.apps.assistant.base import NotInDocuments
 from edge.apps.assistant.passages import dealt, merge_passages, relevance
-from edge.apps.assistant.prefetching import Query
+from edge.apps.assistant.prefetching import Retrieval
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
@@ -40,8 +40,8 @@ def hyde(question: str, steps: Steps) -> Iterator[str]:
     full-text search uses the question's own words.
     """
 
-    def query(passage: str) -> list[Query]:
-        return [Query(question, (question, passage) if passage.strip() else (question,))]
+    def query(passage: str) -> list[Retrieval]:
+        return [Retrieval(question, (question, passage) if passage.strip() else (question,))]
 
     passage = steps.write(prompts.hypothetical(question), ahead=[question], becoming=query)
     passages = steps.retrieve(question, query(passage))
@@ -51,8 +51,8 @@ def hyde(question: str, steps: Steps) -> Iterator[str]:
 def subquestion(question: str, steps: Steps) -> Iterator[str]:
     """Retrieves for up to four simpler questions in one batch, then answers from all passages found."""
 
-    def queries(reply: str) -> list[Query]:
-        return [Query.of(part) for part in prompts.read_questions(reply, _SUB_QUESTIONS)]
+    def queries(reply: str) -> list[Retrieval]:
+        return [Retrieval.of(part) for part in prompts.read_questions(reply, _SUB_QUESTIONS)]
 
     reply = steps.write(prompts.sub_questions(question, _SUB_QUESTIONS), ahead=[question], becoming=queries)
     parts = prompts.read_questions(reply, _SUB_QUESTIONS) or [question]
@@ -82,8 +82,8 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
     """Drafts an answer, retrieves passages near the question and the draft together, and answers again (Iter-RetGen:
     Shao et al. 2023). While a draft is written, clusters for the next retrieval are fetched."""
 
-    def query(draft: str) -> list[Query]:
-        return [Query.of(f"{question} {draft}")]
+    def query(draft: str) -> list[Retrieval]:
+        return [Retrieval.of(f"{question} {draft}")]
 
     passages = steps.retrieve(question)
     for _ in range(steps.options.rounds - 1):
@@ -95,9 +95,9 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
     yield from steps.answer(prompts.answer(question), passages)
 
 
-def _one_line(reply: str) -> list[Query]:
+def _one_line(reply: str) -> list[Retrieval]:
     line = prompts.read_line(reply)
-    return [Query.of(line)] if line else []
+    return [Retrieval.of(line)] if line else []
 
 
 INTERVAL = 32
@@ -122,7 +122,7 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
     def search(query: str, seconds: float) -> list[Hit]:
         recent = sentences(query)[-1:]
         rank_by = " ".join([judged_question(question), *recent])
-        return steps.retrieve(question, [Query(query, (question, query))], seconds=seconds, rank_by=rank_by)
+        return steps.retrieve(question, [Retrieval(query, (question, query))], seconds=seconds, rank_by=rank_by)
 
     with RetrievalPipeline(search, trace=steps.trace) as pipeline:
         while left > 0:
@@ -232,7 +232,7 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
         if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
             retrievals += 1
             rank_by = f"{judged_question(question)} {query}".strip()
-            found = steps.retrieve(question, [Query.of(query or question)], rank_by=rank_by)
+            found = steps.retrieve(question, [Retrieval.of(query or question)], rank_by=rank_by)
             passages = merge_passages(steps.most, found, passages)
             draft = _sentence(question, said, passages, steps, left)
         left -= len(draft)
@@ -272,8 +272,8 @@ def _sentence(
     return pieces
 
 
-def _so_far(written: str) -> list[Query]:
-    return [Query.of(written.strip())] if written.strip() else []
+def _so_far(written: str) -> list[Retrieval]:
+    return [Retrieval.of(written.strip())] if written.strip() else []
 
 
 def _doubt(sentence: Sequence[Piece]) -> str | None:

@@ -51,7 +51,7 @@ _EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class Retrieval:
     """One search: words for the full-text index, and texts for the vector index, which is searched near the mean of
     their vectors."""
 
@@ -59,18 +59,18 @@ class Query:
     near: tuple[str, ...]
 
     @classmethod
-    def of(cls, text: str) -> Query:
+    def of(cls, text: str) -> Retrieval:
         """A query that uses one text for both indexes."""
         return cls(text, (text,))
 
     @classmethod
-    def asked(cls, question: str) -> Query:
+    def asked(cls, question: str) -> Retrieval:
         """A query for a question's words, near the question and its asking sentence. The asking sentence is added
         because the vector of a long text represents little of the question at its end."""
         return cls(question, tuple(dict.fromkeys((judged_question(question), question))))
 
 
-Becoming = Callable[[str], Sequence[Query]]
+Becoming = Callable[[str], Sequence[Retrieval]]
 """The queries that a reply would lead to if it ended here; empty while the reply allows no prediction."""
 
 Left = Callable[[int], Seconds | None]
@@ -90,7 +90,7 @@ class QueryVectors:
         self._predictor = predictor
         self._rows: dict[str, Vectors] = {}
 
-    def of(self, queries: Sequence[Query]) -> Vectors:
+    def of(self, queries: Sequence[Retrieval]) -> Vectors:
         """The mean of each query's text vectors, scaled to unit length; [n, dim] float32."""
         if new := self._unknown(queries):
             started = time.perf_counter()
@@ -101,14 +101,14 @@ class QueryVectors:
         lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
         return np.asarray(means / lengths, np.float32)
 
-    def cost(self, queries: Sequence[Query]) -> Seconds | None:
+    def cost(self, queries: Sequence[Retrieval]) -> Seconds | None:
         """The expected duration of a prediction from some queries; None before the first prediction."""
         new = len(self._unknown(queries))
         embedding = self._predictor.seconds(_EMBEDDING, new) if new else Seconds(0.0)
         starting = self._predictor.seconds(LOOKAHEAD)
         return None if embedding is None or starting is None else embedding + starting
 
-    def _unknown(self, queries: Sequence[Query]) -> list[str]:
+    def _unknown(self, queries: Sequence[Retrieval]) -> list[str]:
         """The texts of queries that have no vector yet."""
         texts = dict.fromkeys(text for query in queries for text in query.near)
         return [text for text in texts if text not in self._rows]
@@ -137,7 +137,7 @@ class Prefetcher:
         self._labels: list[tuple[str, str]] = []
         self._where = ""
         self._left: Left | None = None
-        self._begun: Sequence[Query] = ()
+        self._begun: Sequence[Retrieval] = ()
         self._predicted: Vectors | None = None
         self._end: float | None = None
         self._next = 0.0
@@ -156,7 +156,7 @@ class Prefetcher:
             left: gives the remaining duration of the reply.
         """
         self._behind.settle()
-        queries = [Query("", tuple(near))]
+        queries = [Retrieval("", tuple(near))]
         self._where, self._left, self._following = where, left, None
         self._predicted = self._end = self._last = None
         self._next = 0.0
@@ -212,7 +212,7 @@ class Prefetcher:
             # Each followed prediction has a cost of its own, so its savings are averaged. Continuing costs nothing.
             self._gate.learn(kind, where, sum(seconds) / (len(seconds) if kind == FOLLOWING else 1))
 
-    def _predict(self, queries: Sequence[Query], kind: str, tokens: int) -> None:
+    def _predict(self, queries: Sequence[Retrieval], kind: str, tokens: int) -> None:
         started = time.perf_counter()
         vectors = self._vectors.of(queries)
         if kind == FOLLOWING and tokens < _SURE_TOKENS:
@@ -246,7 +246,7 @@ class Prefetcher:
         self._window = window
         self._labels.append((kind, self._where))
 
-    def _cost(self, queries: Sequence[Query]) -> Seconds | None:
+    def _cost(self, queries: Sequence[Retrieval]) -> Seconds | None:
         """The seconds by which a prediction delays the reply; None if unknown."""
         cost = self._vectors.cost(queries)
         slowed = self._gate.predictor.seconds(_SLOWED)

@@ -14,7 +14,7 @@ from edge.apps.assistant.base import MIN_RELEVANCE, Cancelled, NotInDocuments, V
 from edge.apps.assistant.evidence import document_of
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.passages import cached_first, documents_read, fused
-from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
+from edge.apps.assistant.prefetching import Becoming, Prefetcher, QueryVectors, Retrieval
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
@@ -237,7 +237,12 @@ class Steps:
         return Sampling(temperature=options.temperature, seed=options.seed, stop=prompt.stop, max_tokens=longest)
 
     def retrieve(
-        self, question: str, queries: Sequence[Query] = (), *, seconds: float | None = None, rank_by: str | None = None
+        self,
+        question: str,
+        queries: Sequence[Retrieval] = (),
+        *,
+        seconds: float | None = None,
+        rank_by: str | None = None,
     ) -> list[Hit]:
         """The passages that answer a question best, best first; empty if no passage answers it. Counts as one round.
 
@@ -248,7 +253,7 @@ class Steps:
             rank_by: the text that passages are ranked by; by default the question's asking sentence.
         """
         self._question = question
-        queries = queries or [Query.asked(question)]
+        queries = queries or [Retrieval.asked(question)]
         rank_by = rank_by or judged_question(question)
         self._begin_round(queries)
         started = time.perf_counter()
@@ -266,7 +271,7 @@ class Steps:
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
         """The best passages for each of several questions. The questions are searched as one batch. Each gets an
         equal share of the pool, which is reranked by that question's asking sentence. Counts as one round."""
-        queries = [Query.asked(question) for question in questions]
+        queries = [Retrieval.asked(question) for question in questions]
         share = max(self.most, self.options.pool // len(queries))
         self._begin_round(queries)
         started = time.perf_counter()
@@ -287,7 +292,7 @@ class Steps:
         """Ends the lookahead."""
         self._prefetcher.close()
 
-    def _search(self, queries: Sequence[Query], k: int, seconds: float | None) -> list[list[Hit]]:
+    def _search(self, queries: Sequence[Retrieval], k: int, seconds: float | None) -> list[list[Hit]]:
         started = time.perf_counter()
         window = self._prefetcher.ready()
         vectors = self._vectors.of(queries)
@@ -322,7 +327,7 @@ class Steps:
         return ranked
 
     def _keep(
-        self, queries: Sequence[Query], question: str, hits: list[Hit], search_s: float, rerank_s: float
+        self, queries: Sequence[Retrieval], question: str, hits: list[Hit], search_s: float, rerank_s: float
     ) -> list[Hit]:
         """Records a round and returns its passages; empty if they do not answer the question."""
         started = time.perf_counter()
@@ -355,7 +360,7 @@ class Steps:
         self.needed = enough if self.options.min_relevance is None else self.options.min_relevance
         return (hits if found >= self.needed else []), found
 
-    def _begin_round(self, queries: Sequence[Query]) -> None:
+    def _begin_round(self, queries: Sequence[Retrieval]) -> None:
         self._go_on()
         self.trace.count("assistant.rounds")
         self.trace.count("assistant.queries", len(queries))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +33,7 @@ from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.errors import InputError
+from edge.ivf.base import Found
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 from edge.models.blending import BM25_WEIGHT
@@ -150,13 +151,9 @@ class PassageSource:
     """The passages of one collection. Thread-safe."""
 
     def __init__(
-        self,
-        database: Database,
-        lexical: LexicalIndex,
-        index: Callable[[], VectorIndex | None],
-        budget: MemoryBudget,
-        trace: Trace,
-    ) -> None:
+        self, database: Database, lexical: LexicalIndex, index: Callable[[], VectorIndex | None],
+        budget: MemoryBudget, trace: Trace,
+    ) -> None:  # fmt: skip
         """`index` gives the vector index; None if the collection has no vectors."""
         self._database = database
         self._lexical = lexical
@@ -174,13 +171,9 @@ class PassageSource:
             return self._lexical.statistics(db, queries)
 
     def gather(
-        self,
-        queries: Sequence[tuple[str, Floats | None]],
-        depth: int,
-        whole: Statistics,
-        where: Filters,
+        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
         within: Within,
-    ) -> list[tuple[Ranking, Ranking]]:
+    ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
         """For each query the `depth` passages with the highest BM25 scores, with those that equal the last of them,
         and the `depth` passages with the highest cosines.
 
@@ -194,25 +187,25 @@ class PassageSource:
                 condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 words: list[Ranking] = []
                 for query, _ in queries:
-                    own = self._lexical.statistics(db, [query])
-                    postings = sum(own.counts[term] for term in whole.significant(own.counts))
-                    with self._budget.reserve("full text", POSTING_NBYTES * postings):
-                        words.append(
-                            self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)
-                        )
+                    counts = self._lexical.statistics(db, [query]).counts
+                    nbytes = POSTING_NBYTES * sum(counts[term] for term in whole.significant(counts))
+                    with self._budget.reserve("full text", nbytes):
+                        words += [self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)]
             near: list[Ranking] = [[] for _ in queries]
-            given = {number: np.atleast_2d(rows) for number, (_, rows) in enumerate(queries) if rows is not None}
-            index = self._index()
-            if index is not None and given:
+            given = [
+                (number, row)
+                for number, (_, rows) in enumerate(queries)
+                if rows is not None
+                for row in np.atleast_2d(rows)
+            ]
+            if (index := self._index()) is not None and given:
                 with self._trace.span("vectors", "search"):
-                    found = self._nearest(
-                        db, index, np.concatenate(list(given.values())), depth, clause, params, within
-                    )
-                    for number, rows in given.items():
-                        best: dict[int, float] = {}
-                        for identifier, score in (pair for _ in rows for pair in next(found)):
-                            best[identifier] = max(score, best.get(identifier, score))
-                        near[number] = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:depth]
+                    found = self._nearest(db, index, np.stack([row for _, row in given]), depth, clause, params, within)
+                for (number, _), ids, scores in zip(given, found.ids.tolist(), found.scores.tolist(), strict=True):
+                    near[number] += [pair for pair in zip(ids, scores, strict=True) if pair[0] >= 0]
+            for ranking in near:  # of a query's vectors the nearest counts
+                best = dict(sorted(ranking, key=lambda pair: pair[1]))
+                ranking[:] = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:depth]
         return list(zip(words, near, strict=True))
 
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
@@ -247,28 +240,18 @@ class PassageSource:
         with self._database.read() as db:
             weights = self._lexical.weights(db, query)
             described = read_descriptions(db)
-        shown = [(hit, snippet(hit.text, weights)) for hit in hits]
         return [
             replace(
-                hit,
-                snippet=found.text,
-                marks=found.marks,
-                line=hit.line_at(best_sentence(hit.text, weights)),
+                hit, snippet=found.text, marks=found.marks, line=hit.line_at(best_sentence(hit.text, weights)),
                 description=description_of(hit.path, described),
             )
-            for hit, found in shown
-        ]
+            for hit, found in ((hit, snippet(hit.text, weights)) for hit in hits)
+        ]  # fmt: skip
 
     def _nearest(
-        self,
-        db: Connection,
-        index: VectorIndex,
-        vectors: Floats,
-        depth: int,
-        clause: str,
-        params: Sequence[object],
+        self, db: Connection, index: VectorIndex, vectors: Floats, depth: int, clause: str, params: Sequence[object],
         within: Within,
-    ) -> Iterator[Ranking]:
+    ) -> Found:  # fmt: skip
         """The nearest passages to each of `vectors` [n, dim], in one search of the index."""
         started = time.perf_counter()
         search = partial(index.search, db, vectors, depth, seconds=within.seconds, window=within.window)
@@ -286,8 +269,7 @@ class PassageSource:
         within.took += time.perf_counter() - started
         for name in ("lists_read", "bytes_read", "hits"):
             self._trace.count(f"index.{name}", getattr(found, name))
-        for ids, scores in zip(found.ids.tolist(), found.scores.tolist(), strict=True):
-            yield [(identifier, score) for identifier, score in zip(ids, scores, strict=True) if identifier >= 0]
+        return found
 
 
 def candidates(

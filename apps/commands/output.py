@@ -21,7 +21,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchOutcome:
     """Everything that `edge search` prints, found by this process or by the server.
 
     Attributes:
@@ -43,7 +43,7 @@ class Found:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Found:
+    def from_json(cls, document: dict[str, Any]) -> SearchOutcome:
         """Reads the output of `to_json`."""
         return cls(**{**document, "hits": [hit_from_json(hit) for hit in document["hits"]]})
 

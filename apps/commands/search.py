@@ -14,7 +14,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import locate
 from edge.apps.commands.output import (
-    Found,
+    SearchOutcome,
     highlighted,
     markdown_link,
     output_option,
@@ -96,14 +96,14 @@ def search(
 
 def _served(
     collections: tuple[str, ...], config: Config, query: str, options: SearchOptions, alone: str
-) -> tuple[Found, str]:
+) -> tuple[SearchOutcome, str]:
     """The result of the server, and a sentence that names the server. Raises `Unserved` as `connected` and
     `Connection.ask` do."""
     started = time.perf_counter()
     connection = connected(config, SEARCH, alone)
     places = {name: str(locate(name or None)) for name in collections or ("",)}
     answer = connection.ask("/own/search", {"query": query, **options.to_json(), "collections": list(places.items())})
-    found = Found.from_json(answer)
+    found = SearchOutcome.from_json(answer)
     found.figures["seconds"] = time.perf_counter() - started
     return found, f"used: process {connection.hello['pid']}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.together import Together
-from edge.apps.commands.output import Found
+from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
 from edge.apps.requests import POOL, SearchOptions
 from edge.config import Config
@@ -19,7 +19,7 @@ from edge.trace import Trace
 
 def searched(
     collections: Sequence[str], config: Config, trace: Path | None, query: str, options: SearchOptions
-) -> Found:
+) -> SearchOutcome:
     """Searches in this process, without a server.
 
     Args:
@@ -41,10 +41,10 @@ def searched(
     return found
 
 
-def look(opened: Together, query: str, options: SearchOptions) -> Found:
+def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
     """Searches open collections; the result has no figures. Raises as `Together.search` does."""
     hits = opened.search(query, options=options)
-    return Found(
+    return SearchOutcome(
         hits,
         {name: collection.health().to_json() for name, collection in opened.collections.items()},
         [str(trouble) for trouble in opened.health()],

@@ -12,6 +12,9 @@ _LEAST = 1.0
 """The smallest divisor for BM25 scores. A best score below it comes from words that most texts hold, so it is not
 scaled up to 1."""
 
+_CONSTANT = 60
+"""Damps the first ranks in reciprocal rank fusion."""
+
 
 def convex_combination(
     words: Mapping[Key, float], near: Mapping[Key, float], weight: float, *, full: float = 0.0
@@ -39,21 +42,15 @@ def convex_combination(
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
-def reciprocal_rank_fusion(
-    rankings: Sequence[Sequence[int]], *, constant: int = 60, weights: Sequence[float] | None = None
-) -> list[tuple[int, float]]:
-    """Ids of all rankings with their fused scores, best first; ties in the order of their ids.
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
+    """Ids of all rankings, best first, with their fused scores; ties in the order of their ids. If a ranking repeats an
+    id, its first place counts.
 
-    An id's score is the sum of `weight / (constant + rank)` over the rankings that hold it, ranks from 1 (Cormack,
-    Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods", 2009).
-
-    Args:
-        rankings: ids, best first; if a ranking repeats an id, its first place counts.
-        weights: one for each ranking; all 1 if not given.
+    An id's score is the sum of 1 / (60 + rank) over the rankings that hold it, ranks from 1 (Cormack, Clarke and
+    Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods", 2009).
     """
-    weights = [1.0] * len(rankings) if weights is None else weights
     scores: dict[int, float] = {}
-    for ranking, weight in zip(rankings, weights, strict=True):
+    for ranking in rankings:
         for rank, identifier in enumerate(dict.fromkeys(ranking), 1):
-            scores[identifier] = scores.get(identifier, 0.0) + weight / (constant + rank)
+            scores[identifier] = scores.get(identifier, 0.0) + 1 / (_CONSTANT + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))

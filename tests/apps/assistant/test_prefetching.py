@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge.apps.assistant import prefetching
-from edge.apps.assistant.prefetching import FOLLOWING, LOOKAHEAD, Prefetcher, Query
+from edge.apps.assistant.prefetching import FOLLOWING, LOOKAHEAD, Prefetcher, Retrieval
 from edge.cache.lookahead import LookaheadOutcome
 from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
 from edge.trace import Trace
@@ -54,14 +54,14 @@ class Rig:
         self._seconds = seconds
         self.prefetcher = Prefetcher(library, self, self.gate, behind=Behind(clock))
 
-    def of(self, queries: Sequence[Query]) -> np.ndarray:
+    def of(self, queries: Sequence[Retrieval]) -> np.ndarray:
         texts = tuple(text for query in queries for text in query.near)
         if texts not in self.asked:  # each is embedded once
             self._clock.now += self._seconds
             self.asked.append(texts)
         return np.full((len(queries), 64), float(len(self.asked)), np.float32)
 
-    def cost(self, queries: Sequence[Query]) -> Seconds:
+    def cost(self, queries: Sequence[Retrieval]) -> Seconds:
         return Seconds(self._seconds)
 
     def left(self, written: int) -> Seconds | None:
@@ -84,8 +84,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def both(text: str) -> list[Query]:
-    return [Query.of(text), Query.of("other")]
+def both(text: str) -> list[Retrieval]:
+    return [Retrieval.of(text), Retrieval.of("other")]
 
 
 def test_predictions_follow_the_text_and_take_a_quarter_of_the_time(library: Any, clock: Clock) -> None:
@@ -208,14 +208,14 @@ def test_predictions_that_do_not_slow_the_generator_cost_nothing(library: Any, c
     for token in range(1, 30):
         clock.now += 0.1 if token < 10 else 0.08  # the prediction itself takes 0.02 of them
         rig.prefetcher.follow(both if token >= 9 else None, f"text {token}", token)
-    cost = rig.prefetcher._cost([Query.of("x")])
+    cost = rig.prefetcher._cost([Retrieval.of("x")])
     assert cost is not None
     assert cost.mean == pytest.approx(0.0, abs=1e-6)
     slow = Rig(library, clock, 0.02)
     slow.begin()
     slow.write(8, None)
     slow.write(20, both, first=9)
-    cost = slow.prefetcher._cost([Query.of("x")])
+    cost = slow.prefetcher._cost([Retrieval.of("x")])
     assert cost is not None
     assert cost.mean == pytest.approx(0.02, rel=0.1), "each second of predicting adds a second"
 

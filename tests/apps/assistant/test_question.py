@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
-from edge.apps.assistant.prefetching import Query
+from edge.apps.assistant.prefetching import Retrieval
 from edge.apps.assistant.question import (
     LONGEST,
     asked_value,
@@ -100,8 +100,8 @@ def test_every_pipeline_judges_a_long_question_by_its_asking_sentence(
 
 
 def test_a_long_question_is_looked_for_as_a_whole_and_by_its_asking_sentence() -> None:
-    assert Query.asked(QUESTION) == Query.of(QUESTION)
-    assert Query.asked(MAIL + QUESTION) == Query(MAIL + QUESTION, (QUESTION, MAIL + QUESTION))
+    assert Retrieval.asked(QUESTION) == Retrieval.of(QUESTION)
+    assert Retrieval.asked(MAIL + QUESTION) == Retrieval(MAIL + QUESTION, (QUESTION, MAIL + QUESTION))
 
 
 def test_what_cannot_be_judged_by_is_refused() -> None:

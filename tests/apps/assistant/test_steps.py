@@ -14,7 +14,7 @@ import pytest
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.base import Cancelled, NotInDocuments
-from edge.apps.assistant.prefetching import Query
+from edge.apps.assistant.prefetching import Retrieval
 from edge.apps.assistant.steps import Steps
 from edge.apps.requests import AskOptions
 from edge.errors import InputError
@@ -139,14 +139,14 @@ def test_the_mean_of_a_querys_texts_is_searched(steps: Make, library: Any, gener
     vectors = library.embed_queries(["river flood", "melting snow"])
     mean = vectors.sum(axis=0) / np.linalg.norm(vectors.sum(axis=0))
     library.log.clear()
-    made.retrieve(QUESTION, [Query("flood", ("river flood", "melting snow"))])
+    made.retrieve(QUESTION, [Retrieval("flood", ("river flood", "melting snow"))])
     assert np.allclose(library.vectors[-1], mean)
     assert made.rounds[0].queries == ("river flood + melting snow",)
 
 
 def test_results_of_several_queries_are_fused_and_ranked_once(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(str), pool=4)
-    made.retrieve(QUESTION, [Query.of("bread flour"), Query.of("Anna Berg")])
+    made.retrieve(QUESTION, [Retrieval.of("bread flour"), Retrieval.of("Anna Berg")])
     assert len(library.calls("search")) == 2
     assert library.calls("rerank") == [(QUESTION, 4, 4)]
 
