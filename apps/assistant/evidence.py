@@ -31,7 +31,7 @@ from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
-from edge.apps.store.function_words import FUNCTION_WORDS
+from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.models import evidence
 from edge.models.evidence import Evidence, log_odds
 from edge.runtimes.generation.base import Document

@@ -12,10 +12,9 @@ from contextlib import closing
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.base import NotInDocuments
-from edge.apps.assistant.passages import dealt, merge_passages, relevance
 from edge.apps.assistant.prefetching import Retrieval
 from edge.apps.assistant.question import judged_question
-from edge.apps.assistant.steps import Steps
+from edge.apps.assistant.steps import Steps, dealt, merge_passages, relevance
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
 from edge.runtimes.generation.base import Piece

@@ -19,8 +19,7 @@ from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.documents.base import Chunk, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.function_words import FUNCTION_WORDS
-from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
 from edge.apps.store.rows import ROW_SUM, Value, row_sum
 from edge.ivf.storage.connection import Connection

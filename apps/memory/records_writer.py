@@ -16,8 +16,7 @@ from edge.apps.memory.moments import stamp
 from edge.apps.memory.records import SELECT, STORED, Record, batches, find_record, note_changes, text_hash, visible
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
-from edge.apps.store.function_words import FUNCTION_WORDS
-from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection

@@ -103,7 +103,10 @@ def visited(
                 "name": f"depth {schedule.depth} and {schedule.passages} passages",
             }  # fmt: skip
             report = run_worker(_WORKER, task, threads=config.threads or 2)
-            found[schedule].append(_visit(report))
+            found[schedule].append(Visit(
+                report["seconds"], report["stages"], report["written"], report["per_s"], report["peak_resident"],
+                report["troubles"],
+            ))  # fmt: skip
     return found
 
 
@@ -128,13 +131,6 @@ def reading(schedule: Schedule, visits: Sequence[Visit]) -> Reading:
         other=max(0.0, other),
         nbytes=float(np.median([visit.nbytes for visit in visits])),
     )
-
-
-def _visit(report: Mapping[str, Any]) -> Visit:
-    return Visit(
-        report["seconds"], report["stages"], report["written"], report["per_s"], report["peak_resident"],
-        report["troubles"],
-    )  # fmt: skip
 
 
 DEPTHS: Sequence[int] = (0, 8, 30, 60)

@@ -27,7 +27,7 @@ from edge.apps.options import (
     json_option,
     setup_options,
 )
-from edge.apps.plan.machine import ROUNDS, conditions, measure_limit, profile_path
+from edge.apps.plan.machine import PASSAGES, ROUNDS, STAGES, conditions, measure_limit, profile_path
 from edge.apps.requests import AskOptions
 from edge.config import counted, format_duration, format_size, parse_size
 from edge.errors import InputError
@@ -160,8 +160,6 @@ _DEFAULT = AskOptions()
 _DEPTHS = (0, _DEFAULT.pool)
 """The reranking depths that `edge ask` has settings for: none, and the default."""
 
-_PASSAGES = (2, 4, 8)
-
 
 @click.command("here")
 @click.option("--within", type=FiniteRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
@@ -193,7 +191,7 @@ def here(
             "nothing was measured for this collection, pipeline and models on this machine: run "
             "`edge profile --questions FILE`, once for each memory limit that you think of"
         )
-    found = unbeaten_choices(known.choices(_DEPTHS, _PASSAGES))
+    found = unbeaten_choices(known.choices(_DEPTHS, PASSAGES))
     best = chosen(found, within, None if memory is None else parse_size(memory))
     if settings is not None:
         with open_output(settings) as file:
@@ -210,7 +208,7 @@ def here(
     )
     for p in found:
         mark = "*" if p is best else " "
-        stages = ", ".join(format_duration(p.stages[name]) for name in ("embed", "search", "rerank", "write"))
+        stages = ", ".join(format_duration(p.stages[name]) for name in STAGES)
         click.echo(
             f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{format_duration(p.seconds):>10}"
             f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"

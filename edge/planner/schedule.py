@@ -115,11 +115,6 @@ class Schedule:
     groups: tuple[Group, ...]
     loop_batch: int = 0
 
-    @property
-    def choices(self) -> list[Choice]:
-        """The choices of all groups."""
-        return [choice for group in self.groups for choice in group.choices]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

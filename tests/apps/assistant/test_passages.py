@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from making.random_gguf import RandomModel, words
 
-from edge.apps.assistant.passages import dealt, documents_read, fused, merge_passages
+from edge.apps.assistant.steps import dealt, documents_read, fused, merge_passages
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Sampling
