@@ -231,20 +231,19 @@ class UnitJudge:
                 cosines = vectors[1:] @ vectors[0]
                 relevance = self._collection.relevance(question, missing)
                 self._known |= zip(missing, zip(relevance, map(float, cosines), strict=True), strict=True)
-            whole = [f"{passage.title}\n{passage.text}" for passage in passages]
-            self._words.learn((*whole, *(text for _, _, text in found)), self._collection.embed_queries)
-            least = [float(self._words.nearest(text).min()) for text in whole]
-            return [self._window(unit, number, text, least[number]) for number, unit, text in found]
+            whole, words = [f"{passage.title}\n{passage.text}" for passage in passages], self._words
+            words.learn((*whole, *(text for _, _, text in found)), self._collection.embed_queries)
+            least = [float(words.nearest(text).min()) for text in whole]
+            return [
+                Window(unit, number, *self._known[text], words.mean(text), words.repeated(text), least[number])
+                for number, unit, text in found
+            ]
 
     def _begin(self, question: str) -> None:
         if self._question != question:
             self._unnamed = set()
         if self._question != question or len(self._known) > _REMEMBERED:
             self._question, self._known, self._words = question, {}, WordNearness(question)
-
-    def _window(self, unit: Unit, passage: int, text: str, least: float) -> Window:
-        words = self._words
-        return Window(unit, passage, *self._known[text], words.mean(text), words.repeated(text), least)
 
     def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
         """The probability that hits answer a question, and the probability that is enough; None if no model was

@@ -167,7 +167,7 @@ def _run(
 
 def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answer], None]) -> Texts:
     started = time.perf_counter()
-    before = steps.trace.snapshot()
+    before, generator = steps.trace.snapshot(), steps.generator
     shown: list[str] = []
     ttft: float | None = None
     found, ended, failed = True, False, False
@@ -203,7 +203,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
         stats = replace(
             counted,
             pipeline=steps.pipeline,
-            generator=steps.generator.name,
+            generator=generator.name,
             question=writing.question,
             seconds=time.perf_counter() - started,
             ttft_s=ttft,
@@ -211,7 +211,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             min_relevance=steps.needed,
             peak_resident=watch.high_water,
             limit=steps.library.budget.limit,
-            placement=_placement(steps),
+            placement=generator.memory.placement if isinstance(generator, LlamaGenerator) else "",
             interrupted=not ended,
             cut=ended and counted.generations > 0 and steps.cut,
         )
@@ -228,7 +228,3 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
         )
         if not failed:
             done(writing.answer)
-
-
-def _placement(steps: Steps) -> str:
-    return steps.generator.memory.placement if isinstance(steps.generator, LlamaGenerator) else ""

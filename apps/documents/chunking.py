@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 from edge.apps.documents.base import Block, Chunk, counts_up
 from edge.apps.documents.kinds import NOTHING, Part, packed_parts, parts_of
@@ -341,7 +341,7 @@ def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
             return
     cuts = _sentences(text) if block.kind in _BY_SENTENCES else _lines(text) if block.kind in _BY_LINES else iter(())
     start, cost, line = 0, BREAK_BLOCK, 0
-    for end, next_cost in _with_end(cuts, len(text)):
+    for end, next_cost in chain(cuts, [(len(text), 0.0)]):
         for a, b, pieces, inner in _shortened(text, start, end, most):
             visible = text[a:b].lstrip()
             begin = b - len(visible)
@@ -351,11 +351,6 @@ def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
                 yield CutUnit(index, a, b, pieces, inner or cost, first, last)
             line += text.count("\n", a, b)
         start, cost = end, next_cost
-
-
-def _with_end(cuts: Iterator[tuple[int, float]], length: int) -> Iterator[tuple[int, float]]:
-    yield from cuts
-    yield length, 0.0
 
 
 def _sentences(text: str) -> Iterator[tuple[int, float]]:

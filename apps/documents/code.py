@@ -288,7 +288,8 @@ def _node_blocks(
         yield from code_blocks(lines, done, start, path) if done < start else ()
         below = (*path, name)
         body = _body(inner)
-        if body is not None and stop - start > _WHOLE_LINES and depth < _DEEPEST and _holds(body):
+        divided = body is not None and stop - start > _WHOLE_LINES and depth < _DEEPEST
+        if divided and any(_definition(child) is not None for child in body.named_children):
             yield from _node_blocks(lines, body.named_children, start, stop, below, depth + 1)
         else:
             yield from whole_lines(lines, start, stop, below)
@@ -332,10 +333,6 @@ def _body(node: Any) -> Any:
     """The part of a definition that may contain further definitions."""
     body = node.child_by_field_name("body")
     return body if body is not None else next((child for child in node.named_children if child.type in _BODIES), None)
-
-
-def _holds(body: Any) -> bool:
-    return any(_definition(child) is not None for child in body.named_children)
 
 
 def _node_start(nodes: Sequence[Any], at: int) -> int:

@@ -63,7 +63,7 @@ def main(*, memory: int, everything_importable: bool) -> None:
     if PASSES_DESCRIPTORS:
         requests = _requests_with_files(socket.socket(fileno=os.dup(0)))
     else:
-        requests = _requests(os.fdopen(os.dup(0), "rb"))
+        requests = ((json.loads(line), None) for line in os.fdopen(os.dup(0), "rb"))
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):  # output of libraries must not get between the answers
@@ -75,11 +75,6 @@ def main(*, memory: int, everything_importable: bool) -> None:
         for answer in _answers(request, descriptor):
             _say(answers, answer, flush=isinstance(answer, dict))
         faulthandler.cancel_dump_traceback_later()
-
-
-def _requests(lines: BinaryIO) -> Iterator[tuple[dict[str, Any], None]]:
-    for line in lines:
-        yield json.loads(line), None
 
 
 def _requests_with_files(channel: socket.socket) -> Iterator[tuple[dict[str, Any], int]]:

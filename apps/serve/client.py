@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.collection.registry import locate
 from edge.apps.serve.connection import MODELS, OWN, SEARCH, OwnServer, Refused, Unserved
@@ -115,17 +115,14 @@ class Client:
         return [hit_from_json(hit) for hit in self._asked(ask)["hits"]]
 
     def _asked(self, ask: Callable[[], Result]) -> Result:
+        """The server's answer.
+
+        Raises:
+            InputError, CapabilityError, EdgeError: by what the server said.
+        """
         try:
             return ask()
+        except Refused as reason:
+            raise (InputError if reason.status == 422 else EdgeError)(str(reason)) from None
         except Unserved as reason:
-            _raise(reason)
-
-
-def _raise(reason: Unserved) -> NoReturn:
-    """
-    Raises:
-        InputError, CapabilityError, EdgeError: by what the server said.
-    """
-    if isinstance(reason, Refused):
-        raise (InputError if reason.status == 422 else EdgeError)(str(reason)) from None
-    raise CapabilityError(f"the server was not used: {reason}") from None
+            raise CapabilityError(f"the server was not used: {reason}") from None

@@ -169,12 +169,8 @@ MODELS = (*_ENGINE,)
 """Settings that results of a model depend on, besides those that a request names."""
 
 
-def _program() -> str:
-    """This installation, and when it was put there: a server that runs since before an upgrade is another program."""
-    return f"{__file__} {os.stat(__file__).st_mtime_ns}"
-
-
-PROGRAM = _program()
+PROGRAM = f"{__file__} {os.stat(__file__).st_mtime_ns}"
+"""This installation, and when it was put there: a server that runs since before an upgrade is another program."""
 
 
 class Unserved(Exception):
