@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edge.apps.care import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.collection.collection import DATABASE
 from edge.apps.collection.damage import VERBS
 from edge.apps.collection.damage import check as check_collection
@@ -10,6 +9,7 @@ from edge.apps.collection.damage import repair as repair_collection
 from edge.apps.collection.registry import locate
 from edge.apps.collection.schema import migrations
 from edge.apps.commands.index import allowed_roots
+from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
 from edge.apps.options import Setup, collection_option, memory_option
 from edge.apps.store.backup import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge.apps.care import Folder, backup_command, check_command, repair_command, restore_command
+from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
