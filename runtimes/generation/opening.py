@@ -30,14 +30,14 @@ def open_generator(
 
     Args:
         spec: path of a GGUF file; or the name of a known generator that was pulled; or `http://` or `https://` address
-            of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `replay:` and
-            the path of a recording; or `extractive` or an empty string for the best sentences of the documents.
+            of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `extractive`
+            or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
         config: the configuration; its `context`, `llm_key` and `llm_remote` are used.
         kv_type, weights, thinking: see `LlamaGenerator`.
 
     Raises:
-        ModelError: the model or recording is missing or cannot be used.
+        ModelError: the model is missing or cannot be used.
         BudgetExceeded: the generator does not fit; the error names the smallest limit that works.
         CapabilityError: a library is missing; the error names the pip line.
         ConfigError: the address is not this machine's, or `score` is missing for `extractive`.
@@ -54,10 +54,6 @@ def open_generator(
         return OpenAIGenerator(
             url, model=model, key=config.llm_key, remote=config.llm_remote, context=config.context or DEFAULT_CONTEXT
         )
-    if text.startswith("replay:"):
-        from edge.runtimes.generation.replay import ReplayGenerator
-
-        return ReplayGenerator(text.removeprefix("replay:"))
     from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
     return LlamaGenerator(

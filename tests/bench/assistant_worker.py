@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from making.recording import Recorder, Speed
+from making.replay import ReplayGenerator
 
 from bench.computed_replay import ComputedReplay
 from bench.rag_index import LINK, opened_index, texts_of
@@ -30,8 +32,6 @@ from edge.link import Lane
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.recording import Recorder, Speed
-from edge.runtimes.generation.replay import ReplayGenerator
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 

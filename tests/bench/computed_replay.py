@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from making.random_gguf import made_model
+from making.recording import Speed
+from making.replay import ReplayGenerator
 
 from edge.budget import MemoryBudget
 from edge.runtimes.base import physical_cores
@@ -15,8 +17,6 @@ from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, LlamaContext
 from edge.runtimes.generation.llama_library import llama_library
 from edge.runtimes.generation.llama_model import LlamaModel
-from edge.runtimes.generation.recording import Speed
-from edge.runtimes.generation.replay import ReplayGenerator
 
 _CONTEXT, _BATCH = 4096, 512
 _FIRST = 300

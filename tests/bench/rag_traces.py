@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from making.recording import FORMAT
+
 from edge.errors import InputError
 from edge.models.training.corpora import Corpus
-from edge.runtimes.generation.recording import FORMAT
 from edge.text.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")

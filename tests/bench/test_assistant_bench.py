@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from making.random_gguf import RandomModel
+from making.recording import Speed
+from making.replay import ReplayGenerator
 from naive.program import output_of
 
 from bench.assistant import _hideable, assistant
@@ -20,8 +22,6 @@ from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.models.training.corpora import load
 from edge.runtimes.generation.base import Message, Sampling
-from edge.runtimes.generation.recording import Speed
-from edge.runtimes.generation.replay import ReplayGenerator
 
 
 def test_what_can_be_hidden_is_what_fits_into_the_windows() -> None:

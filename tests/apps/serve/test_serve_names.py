@@ -77,7 +77,7 @@ def test_no_field_opens_a_path_an_address_or_a_model(here: Site, tiny_models: Pa
     shutil.copytree(tiny_models / "tiny", folder / "tiny")
     shutil.copytree(tmp_path / "collection", folder / "collection")
     (folder / "file.gguf").write_bytes(b"GGUF and a secret")
-    present = [f"{folder}/file.gguf", f"{folder}/tiny", f"{folder}/collection", f"replay:{folder}/file.gguf"]
+    present = [f"{folder}/file.gguf", f"{folder}/tiny", f"{folder}/collection"]
     names = [*((name, name.replace(STRANGE, ABSENT)) for name in present), (f"{address}/{STRANGE}#x", "")]
 
     async def sweep() -> list[str]:

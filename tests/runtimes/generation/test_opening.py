@@ -12,7 +12,6 @@ from edge.config import Config
 from edge.errors import ConfigError, ModelError
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.opening import open_generator
-from edge.runtimes.generation.replay import ReplayGenerator
 
 
 @pytest.fixture
@@ -27,14 +26,6 @@ def test_sentences_without_a_model(budget: MemoryBudget, spec: str) -> None:
     assert not generator.follows_instructions
     with pytest.raises(ConfigError, match="scores sentences"):
         open_generator(spec, budget, Config())
-
-
-def test_recording(budget: MemoryBudget, tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_text(
-        '{"format": "edge-replay/1", "prefill": 1, "decode": 1}\n{"text": "", "tokens": 1, "prompt_tokens": 1}\n'
-    )
-    assert isinstance(open_generator(f"replay:{path}", budget, Config()), ReplayGenerator)
 
 
 def test_server(budget: MemoryBudget) -> None:

@@ -24,7 +24,7 @@ from edge.runtimes.generation.base import (
     Sampling,
     check_messages,
 )
-from edge.runtimes.generation.recording import Record, Recording, Speed, key_of
+from making.recording import Record, Recording, Speed, key_of
 
 _LETTERS_PER_TOKEN = 4
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from edge.errors import InputError, ModelError, StorageError
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
-from edge.runtimes.generation.recording import Recorder, Speed
-from edge.runtimes.generation.replay import ReplayGenerator
+from making.recording import Recorder, Speed
+from making.replay import ReplayGenerator
 
 AT_ONCE = Speed(float("inf"), float("inf"))
 SLOW = Speed(1e9, 1e-3)
