@@ -101,10 +101,10 @@ class Collection(Closing):
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
         self._catalog = Catalog()
-        self._models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
+        self.models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
         self.source = PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
         self._lock = WriterLock(self.path / LOCK)
-        self._reports = Reports(self.path, self.database, self._lock, self._models)
+        self._reports = Reports(self.path, self.database, self._lock, self.models)
         self._opened_writer: Writer | None = None
 
     @staticmethod
@@ -115,18 +115,18 @@ class Collection(Closing):
     @property
     def embedder(self) -> Embedder:
         """The embedder; it is opened if necessary. Raises as `search` does."""
-        return self._models.embedder()
+        return self.models.embedder()
 
     @property
     def reranker(self) -> Reranker:
         """The reranker; it is opened if necessary. Raises as `search` does."""
-        return self._models.reranker()
+        return self.models.reranker()
 
     @property
     def vectors(self) -> VectorIndex | None:
         """The vector index; None if nothing was embedded yet."""
         with self._opening:
-            identity = self._models.identity()
+            identity = self.models.identity()
             if identity is None or (self._vectors is not None and self._vectors.dim == identity.dim):
                 return self._vectors
             if self._vectors is not None:  # another model was chosen while the collection was empty
@@ -139,18 +139,18 @@ class Collection(Closing):
     @property
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None if it is not decided yet."""
-        return self._models.identity()
+        return self.models.identity()
 
     @property
     def embedder_name(self) -> str:
         """The name or path that opens the embedder; empty for the default embedder. Raises as `embedder` does."""
-        chosen = self._models.named_embedder()
+        chosen = self.models.named_embedder()
         return chosen if isinstance(chosen, str) else ""
 
     @property
     def passages(self) -> ChunkRebuild:
         """The passages that the vectors are made from."""
-        return ChunkRebuild(self._models.embed)
+        return ChunkRebuild(self.models.embed)
 
     @property
     def roots(self) -> list[str]:
@@ -167,7 +167,7 @@ class Collection(Closing):
         with self._opening:
             if self._opened_writer is None:
                 self._opened_writer = Writer(
-                    self.path, self.database, self._lock, self._catalog, self._models, lambda: self.vectors,
+                    self.path, self.database, self._lock, self._catalog, self.models, lambda: self.vectors,
                     self.budget, self.trace)  # fmt: skip
             return self._opened_writer
 
@@ -273,7 +273,7 @@ class Collection(Closing):
         self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
     ) -> None:
         """See `Models.check_room`; vectors are added if there are further stages."""
-        self._models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
+        self.models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
 
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
@@ -301,25 +301,25 @@ class Collection(Closing):
         """Orders `hits`, which must be in retrieval order, by the reranker (see `reranked`). Returns as many hits as
         `merge` needs for the best `top_k` results, or all if `top_k` is None. Raises as `search` does."""
         with self.trace.timed("search.rerank_s", "rerank", "search"):
-            return reranked(self._models, query, hits, top_k, watch)
+            return reranked(self.models, query, hits, top_k, watch)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
         """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the
         collection. Raises as `search` does."""
         found = [0.0] * len(texts)
-        for ranked in self._models.rank(query, texts, len(texts), False) if texts else ():
+        for ranked in self.models.rank(query, texts, len(texts), False) if texts else ():
             found[ranked.index] = ranked.relevance
         return found
 
     def embed_queries(self, queries: Sequence[str]) -> Floats:
         """Vectors of queries [n, dim]. Raises as `search` does."""
         with self.trace.timed("search.embed_s", "embed", "search"):
-            return self._models.embed([checked_query(query) for query in queries], query=True)
+            return self.models.embed([checked_query(query) for query in queries], query=True)
 
     def embed_query(self, query: Query) -> Floats:
         """Vectors of a query's questions and hypothetical passages [n, dim]. Raises as `search` does."""
         with self.trace.timed("search.embed_s", "embed", "search"):
-            return self._models.embed_parts(query.questions, query.passages)
+            return self.models.embed_parts(query.questions, query.passages)
 
     def lookahead(
         self, queries: Floats, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
@@ -359,7 +359,7 @@ class Collection(Closing):
             self._opened_writer.close()
         # First, so that searches in other threads have ended and no new one opens a model or the index again.
         self.database.close()
-        self._models.close()
+        self.models.close()
         with self._opening:
             if self._vectors is not None:
                 self._vectors.close()

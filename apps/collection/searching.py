@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import groups, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit, Stages, kept, merge
+from edge.apps.collection.hits import Hit, Stages, kept, merge, reranked
 from edge.apps.collection.paths import checked
 from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
@@ -353,7 +353,8 @@ def searched(
         seen.fused(shown(merge(hits, options.top_k)))
     if options.rerank:
         watch = None if seen is None else partial(seen.judged, hits)
-        hits = first.rerank(parts.asked, hits, options.top_k, watch=watch)
+        with first.trace.timed("search.rerank_s", "rerank", "search"):
+            hits = reranked(first.models, parts.asked, hits, options.top_k, watch)
     return shown(kept(hits, options))
 
 

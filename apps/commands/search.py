@@ -120,25 +120,23 @@ def _print(
     elif output == "markdown":
         for number, hit in enumerate(hits, 1):
             _print_markdown(number, hit)
-    else:
-        for number, hit in enumerate(hits, 1):
-            _print_text(number, hit, explain, relevance)
+    elif hits:
+        say("\n".join(line for number, hit in enumerate(hits, 1) for line in _lines(number, hit, explain, relevance)))
 
 
-def _print_text(number: int, hit: Hit, explain: bool, relevance: bool) -> None:
-    """Prints a result as text: its score, its place, and the matching words."""
+def _lines(number: int, hit: Hit, explain: bool, relevance: bool) -> list[str]:
+    """A result as text: its score, its place, and the matching words."""
     citation = place(_near(hit.path), hit.citation.removeprefix(hit.path))
     where = styled(f"{hit.collection}  ", fg="magenta") if hit.collection else ""
     heading = styled(f"  {escaped(hit.context)}", dim=True) if hit.context else ""
     score = styled(f"{hit.score:.3f}", dim=True)
     judged = f"  relevance {hit.relevance:.2f}" if relevance else ""
     id = styled(f"  #{hit.id}", dim=True)
-    say(f"{number:3d}  {score}{judged}  {where}{citation}{heading}{id}")
-    if explain:
-        say(f"            {_stages(hit)}")
-    for line in hit.description.splitlines():
-        say(styled(f"            ({escaped(line)})", italic=True))
-    say(f"            {highlighted(hit.snippet, hit.marks)}")
+    below = [_stages(hit)] if explain else []
+    below += [styled(f"({escaped(line)})", italic=True) for line in hit.description.splitlines()]
+    below.append(highlighted(hit.snippet, hit.marks))
+    first = f"{number:3d}  {score}{judged}  {where}{citation}{heading}{id}"
+    return [first, *(f"            {line}" for line in below)]
 
 
 def _print_markdown(number: int, hit: Hit) -> None:

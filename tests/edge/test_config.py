@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,13 @@ def test_sizes_people_write(text: str | int, nbytes: int) -> None:
 def test_sizes_that_are_none(text: str | int) -> None:
     with pytest.raises(ConfigError):
         parse_size(text)
+
+
+def test_a_long_text_that_is_no_size_takes_linear_time() -> None:
+    started = time.process_time()
+    with pytest.raises(ConfigError, match="is not a size"):
+        parse_size("1" + " " * 60_000 + "!")
+    assert time.process_time() - started < 5, "in the square of its length it would take a minute"
 
 
 def test_an_absurd_size_is_refused_or_at_least_harmless() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.citations import QUOTE_CHARS, Citations, support
+from edge.apps.assistant.citations import _ENDING, _MARK_OR_CODE, MARK, QUOTE_CHARS, Citations, support
 from edge.apps.collection.hits import Hit, Stages
 
 
@@ -286,3 +288,12 @@ def test_a_quotation_is_found_where_it_begins(passage: str, statement: str, line
     at, found = support(passage, statement)
     assert passage.count("\n", 0, at) == line
     assert found.startswith(quote)
+
+
+@pytest.mark.parametrize("pattern", [MARK, _ENDING, _MARK_OR_CODE], ids=["mark", "ending", "mark or code"])
+@pytest.mark.parametrize("text", ["[" + " " * 60_000, " " * 60_000 + "a", "[source" + " " * 60_000 + "a"])
+def test_a_long_run_takes_linear_time(pattern: re.Pattern[str], text: str) -> None:
+    """In the square of its length it would take minutes."""
+    started = time.process_time()
+    assert pattern.sub("", text).strip("[ ") in ("", "a", "source" + " " * 60_000 + "a")
+    assert time.process_time() - started < 5

@@ -64,7 +64,7 @@ def test_only_what_changed_is_embedded(
     with collection.database.read() as db:
         before = dict(db.execute("SELECT text, id FROM chunks"))
     embedded: list[str] = []
-    embed = collection._models.embed
+    embed = collection.models.embed
 
     def count(texts: list[str], **options: Any) -> Any:
         embedded.extend(texts)
@@ -168,7 +168,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     monkeypatch.setattr("edge.apps.collection.intake.BATCH", 2)
     for number in range(6):
         folder.write(f"{number}.txt", "".join(f"Sentence {i} of text {number}. " for i in range(100)))
-    embed, calls = collection._models.embed, iter(range(100))
+    embed, calls = collection.models.embed, iter(range(100))
 
     def interrupted(texts: list[str], **options: Any) -> Any:
         if next(calls) == 2:
@@ -176,7 +176,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         return embed(texts, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(collection._models, "embed", interrupted)
+        patch.setattr(collection.models, "embed", interrupted)
         with pytest.raises(KeyboardInterrupt):
             collection.index(folder.path)
     consistent(collection)
