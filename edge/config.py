@@ -26,7 +26,7 @@ _UNITS = {
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _MODES = ("ranked", "top-k")
 _THREADS_PER_CORE, _THREADS = 4, 16
 """Largest number of threads: the larger of 4 per core and 16."""
@@ -45,7 +45,7 @@ def parse_size(text: str | int) -> int:
     else:
         if not isinstance(text, str):
             raise ConfigError(f"{text!r} is not a size; write it like 300MB, 1.5GB or 512MiB")
-        match = _SIZE.fullmatch(text)
+        match = _SIZE.fullmatch(text.strip())
         unit = match and _UNITS.get(match[2].lower())
         if not match or not unit:
             raise ConfigError(f"{text!r} is not a size; write it like 300MB, 1.5GB or 512MiB")

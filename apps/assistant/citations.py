@@ -22,7 +22,7 @@ from edge.apps.collection.snippets import stem
 from edge.apps.documents.kinds import Part, line_spans
 from edge.text.sentences import sentences
 
-MARK = re.compile(r"\[\s*(?:passages?|sources?)?\s*(\d{1,3}(?:\s*(?:[,;&–-]|and)\s*\d{1,3})*)\s*\]", re.IGNORECASE)
+MARK = re.compile(r"\[\s*(?:(?:passages?|sources?)\s*)?(\d{1,3}(?:\s*(?:[,;&–-]|and)\s*\d{1,3})*)\s*\]", re.IGNORECASE)
 _MARK_BEGUN = re.compile(r"\[[\sa-z0-9,;&–-]*", re.IGNORECASE)
 _LONGEST_MARK = 40
 _RANGE = re.compile(r"(\d+)\s*[–-]\s*(\d+)")
@@ -198,7 +198,10 @@ def marks_of(numbers: Iterable[int | None]) -> str:
 
 _MARK_OR_CODE = re.compile(rf"`[^`\n]*`|{MARK.pattern}", re.IGNORECASE)
 _OWN = re.compile(r"\[(\d+)\]")
-_ENDING = re.compile(r"""[\s.!?…。！？"'”’)\]」』]+$""")
+_END = r"""[\s.!?…。！？"'”’)\]」』]"""
+_ENDING = re.compile(f"(?<!{_END}){_END}+$")
+"""Tried once in a run of such characters, so that a long run within a text takes no more than linear time."""
+
 _CLOSED = re.compile(r"""([.!?…。！？]["'”’)\]」』]*)\s*((?:\[\d+\])+)""")
 
 _MARKED = re.compile(r".*?(?:\[\d+\])+(?:[^\[]*$)?")
