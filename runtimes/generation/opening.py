@@ -10,8 +10,6 @@ from edge.errors import ConfigError
 from edge.models.registry import find_generator
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
-from edge.runtimes.generation.llama_context import KVType
-from edge.runtimes.generation.llama_memory import Weights
 from edge.trace import Trace
 
 
@@ -21,9 +19,6 @@ def open_generator(
     config: Config,
     *,
     score: Score | None = None,
-    kv_type: KVType = "f16",
-    weights: Weights = "auto",
-    thinking: bool = False,
     trace: Trace | None = None,
 ) -> Generator:
     """Opens a generator in `budget`.
@@ -34,7 +29,6 @@ def open_generator(
             or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
         config: the configuration; its `context`, `llm_key` and `llm_remote` are used.
-        kv_type, weights, thinking: see `LlamaGenerator`.
 
     Raises:
         ModelError: the model is missing or cannot be used.
@@ -61,9 +55,6 @@ def open_generator(
         budget,
         cache=config.scratch_path,
         context=config.context,
-        kv_type=kv_type,
-        weights=weights,
         threads=config.threads,
-        thinking=thinking,
         trace=trace,
     )
