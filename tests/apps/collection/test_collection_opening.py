@@ -165,7 +165,7 @@ def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
     reader.rerank("river", reader.candidates("river"))
     both = wide.used
     reader.close()
-    narrow = MemoryBudget((alone + both) // 2 + (both - alone) // 4, baseline=0)
+    narrow = MemoryBudget(both - (both - alone) // 32, baseline=0)
     tight = make(budget=narrow, read_only=True)
     expected = [hit.id for hit in make(read_only=True).search("river")]
     assert [hit.id for hit in tight.search("river")] == expected

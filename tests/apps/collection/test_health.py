@@ -72,7 +72,7 @@ def test_a_run_that_was_interrupted_at_its_end_names_no_files(
     folder.write("a.txt", "A river floods.")
     collection = make()
     with monkeypatch.context() as patch:
-        patch.setattr("edge.apps.store.database.Database.copy", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("edge.apps.collection.writing.forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             collection.index(folder.path)
     assert [str(trouble) for trouble in collection.health()] == [
