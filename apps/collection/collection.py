@@ -14,7 +14,7 @@ from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, reranked
-from edge.apps.collection.models import Models
+from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.paths import absolute, check_there, resolved
 from edge.apps.collection.registry import existing_collection, holds_collection
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
@@ -101,7 +101,9 @@ class Collection(Closing):
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
         self._catalog = Catalog()
-        self.models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
+        self.models = CollectionModels(
+            self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker
+        )
         self.source = PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
         self._lock = WriterLock(self.path / LOCK)
         self._reports = Reports(self.path, self.database, self._lock, self.models)
@@ -272,7 +274,7 @@ class Collection(Closing):
     def check_room(
         self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
     ) -> None:
-        """See `Models.check_room`; vectors are added if there are further stages."""
+        """See `CollectionModels.check_room`; vectors are added if there are further stages."""
         self.models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
 
     def candidates(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edge.apps.collection.models import Models
+    from edge.apps.collection.models import CollectionModels
     from edge.apps.requests import SearchOptions
     from edge.runtimes.reranker import Ranked
     from edge.runtimes.scoring import Watch
@@ -184,7 +184,7 @@ def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
 
 
 def reranked(
-    models: Models, query: str, hits: Sequence[Hit], top_k: int | None, watch: Watch | None = None
+    models: CollectionModels, query: str, hits: Sequence[Hit], top_k: int | None, watch: Watch | None = None
 ) -> list[Hit]:
     """Orders `hits`, which must be in retrieval order, by the reranker's probability blended with their retrieval
     scores, or with their ranks if a hit has no score. Returns as many hits as `merge` needs for the best `top_k`

@@ -1,4 +1,4 @@
-"""`Models`: a collection's embedder and reranker. Each opens on first use, within the collection's budget."""
+"""`CollectionModels`: a collection's embedder and reranker. Each opens on first use, within the collection's budget."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.planning import retrieval_plan
+from edge.apps.pool import Pool, Result
 from edge.apps.store.database import Database
-from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
+from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
 from edge.errors import ModelError
@@ -28,7 +29,7 @@ from edge.trace import Trace
 _SETTING = "embedder"
 
 
-class Models:
+class CollectionModels:
     """Opens models on first use and closes them on `close`. Thread-safe; each model runs one request at a time."""
 
     def __init__(
@@ -46,9 +47,9 @@ class Models:
         self._config = config
         self._budget = budget
         self._trace = trace
-        self._embedder: Slot[Embedder] = Slot(embedder)
-        self._reranker: Slot[Reranker] = Slot(reranker)
-        self._sharing = Sharing(self._embedder, self._reranker)
+        self._pool = Pool(budget)
+        self._embedder = self._pool.held("embedder", "", self._open_embedder, chosen=embedder, shared=False)
+        self._reranker = self._pool.held("reranker", "", self._open_reranker, chosen=reranker, shared=False)
 
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None if `claim` was never called."""
@@ -75,7 +76,7 @@ class Models:
             ModelError: it is not installed, or it did not make the collection's vectors.
             BudgetExceeded: it does not fit beside the memory that is in use.
         """
-        return self._sharing.run(self._embedder, self._opened_embedder)
+        return self._embedder.run(lambda embedder: embedder)
 
     def reranker(self) -> Reranker:
         """The reranker; it is opened if necessary.
@@ -83,7 +84,7 @@ class Models:
         Raises:
             ModelError, BudgetExceeded: as for `embedder`.
         """
-        return self._sharing.run(self._reranker, self._opened_reranker)
+        return self._reranker.run(lambda reranker: reranker)
 
     def check_room(
         self,
@@ -105,21 +106,20 @@ class Models:
         Raises:
             BudgetExceeded: the limit is too small; the error names the smallest limit that works.
         """
-        self._sharing.check(
+        self._pool.check(
             lambda: retrieval_plan(
-                operation, self._config, embedder=self.named_embedder(), reranker=self._reranker.chosen,
+                operation, self._config, embedder=self.named_embedder(), reranker=self._named_reranker(),
                 rerank=rerank, candidates=candidates, writes=writes, extra=extra,
             ),
-            self._budget,
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:
-        """See `Sharing.make_way`."""
-        return self._sharing.make_way(work)
+        """See `Pool.make_way`."""
+        return self._pool.make_way(work)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
-        return self._sharing.run(self._embedder, lambda: self._opened_embedder().embed(texts, query=query))
+        return self._embedder.run(lambda embedder: embedder.embed(texts, query=query))
 
     def embed_parts(self, questions: Sequence[str], passages: Sequence[str]) -> npt.NDArray[np.float32]:
         """Vectors of the questions, followed by those of the passages, [n, dim] float32."""
@@ -137,11 +137,8 @@ class Models:
     ) -> list[Ranked]:
         """The best `top_k` of the passages. `retrieved` holds their retrieval scores; `enough` and `watch` are those of
         `Reranker.rank`."""
-        return self._sharing.run(
-            self._reranker,
-            lambda: self._opened_reranker().rank(
-                query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch
-            ),
+        return self._reranker.run(
+            lambda reranker: reranker.rank(query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch)
         )
 
     def working(self) -> int:
@@ -152,27 +149,20 @@ class Models:
 
     def close(self) -> None:
         """Closes the models that were opened here."""
-        self._embedder.close()
-        self._reranker.close()
-
-    def _opened_embedder(self) -> Embedder:
-        slot = self._embedder
-        if slot.model is None:
-            opened = self._open_embedder()
-            try:
-                self._compare(opened)
-            except BaseException:
-                if opened is not slot.chosen:
-                    opened.close()
-                raise
-            slot.model = opened
-        return slot.model
+        self._pool.close()
 
     def _open_embedder(self) -> Embedder:
         chosen = self.named_embedder()
         if isinstance(chosen, Embedder):
+            self._compare(chosen)
             return chosen
-        return Embedder(chosen, budget=self._budget, config=self._config, trace=self._trace)
+        opened = Embedder(chosen, budget=self._budget, config=self._config, trace=self._trace)
+        try:
+            self._compare(opened)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def named_embedder(self) -> str | Embedder:
         """The open embedder that the caller passed, or the name of the one to open. Without a choice by the caller or
@@ -202,15 +192,15 @@ class Models:
         """Whether a path lies in the user's own models directory."""
         return contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
 
-    def _opened_reranker(self) -> Reranker:
-        slot = self._reranker
-        if slot.model is None:
-            chosen = slot.chosen
-            if not isinstance(chosen, Reranker):
-                name = chosen if isinstance(chosen, str) else ""
-                chosen = Reranker(name, budget=self._budget, config=self._config, trace=self._trace)
-            slot.model = chosen
-        return slot.model
+    def _named_reranker(self) -> str | Reranker:
+        chosen = self._reranker.chosen
+        return chosen if isinstance(chosen, Reranker | str) else ""
+
+    def _open_reranker(self) -> Reranker:
+        chosen = self._named_reranker()
+        if isinstance(chosen, Reranker):
+            return chosen
+        return Reranker(chosen, budget=self._budget, config=self._config, trace=self._trace)
 
     def _compare(self, embedder: Embedder) -> None:
         identity, opened = self.identity(), embedder.model
@@ -233,7 +223,7 @@ class Models:
 
     def _identity_of(self, embedder: Embedder) -> EmbedderIdentity:
         model, chosen = embedder.model, self._embedder.chosen
-        named = "" if isinstance(chosen, Embedder) else chosen or self._config.embedder
+        named = "" if isinstance(chosen, Embedder) else str(chosen or self._config.embedder)
         path = model.path.resolve()
         # A path may be relative to the working directory, which can differ next time.
         by_path = isinstance(chosen, Embedder) or (named and Path(named).expanduser().resolve() == path)

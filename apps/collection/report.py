@@ -9,7 +9,7 @@ from typing import Any
 
 from edge.apps.collection.catalog import ChunkRebuild
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.models import Models
+from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.roots import read_descriptions, read_roots
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
@@ -163,7 +163,7 @@ class IndexedFile:
 class Reports:
     """Answers questions about a collection. Reads only."""
 
-    def __init__(self, path: Path, database: Database, lock: WriterLock, models: Models) -> None:
+    def __init__(self, path: Path, database: Database, lock: WriterLock, models: CollectionModels) -> None:
         self._path = path
         self._database = database
         self._lock = lock

@@ -11,7 +11,7 @@ from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Run
-from edge.apps.collection.models import Models
+from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.paths import nearest, on_the_way, outermost
 from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import IndexReport
@@ -49,7 +49,7 @@ class Writer:
         database: Database,
         lock: WriterLock,
         catalog: Catalog,
-        models: Models,
+        models: CollectionModels,
         vectors: Callable[[], VectorIndex | None],
         budget: MemoryBudget,
         trace: Trace,

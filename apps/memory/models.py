@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.planning import retrieval_plan
-from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
+from edge.apps.pool import Pool, Result
+from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
@@ -65,7 +66,7 @@ _WHOLE = 1 << 24
 """A token limit that no text reaches."""
 
 
-class Models:
+class MemoryModels:
     """Opens models on first use. If both do not fit at once, one is closed to make room for the other. Thread-safe;
     each model runs one request at a time."""
 
@@ -88,9 +89,11 @@ class Models:
         self._config = config
         self._trace = trace
         self._identity = identity
-        self._embedder: Slot[TextEmbedder] = Slot(embedder)
-        self._reranker: Slot[TextReranker] = Slot(reranker)
-        self._sharing = Sharing(self._embedder, self._reranker)
+        self._pool = Pool(budget)
+        self._chosen = embedder
+        self._chosen_reranker = reranker
+        self._embedder = self._pool.held("embedder", "", self._make_embedder, chosen=embedder, shared=False)
+        self._reranker = self._pool.held("reranker", "", self._make_reranker, chosen=reranker, shared=False)
 
     def check_room(self, operation: str, *, rerank: bool, candidates: int, writes: bool = False) -> None:
         """Checks that all models of an operation fit the budget, before the first one is opened.
@@ -104,20 +107,19 @@ class Models:
         Raises:
             BudgetExceeded: the limit is too small. The message names the smallest limit that works.
         """
-        embedder = self._embedder.chosen
+        embedder = self._chosen
         if embedder is None and (identity := self._identity()) is not None:
             embedder = self._config.embedder or identity.source
-        self._sharing.check(
+        self._pool.check(
             lambda: retrieval_plan(
-                operation, self._config, embedder=embedder, reranker=self._reranker.chosen, rerank=rerank,
+                operation, self._config, embedder=embedder, reranker=self._chosen_reranker, rerank=rerank,
                 candidates=candidates, writes=writes,
             ),
-            self._budget,
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:
-        """See `Sharing.make_way`."""
-        return self._sharing.make_way(work)
+        """See `Pool.make_way`."""
+        return self._pool.make_way(work)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """The vectors of texts, [n, dim] float32.
@@ -126,7 +128,7 @@ class Models:
             ModelError: the embedder is missing, or another embedder made the memory's vectors.
             BudgetExceeded: the limit is too small for the embedder.
         """
-        return self._sharing.run(self._embedder, lambda: self._open_embedder().embed(texts, query=query))
+        return self._embedder.run(lambda embedder: embedder.embed(texts, query=query))
 
     def rank(self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: Retrieved) -> list[Ranked]:
         """The best `top_k` of `docs` (at least one; all if None), best first.
@@ -135,13 +137,11 @@ class Models:
             ModelError: the reranker is missing.
             BudgetExceeded: the limit is too small for the reranker.
         """
-        return self._sharing.run(
-            self._reranker, lambda: self._open_reranker().rank(query, docs, top_k, retrieved=retrieved)
-        )
+        return self._reranker.run(lambda reranker: reranker.rank(query, docs, top_k, retrieved=retrieved))
 
     def describe(self) -> EmbedderIdentity:
         """The identity of the embedder, which is opened if necessary. Raises the errors of `embed`."""
-        return self._sharing.run(self._embedder, self._described)
+        return self._embedder.run(self._described)
 
     def count(self, text: str) -> int:
         """The number of tokens of a text in the reranker's vocabulary, with the special tokens at its ends.
@@ -149,20 +149,20 @@ class Models:
         Raises:
             InputError: the caller passed a reranker that has no vocabulary.
         """
-        return self._sharing.run(self._reranker, lambda: self._length(text))
+        return self._reranker.run(lambda reranker: _length(reranker, text))
 
     def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
         """The fingerprints of the embedder and, with `rerank`, of the reranker (otherwise empty). Opens the models if
         necessary."""
         reranker = ""
         if rerank:
-            reranker = self._sharing.run(self._reranker, lambda: fingerprint(self._open_reranker()))
+            reranker = self._reranker.run(fingerprint)
         return self.describe().fingerprint, reranker
 
     def evidence(self, name: str, signals: tuple[str, ...]) -> Evidence | None:
         """The model named `name` that was fitted on the reranker's judgements; None if there is none for the models in
         use. Raises the errors of `rank`."""
-        packed = getattr(self._sharing.run(self._reranker, self._open_reranker), "model", None)
+        packed = getattr(self._reranker.run(lambda reranker: reranker), "model", None)
         if not isinstance(packed, PackedModel):
             return None
         found = load(packed.path, name, packed.fingerprint, signals)
@@ -170,59 +170,46 @@ class Models:
 
     def close(self) -> None:
         """Frees the memory of the models that this object opened. They are opened again when needed."""
-        self._embedder.close()
-        self._reranker.close()
+        self._pool.close()
 
-    def _described(self) -> EmbedderIdentity:
-        model, chosen = self._open_embedder(), self._embedder.chosen
+    def _described(self, model: TextEmbedder) -> EmbedderIdentity:
+        chosen = self._chosen
         if isinstance(chosen, str | Path) and chosen:
             source = str(chosen)
         else:
             source = self._config.embedder if chosen is None else _place(model)
         return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
 
-    def _length(self, text: str) -> int:
-        reranker = self._open_reranker()
-        if not isinstance(reranker, Reranker):
-            raise InputError("this reranker cannot count tokens: give count=, best that of the model that will read")
-        return reranker.engine.vocabulary.length(text, _WHOLE)
-
-    def _open_embedder(self) -> TextEmbedder:
-        slot = self._embedder
-        if slot.model is None:
-            opened = self._make_embedder()
-            known = self._identity()
-            if known is not None and known.fingerprint != fingerprint(opened):
-                if opened is not slot.chosen:
-                    opened.close()
-                raise ModelError(
-                    f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
-                    f"{_name(opened)} ({fingerprint(opened)[:12]}), and vectors of two models cannot be compared: open "
-                    f"it with {known.name}, or export it and import it into a new one"
-                )
-            slot.model = opened
-        return slot.model
-
-    def _open_reranker(self) -> TextReranker:
-        slot = self._reranker
-        if slot.model is None:
-            slot.model = self._make_reranker()
-        return slot.model
-
     def _make_embedder(self) -> TextEmbedder:
-        chosen = self._embedder.chosen
+        chosen, known = self._chosen, self._identity()
+        opened: TextEmbedder
         if chosen is not None and not isinstance(chosen, str | Path):
-            return chosen
-        known = self._identity()
-        # If the user chose no model, the one that made the memory's vectors is opened, not the current default.
-        name = chosen or self._config.embedder or (known.source if known else "")
-        return Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
+            opened = chosen
+        else:
+            # If the user chose no model, the one that made the memory's vectors is opened, not the current default.
+            name = chosen or self._config.embedder or (known.source if known else "")
+            opened = Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
+        if known is not None and known.fingerprint != fingerprint(opened):
+            if opened is not chosen:
+                opened.close()
+            raise ModelError(
+                f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
+                f"{_name(opened)} ({fingerprint(opened)[:12]}), and vectors of two models cannot be compared: open "
+                f"it with {known.name}, or export it and import it into a new one"
+            )
+        return opened
 
     def _make_reranker(self) -> TextReranker:
-        chosen = self._reranker.chosen
+        chosen = self._chosen_reranker
         if chosen is not None and not isinstance(chosen, str | Path):
             return chosen
         return Reranker(chosen or "", budget=self._budget, config=self._config, trace=self._trace)
+
+
+def _length(reranker: TextReranker, text: str) -> int:
+    if not isinstance(reranker, Reranker):
+        raise InputError("this reranker cannot count tokens: give count=, best that of the model that will read")
+    return reranker.engine.vocabulary.length(text, _WHOLE)
 
 
 def fingerprint(model: object) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edge.apps.memory.arguments import check_text
-from edge.apps.memory.models import Models
+from edge.apps.memory.models import MemoryModels
 from edge.errors import InputError
 from edge.text.sentences import boundaries
 
@@ -76,7 +76,7 @@ class Selection:
 
 
 def select(
-    models: Models,
+    models: MemoryModels,
     source: str | Sequence[Mapping[str, Any]],
     query: str,
     budget_tokens: int,
@@ -188,7 +188,7 @@ def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _score(
-    models: Models, texts: Sequence[str], tokens: Sequence[int], query: str, room: int, rerank: bool
+    models: MemoryModels, texts: Sequence[str], tokens: Sequence[int], query: str, room: int, rerank: bool
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A score for each piece, [n] float64. The reranker fully judges enough pieces to fill `room` tokens; all other
     pieces score lower."""

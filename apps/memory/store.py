@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
-from edge.apps.memory.models import REBUILD, MemoryRebuild, Models, TextEmbedder, TextReranker
+from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEmbedder, TextReranker
 from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import migrations
 from edge.apps.store.database import Database
@@ -111,7 +111,7 @@ class MemoryStore:
         frozen = holds_memory(path) and not can_be_written(path)  # a memory on a read-only disk can still be read
         self.database = Database(path / DATABASE, migrations(), budget=budget, read_only=frozen, verbs="edge memory")
         self.records_writer = RecordsWriter()
-        self.models = Models(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
+        self.models = MemoryModels(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
         self._config = config
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
@@ -143,7 +143,7 @@ class MemoryStore:
             return self._index
 
     def claimed_index(self) -> VectorIndex:
-        """The vector index; created for the current embedder if there is none. Raises the errors of `Models.embed`."""
+        """The vector index; created for the current embedder if there is none. Raises as `MemoryModels.embed` does."""
         index = self.index
         if index is not None:
             return index
@@ -181,7 +181,7 @@ class MemoryStore:
             }
 
     def embed(self, texts: list[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """The vectors of texts, [n, dim] float32. Raises the errors of `Models.embed`."""
+        """The vectors of texts, [n, dim] float32. Raises the errors of `MemoryModels.embed`."""
         with self.trace.span("embed", "memory"):
             if not query:
                 self.models.check_room("remembering", rerank=False, candidates=0, writes=True)

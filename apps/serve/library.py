@@ -20,38 +20,18 @@ from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
-from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
+from edge.apps.pool import patiently
+from edge.apps.serve.lent import LentEmbedder, LentReranker, ServedModels
 from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import BudgetExceeded, CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
 from edge.runtimes.generation.extractive import ExtractiveGenerator
-from edge.scheduling.waiting_line import current_urgency
 
 DEFAULT = "default"
 """The name of the collection that is used where none is named."""
 
 OWN_LLM = "llm"
 """The name of this server's own generator."""
-
-
-_LOOK_S = 0.1
-"""Seconds between looks whether the request was withdrawn."""
-
-
-@contextmanager
-def patiently(lock: threading.Lock) -> Iterator[None]:
-    """Holds a lock that another thread may hold for long.
-
-    Raises:
-        Withdrawn, DeadlinePassed: nobody waits for this request's result any more.
-    """
-    urgency = current_urgency()
-    while not lock.acquire(timeout=_LOOK_S):
-        urgency.check()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class OpeningTurns:
@@ -170,7 +150,7 @@ class ServedLibrary:
     """Thread-safe. A request can only reach stores that have a name here: paths that a request brings open nothing."""
 
     def __init__(
-        self, pool: ModelPool, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
+        self, pool: ServedModels, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
         longest_s: float = 300.0,
     ) -> None:  # fmt: skip
         """Opens nothing yet.

@@ -24,7 +24,7 @@ from edge.apps.serve import documents, mem0, metrics, openai, own, rerank, searc
 from edge.apps.serve.body import Requests
 from edge.apps.serve.documents import Editor
 from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
-from edge.apps.serve.lent import ModelPool
+from edge.apps.serve.lent import ServedModels
 from edge.apps.serve.library import ServedLibrary
 from edge.apps.serve.limits import CLOSE_S, LEAVE_S, Limits, Workers, load_libraries, server_nbytes, serving_plan
 from edge.apps.serve.mcp_http import tool_paths
@@ -75,7 +75,7 @@ class HttpServer(Closing):
     editor: Editor = field(default_factory=lambda: Editor(""))
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
-    pool: ModelPool = field(init=False)
+    pool: ServedModels = field(init=False)
     library: ServedLibrary = field(init=False)
     requests: Requests = field(init=False)
     workers: Workers = field(init=False)
@@ -102,7 +102,7 @@ class HttpServer(Closing):
             raise plan.refusal(self.config.memory, held)
         self.budget = MemoryBudget(self.config.memory)
         self.budget.reserve("server", server_nbytes(self.limits))
-        self.pool = ModelPool(self.budget, self.config, self.trace, self.tuning)
+        self.pool = ServedModels(self.budget, self.config, self.trace, self.tuning)
         self.library = ServedLibrary(
             self.pool, self.collections, memory=self.memory, llm=self.llm, longest_s=self.limits.request_s
         )

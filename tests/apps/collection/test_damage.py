@@ -15,7 +15,7 @@ from naive.rewriting import rewrite
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import check, repair
-from edge.apps.collection.models import Models
+from edge.apps.collection.models import CollectionModels
 from edge.apps.store.overwriting import overwrite
 from edge.budget import MemoryBudget
 from edge.config import Config
@@ -247,9 +247,11 @@ def test_only_the_vectors_of_a_damaged_segment_are_made_again(
 ) -> None:
     """The rows of the other segments, and those that are in none yet, keep theirs."""
     embedded: list[int] = []
-    embed = Models.embed
+    embed = CollectionModels.embed
     monkeypatch.setattr(
-        Models, "embed", lambda self, texts, **given: embedded.append(len(texts)) or embed(self, texts, **given)
+        CollectionModels,
+        "embed",
+        lambda self, texts, **given: embedded.append(len(texts)) or embed(self, texts, **given),
     )
     path = tmp_path / "collection"
     with make() as collection:

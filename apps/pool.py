@@ -1,0 +1,284 @@
+"""One pool of models in one budget: opened on first use, lent for one piece of work, closed for others' room."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Generic, Protocol, TypeVar
+
+from edge.budget import MemoryBudget, OperationPlan
+from edge.errors import BudgetExceeded
+from edge.scheduling.waiting_line import current_urgency
+
+
+class Closable(Protocol):
+    """A model that can be closed."""
+
+    def close(self) -> None:
+        """Releases the model's memory."""
+
+
+Model = TypeVar("Model", bound=Closable)
+Result = TypeVar("Result")
+
+
+_LOOK_S = 0.1
+"""Seconds between looks whether the request was withdrawn."""
+
+
+@contextmanager
+def patiently(lock: threading.Lock) -> Iterator[None]:
+    """Holds a lock that another thread may hold for long.
+
+    Raises:
+        Withdrawn, DeadlinePassed: nobody waits for this request's result any more.
+    """
+    urgency = current_urgency()
+    while not lock.acquire(timeout=_LOOK_S):
+        urgency.check()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Pool:
+    """Models by kind and name, in one budget. A model that does not fit beside the others gets their room when their
+    requests have ended. Thread-safe."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+        self._models: dict[tuple[str, str], Held[Any]] = {}
+        self._making = threading.Lock()
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = 0
+        self._own = threading.local()
+        self._planning = threading.Lock()
+        self._planned = False
+
+    def held(
+        self, kind: str, name: str, opening: Callable[[], Model], *, chosen: object = None, shared: bool = True
+    ) -> Held[Model]:
+        """The model of a kind and name; nothing is opened yet. The arguments are those of `Held`."""
+        with self._making:
+            if (kind, name) not in self._models:
+                self._models[kind, name] = Held(self, kind, name, opening, chosen=chosen, shared=shared)
+            return self._models[kind, name]
+
+    def models(self) -> list[Held[Any]]:
+        """Every model that was asked for, open or not."""
+        with self._making:
+            return list(self._models.values())
+
+    def close(self) -> None:
+        """Closes all models when their requests have ended. They are opened again when needed."""
+        for held in self.models():
+            held.close()
+
+    def check(self, plan: Callable[[], OperationPlan]) -> None:
+        """Before any model is open, checks that every model which the first operation opens fits, one after the other.
+        Later calls check nothing, because the models make room for each other.
+
+        Raises:
+            BudgetExceeded: see `OperationPlan.check`.
+        """
+        with self._planning:
+            if not self._planned and not any(held.is_open for held in self.models()):
+                plan().check(self.budget)
+            self._planned = True
+
+    def make_way(self, work: Callable[[], Result]) -> Result:
+        """Calls `work`, which uses no model, and returns its result. If the memory is not enough, all models are closed
+        after their requests, and requests wait while `work` is called again.
+
+        Raises:
+            BudgetExceeded: even then the memory is not enough.
+        """
+        try:
+            return work()
+        except BudgetExceeded:
+            if self.nested:
+                raise
+        with self.alone(None):
+            return work()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Work on a model beside that on others. Waits while a request has all the room."""
+        nested = getattr(self._own, "depth", 0)
+        urgency = current_urgency()
+        with urgency.heard(self._wake), self._changed:
+            while self._alone and not nested:
+                urgency.check()
+                self._changed.wait(urgency.remaining)
+            self._inside += 1
+        self._own.depth = nested + 1
+        try:
+            yield
+        finally:
+            self._own.depth = nested
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self, wanted: Held[Any] | None) -> Iterator[None]:
+        """Work on one model, beside which no other is open. Only outside of `beside`."""
+        urgency = current_urgency()
+        with urgency.heard(self._wake), self._changed:
+            self._alone += 1
+            try:
+                while self._inside:
+                    urgency.check()
+                    self._changed.wait(urgency.remaining)
+                self._inside += 1
+            except BaseException:
+                self._alone -= 1
+                self._changed.notify_all()
+                raise
+        nested = getattr(self._own, "depth", 0)
+        self._own.depth = nested + 1
+        try:
+            for held in self.models():
+                if held is not wanted:
+                    held.give_way()
+            yield
+        finally:
+            self._own.depth = nested
+            with self._changed:
+                self._inside -= 1
+                self._alone -= 1
+                self._changed.notify_all()
+
+    @property
+    def nested(self) -> bool:
+        """Whether this thread works on a model already."""
+        return bool(getattr(self._own, "depth", 0))
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Held(Generic[Model]):
+    """A model that is open, or can be. Thread-safe.
+
+    Attributes:
+        kind, name: what it is.
+        users: requests that it works on.
+        nbytes: what opening it took, the last time.
+    """
+
+    def __init__(
+        self, pool: Pool, kind: str, name: str, opening: Callable[[], Model], *, chosen: object, shared: bool
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            opening: opens the model, or returns `chosen`.
+            chosen: what the caller named. If it is an open model, the caller closes it.
+            shared: the model runs several requests at once, and the budget may close it while it is idle. Otherwise it
+                runs one request at a time and stays open until another model needs its room.
+        """
+        self.chosen = chosen
+        self._lent = bool(getattr(chosen, "shares_requests", False))
+        self._shared = shared
+        self._turn: AbstractContextManager[Any] = nullcontext() if shared or self._lent else threading.RLock()
+        self.kind = kind
+        self.name = name
+        self.users = 0
+        self.nbytes = 0
+        self.pool = pool
+        self._opening = opening
+        self._model: Model | None = None
+        self._count = threading.Condition()  # nothing is reserved while it is held: the budget takes it from inside
+        self._open = threading.Lock()
+        self._load_s = 0.0
+        self._forget: Callable[[], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is in memory."""
+        return self._model is not None
+
+    def run(self, work: Callable[[Model], Result]) -> Result:
+        """What `work` returns for the open model. Where that does not fit beside other models, they are closed first,
+        when their requests have ended.
+
+        Raises:
+            BudgetExceeded: it does not fit even alone.
+            ModelError: the model is missing or broken.
+        """
+        if self._lent or self.pool.nested:  # the pool that lends the model makes room for it
+            with self.using() as model:
+                return work(model)
+        try:
+            with self.pool.beside(), self.using() as model:
+                return work(model)
+        except BudgetExceeded:
+            pass  # waiting for the others must not hold what they may wait for
+        with self.pool.alone(self), self.using() as model:
+            return work(model)
+
+    @contextmanager
+    def using(self) -> Iterator[Model]:
+        """The open model, which stays open inside. Raises as `run` does."""
+        with self._count:
+            self.users += 1
+        try:
+            with patiently(self._open):
+                if self._model is None:
+                    self._load()
+                model = self._model
+            assert model is not None
+            with self._turn:
+                yield model
+        finally:
+            with self._count:
+                self.users -= 1
+                self._count.notify_all()
+
+    def give_way(self, nbytes: int = 0) -> None:
+        """Closes the model, unless a request uses it."""
+        with self.pool.budget.locked(), self._count:
+            model = self._model
+            if self.users or model is None:
+                return
+            self._model = None
+            self._release(model)
+
+    def close(self) -> None:
+        """Closes the model when its requests have ended."""
+        with self._count:
+            self._count.wait_for(lambda: not self.users)
+        with self._open:
+            model, self._model = self._model, None
+            if model is not None:
+                self._release(model)
+
+    def _release(self, model: Model) -> None:
+        if self._forget is not None:
+            self._forget()
+        if model is not self.chosen:
+            model.close()
+
+    def _load(self) -> None:
+        if not self._shared:
+            self._model = self._opening()
+            return
+        budget, started = self.pool.budget, time.perf_counter()
+        with budget.loading():
+            before = budget.holders()
+            self._model = self._opening()
+            # Others may have given memory meanwhile, so what the process holds may have become less.
+            self.nbytes = max(
+                1, sum(max(0, nbytes - before.get(owner, 0)) for owner, nbytes in budget.holders().items())
+            )
+        self._load_s = time.perf_counter() - started
+        # Each request after the next pays nothing, but the next one pays for all of the loading.
+        self._forget = budget.add_shrinker(
+            f"{self.kind} {self.name}", self.give_way, loss=lambda: self._load_s / self.nbytes
+        )
