@@ -44,7 +44,7 @@ class Client:
         """Opens the conversation."""
         self.request("initialize", _HELLO)
         self.settle()
-        self._live.say(message("notifications/initialized", {}))
+        self.send(message("notifications/initialized", {}))
 
     def request(self, method: str, params: Any, then: Then = lambda answer: None) -> None:
         """Sends a request."""
