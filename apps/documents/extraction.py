@@ -27,7 +27,7 @@ from edge.trace import Trace
 _LARGE_NBYTES = 4 * WORKER_NBYTES
 """Memory of the worker for a file that needs more."""
 
-_UNTOUCHED_NBYTES = 36 * 10**6
+_UNTOUCHED_NBYTES = 48 * 10**6
 """Writable memory that the libraries for pictures map but never touch. It counts against the worker's limit."""
 
 _SECONDS_PER_BYTE = 4e-6
@@ -66,7 +66,7 @@ class Extractor(Closing):
             max_tokens: the most estimated word pieces of a chunk and its context.
             memory: bytes that the worker may use; leased while it runs.
             most_memory: bytes for a file that needs more than `memory`, if the budget has them then. The default is 192
-                MB, and 36 MB more if the extra `ocr` is installed.
+                MB, and 48 MB more if the extra `ocr` is installed.
             plugins: further extractors, `package.module:function` by suffix such as `.xyz`, which take precedence. The
                 worker imports them, so it must be able to.
 

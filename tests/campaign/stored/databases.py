@@ -100,7 +100,7 @@ class DatabaseFiles(Stored):
         return found
 
     def judge(self, home: Home, path: Path) -> str | None:
-        harmful = self.is_harmful(home, path)
+        harmful, emptied = self.is_harmful(home, path), path.stat().st_size == 0
         found = self.results(home)
         if isinstance(found, str):
             return found
@@ -121,7 +121,8 @@ class DatabaseFiles(Stored):
         after = self.results(home)
         if not isinstance(after, list):
             return f"after the repair: {after or 'damage is said'}"
-        return self.repaired(after)
+        # The list of the indexed folders is lost with the rest, so a person has to name them again.
+        return None if emptied else self.repaired(after)
 
     def moved(self, home: Home) -> bytes | None:
         """The database file as SQLite alone makes it of the file and its log. A page that differs from this is lost.
