@@ -224,7 +224,8 @@ class _Bringing:
         held = f"{counted(len(files), 'file')} and {counted(passages, 'passage')}"
         self.said.append(f"a new database holds {held} of the damaged one")
         if lost:
-            self.said.append(f"at {counted(lost, 'place')} passages were lost; their files are read again")
+            passages = "passages may be" if wreck.searched else f"at {counted(lost, 'place')} passages were"
+            self.said.append(f"{passages} lost; their files are read again")
             self._name_texts(new)
         if not index and passages:
             self.said.append("all vectors are made again")
@@ -233,12 +234,12 @@ class _Bringing:
         files: dict[int, str] = {}
         roots = {row[0] for row in wreck.small("roots", ("path",)) if isinstance(row[0], str)}
         marks = ", ".join("?" * len(_FILE))
-        for some in in_batches(wreck.rows("files", _FILE)):
+        for some in in_batches(wreck.rows("files", _FILE, _is_file)):
             with new.write() as db:
                 for row in some:
-                    # A row that the table rejects was damaged.
-                    with suppress(apsw.ConstraintError, DamagedStore):
-                        verify_file(row[1], row[6], row[7], row[-1])
+                    if not _is_file(row):
+                        continue
+                    with suppress(apsw.ConstraintError):  # a row that the table rejects was damaged
                         db.execute(f"INSERT INTO files({', '.join(_FILE)}) VALUES ({marks})", row)
                         files[row[0]] = row[1]
                         roots |= {row[2]} - {TEXT_ROOT}
@@ -259,7 +260,7 @@ class _Bringing:
         """Copies passages; returns how many, and how many differed from their hashes."""
         brought = wrong = 0
         marks = ", ".join("?" * len(_CHUNK))
-        for some in in_batches(wreck.rows("chunks", _CHUNK)):
+        for some in in_batches(wreck.rows("chunks", _CHUNK, _is_sound)):
             good = [row for row in some if row[1] in files and _is_sound(row)]
             with new.write() as db:
                 db.executemany(f"INSERT OR IGNORE INTO chunks({', '.join(_CHUNK)}) VALUES ({marks})", good)
@@ -278,6 +279,15 @@ class _Bringing:
             ).fetchall()
         if rows:
             self.said.append(f"of added texts parts are lost: {', '.join(str(row[0]) for row in rows)}; add them again")
+
+
+def _is_file(row: tuple[Any, ...]) -> bool:
+    """Whether a file's row is what was stored."""
+    try:
+        verify_file(row[1], row[6], row[7], row[-1])
+    except DamagedStore:
+        return False
+    return True
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:

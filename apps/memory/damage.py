@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -170,8 +170,9 @@ class _Bringing:
         settings = [row for row in wreck.small("settings", ("name", "value")) if row[0] != "rebuilding"]
         with new.write() as db:
             db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", settings)
-        known, wrong = self._memories(wreck, new)
         histories = self._history(wreck, new)
+        deleted = {uuid for uuid, lines in histories.items() if lines[-1][_HISTORY.index("is_deleted")]}
+        known, wrong = self._memories(wreck, new, deleted)
         back = self._from_history(new, known, histories)
         actions, wrong_actions = self._actions(wreck, new)
         with new.write() as db:
@@ -185,49 +186,59 @@ class _Bringing:
         held = f"{counted(len(known), 'memory', 'memories')} and {counted(actions, 'action')}"
         self.said.append(f"a new database holds {held} of the damaged one")
         lost = wreck.lost["memories"] + wrong
-        if lost:
+        if wreck.searched:
+            self.said.append("rows were looked for in all pages; those that no page holds whole are lost")
+        elif lost:
             self.said.append(f"{counted(lost, 'memory', 'memories')} could not be read")
         if back:
             shown = ", ".join(back)
             self.said.append(f"{len(back):,} came back from their history, without dates and metadata: {shown}")
-        if wreck.lost["actions"] + wrong_actions:
+        if wreck.lost["actions"] + wrong_actions and not wreck.searched:
             self.said.append(f"lost: {counted(wreck.lost['actions'] + wrong_actions, 'action')}")
         if not index and known:
             self.said.append("all vectors are made again")
 
-    def _memories(self, wreck: Wreck, new: Database) -> tuple[dict[str, int], int]:
-        """Copies the memories. Returns their row numbers by id, and the number of memories with a wrong hash."""
+    def _memories(self, wreck: Wreck, new: Database, deleted: Set[str]) -> tuple[dict[str, int], int]:
+        """Copies the memories, except the `deleted` ones, whose rows may still stand in free pages. Returns their row
+        numbers by id, and the number of memories with a wrong checksum."""
         known: dict[str, int] = {}
         numbers: set[int] = set()
+        turns: list[tuple[int, int]] = []
         wrong = 0
         marks = ", ".join("?" * len(STORED))
         insert = f"INSERT INTO memories ({', '.join(STORED)}) VALUES ({marks})"
-        for some in in_batches(wreck.rows("memories", STORED)):
+        for some in in_batches(wreck.rows("memories", STORED, lambda row: _record(row) is not None)):
             records = [record for row in some if (record := _record(row)) is not None]
             wrong += len(some) - len(records)
             with new.write() as db:
                 for record in records:
-                    if record.uuid in known:  # an older image of the same row
+                    if record.uuid in known or record.id in numbers or record.uuid in deleted:
                         continue
-                    before = record.follows if record.follows in numbers else None
-                    db.execute(insert, replace(record, follows=before).row)
+                    if record.follows is not None:
+                        turns.append((record.follows, record.id))
+                    db.execute(insert, replace(record, follows=None).row)
                     self._records_writer.lexical.add(db, [record.id], [record.indexed_text])
                     numbers.add(record.id)
                     known[record.uuid] = record.id
+        with new.write() as db:  # rows from pages come in any order, so a turn may come before the one that it follows
+            links = [turn for turn in turns if turn[0] in numbers]
+            db.executemany("UPDATE memories SET follows = ? WHERE id = ?", links)
         return known, wrong
 
     def _history(self, wreck: Wreck, new: Database) -> dict[str, list[Row]]:
         """Copies the histories. Returns their lines by the id of the memory."""
         last: dict[str, list[Row]] = {}
         marks = ", ".join("?" * len(_HISTORY))
-        for some in in_batches(wreck.rows("history", _HISTORY)):
+        for some in in_batches(wreck.rows("history", _HISTORY, _is_line)):
             with new.write() as db:
                 for row in some:
-                    if row_sum("history", *row[1:-1]) != row[-1]:
+                    if not _is_line(row):
                         continue
                     with suppress(apsw.ConstraintError):
                         db.execute(f"INSERT INTO history ({', '.join(_HISTORY)}) VALUES ({marks})", row)
                         last.setdefault(row[1], []).append(row)
+        for lines in last.values():
+            lines.sort(key=lambda row: row[0])  # rows from pages come in any order
         return last
 
     def _from_history(self, new: Database, known: dict[str, int], histories: dict[str, list[Row]]) -> list[str]:
@@ -257,12 +268,8 @@ class _Bringing:
         """Copies the actions. Returns the number copied, and the number with a wrong hash."""
         brought = wrong = 0
         marks = ", ".join("?" * len(ROW))
-        for some in in_batches(wreck.rows("actions", ROW)):
-            good = []
-            for row in some:
-                with suppress(DamagedStore):
-                    read_action(row)
-                    good.append(row)
+        for some in in_batches(wreck.rows("actions", ROW, _is_action)):
+            good = [row for row in some if _is_action(row)]
             with new.write() as db:
                 db.executemany(f"INSERT OR REPLACE INTO actions ({', '.join(ROW)}) VALUES ({marks})", good)
             brought += len(good)
@@ -271,6 +278,20 @@ class _Bringing:
 
 
 _KEPT = ("user_id", "agent_id", "run_id", "actor_id", "role", "created_at", "updated_at")
+
+
+def _is_line(row: Row) -> bool:
+    """Whether a row of the history is what was stored."""
+    return bool(row_sum("history", *row[1:-1]) == row[-1])
+
+
+def _is_action(row: Row) -> bool:
+    """Whether a row of the actions is what was stored."""
+    try:
+        read_action(row)
+    except DamagedStore:
+        return False
+    return True
 
 
 def _record(row: Row) -> Record | None:

@@ -226,7 +226,10 @@ class Writer:
         store = self._store
         index = store.index
         with store.write() as db:
+            # A repair may read rows from pages. Without their history it could not tell that they were deleted.
+            db.execute("PRAGMA secure_delete = ON").fetchall()
             store.records_writer.clear(db, index)
+            db.execute("PRAGMA secure_delete = OFF").fetchall()
         store.upkeep.wrote(1)
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Wreck:
 
     Attributes:
         lost: by table, the number of places with rows that SQLite cannot read; 0 if it read all rows.
+        searched: the tables whose rows were also looked for in the pages; how many of them are lost is not known.
     """
 
     def __init__(
@@ -55,11 +56,14 @@ class Wreck:
         self._path = path
         self._layout = layout or {}
         self.lost: dict[str, int] = {}
+        self.searched: set[str] = set()
 
-    def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
+    def rows(
+        self, table: str, columns: Sequence[str], proves: Callable[[Row], bool] = lambda row: True
+    ) -> Iterator[Row]:
         """The readable rows of a table: in the order of its integer key, the first column, those that SQLite finds;
-        then those in its pages. The latter may be rows of another table, so the caller proves each. A missing table
-        counts as lost."""
+        then those in its pages. The latter may be rows of another table, so only those that `proves` accepts are given.
+        A missing table counts as lost."""
         found = array("q")
         for row in self._found(table, columns):
             if self._path is not None:
@@ -68,8 +72,9 @@ class Wreck:
         if self._path is None or not self.lost[table]:
             return
         seen = set(found)
+        self.searched.add(table)
         for row in carved(self._path, self._layout, table, columns):
-            if row[0] not in seen:
+            if row[0] not in seen and proves(row):
                 yield row
 
     def _found(self, table: str, columns: Sequence[str]) -> Iterator[Row]:

@@ -132,6 +132,61 @@ def test_repair_brings_back_what_can_be_read(make: Make, whole: Path, seed: int)
             assert have[identifier].get("pinned", False) == pinned
 
 
+def _turns(make: Make) -> list[tuple[str, str]]:
+    """The pairs of turns that follow one another, by their ids."""
+    memory = make()
+    sql = "SELECT a.uuid, b.uuid FROM memories a JOIN memories b ON b.id = a.follows ORDER BY 1"
+    with memory.store.read() as db:
+        found = [(str(turn), str(before)) for turn, before in db.execute(sql)]
+    memory.close()
+    return found
+
+
+def test_a_lost_first_page_loses_no_memory_and_nothing_is_said_to_be_lost(make: Make, whole: Path) -> None:
+    right, turns = look(make), _turns(make)
+    assert turns
+    with (whole / "memory.db").open("r+b") as file:
+        file.write(bytes(PAGE))
+    report = mended(make, whole)
+    assert sorted(look(make)) == sorted(right)
+    assert _turns(make) == turns
+    assert not any("could not be read" in action or action.startswith("lost") for action in report.actions)
+
+
+def test_deleted_memories_do_not_come_back_from_free_pages(make: Make, tmp_path: Path) -> None:
+    memory = make()
+    added = [
+        memory.add(f"Fact {n}: " + "the river floods. " * 40, user_id="ann")["results"][0]["id"] for n in range(60)
+    ]
+    for identifier in added[5:]:
+        memory.delete(identifier)
+    memory.close()
+    path = tmp_path / "memory" / "memory.db"
+    assert path.read_bytes().count(b"Fact 30: ") > 1, "its text stands in more pages than that of its history"
+    with path.open("r+b") as file:
+        file.write(bytes(PAGE))
+    assert mended(make, path.parent).after.findings == []
+    memory = make()
+    assert {m["id"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]} == set(added[:5])
+    memory.close()
+
+
+def test_nothing_comes_back_after_a_reset(make: Make, tmp_path: Path) -> None:
+    memory = make()
+    for n in range(60):
+        memory.add(f"Fact {n}: " + "the river floods. " * 40, user_id="ann")
+    memory.reset()
+    kept = memory.add("A new beginning.", user_id="ann")["results"][0]["id"]
+    memory.close()
+    path = tmp_path / "memory" / "memory.db"
+    with path.open("r+b") as file:
+        file.write(bytes(PAGE))
+    assert mended(make, path.parent).after.findings == []
+    memory = make()
+    assert [m["id"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]] == [kept]
+    memory.close()
+
+
 def test_memories_come_back_from_their_history(make: Make, tmp_path: Path) -> None:
     memory = make()
     kept = memory.add("I am allergic to peanuts", user_id="ann")["results"][0]["id"]
