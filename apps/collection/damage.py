@@ -224,8 +224,8 @@ class _Bringing:
         held = f"{counted(len(files), 'file')} and {counted(passages, 'passage')}"
         self.said.append(f"a new database holds {held} of the damaged one")
         if lost:
-            passages = "passages may be" if wreck.searched else f"at {counted(lost, 'place')} passages were"
-            self.said.append(f"{passages} lost; their files are read again")
+            what = "passages may be" if wreck.searched else f"at {counted(lost, 'place')} passages were"
+            self.said.append(f"{what} lost; their files are read again")
             self._name_texts(new)
         if not index and passages:
             self.said.append("all vectors are made again")
