@@ -196,6 +196,7 @@ class Held(Generic[Model]):
         self._model: Model | None = None
         self._count = threading.Condition()  # nothing is reserved while it is held: the budget takes it from inside
         self._open = threading.Lock()
+        self._own = threading.local()
         self._load_s = 0.0
         self._forget: Callable[[], None] | None = None
 
@@ -226,8 +227,10 @@ class Held(Generic[Model]):
     @contextmanager
     def using(self) -> Iterator[Model]:
         """The open model, which stays open inside. Raises as `run` does."""
+        own = self._own_uses()
         with self._count:
             self.users += 1
+        self._own.uses = own + 1
         try:
             with patiently(self._open):
                 if self._model is None:
@@ -237,9 +240,14 @@ class Held(Generic[Model]):
             with self._turn:
                 yield model
         finally:
+            self._own.uses = own
             with self._count:
                 self.users -= 1
                 self._count.notify_all()
+
+    def _own_uses(self) -> int:
+        """Requests of this thread that the model works on."""
+        return int(getattr(self._own, "uses", 0))
 
     def give_way(self, nbytes: int = 0) -> None:
         """Closes the model, unless a request uses it."""
@@ -251,9 +259,10 @@ class Held(Generic[Model]):
             self._release(model)
 
     def close(self) -> None:
-        """Closes the model when its requests have ended."""
+        """Closes the model when the requests of other threads have ended. One of this thread would wait for itself."""
+        own = self._own_uses()
         with self._count:
-            self._count.wait_for(lambda: not self.users)
+            self._count.wait_for(lambda: self.users <= own)
         with self._open:
             model, self._model = self._model, None
             if model is not None:

@@ -19,7 +19,7 @@ from edge.apps.store.connections import plain
 from edge.apps.store.failures import refuse_newer, translated
 from edge.apps.store.folder import claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock
-from edge.apps.store.overwriting import overwrite
+from edge.apps.store.overwriting import copy_whole, overwrite
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_small
 from edge.ivf.storage.manifest import IndexManifest
@@ -127,14 +127,14 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
         for name in segments:
             if not (store.path / name).exists():
                 (store.path / name).parent.mkdir(exist_ok=True)
-                _copied(source / name, store.path / name)
+                copy_whole(source / name, store.path / name)
         return True
 
     try:
         for name in segments:  # a segment of this name may exist and be damaged
             (store.path / name).parent.mkdir(exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # maintenance removed the segment, see below
-                _copied(source / name, store.path / name)
+                copy_whole(source / name, store.path / name)
         with tempfile.TemporaryDirectory(dir=store.path) as folder, translated(path, store.verbs, _PATIENCE_S):
             draft = Path(folder) / store.database
             shutil.copyfile(source / store.database, draft)
@@ -155,7 +155,7 @@ def _copy(store: Store, draft: Path) -> list[str]:
         for name in names:
             if not (draft / _SEGMENTS / name).exists():
                 try:
-                    _copied(store.path / _SEGMENTS / name, draft / _SEGMENTS / name)
+                    copy_whole(store.path / _SEGMENTS / name, draft / _SEGMENTS / name)
                 except FileNotFoundError:
                     missing.append(name)
         if not missing:
@@ -224,14 +224,3 @@ def _described(path: Path) -> dict[str, Any]:
             digest.update(piece)
             size += len(piece)
     return {"bytes": size, "blake2b": digest.hexdigest()}
-
-
-def _copied(source: Path, target: Path) -> None:
-    """Copies a file, and waits until the copy is durable under its name."""
-    partial = target.with_name(target.name + ".tmp")
-    with source.open("rb") as old, partial.open("wb") as new:
-        shutil.copyfileobj(old, new, _PIECE)
-        new.flush()
-        os.fsync(new.fileno())
-    partial.replace(target)
-    sync_folder(target.parent)

@@ -7,6 +7,7 @@ proves each by its own checksum, because pages may hold anything.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +24,6 @@ _PAGE = 4096
 _LOG_HEADER, _FRAME = 32, 24
 _LEAF = 13
 """The type of a page with rows of a table."""
-
-_MOST_BYTES = 64 << 20
-"""A row that claims to be longer is not ours."""
 
 _WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 """Bytes of a whole number by its type in a record."""
@@ -47,7 +45,7 @@ class Pages:
         self.count = max(self.count, max(self._places, default=0))
         first = self.read(1)
         known = first.startswith(_MAGIC)
-        # Databases from before version 9 of the schema keep eight bytes free at the end of each page.
+        # Earlier versions of this program kept eight bytes free at the end of each page.
         self.free_bytes: tuple[int, ...] = (first[20],) if known else (0, 8)
         self.unused = self._freed(int.from_bytes(first[32:36], "big")) if known else frozenset()
 
@@ -58,6 +56,11 @@ class Pages:
             return self._log.read(_PAGE)
         self._file.seek((number - 1) * _PAGE)
         return self._file.read(_PAGE)
+
+    @property
+    def logged(self) -> list[int]:
+        """The pages of which the log holds the newest image."""
+        return sorted(self._places)
 
     def close(self) -> None:
         """Closes the files."""
@@ -92,6 +95,26 @@ class Pages:
             freed.update(struct.unpack(f">{count}I", page[8 : 8 + 4 * count]))
             trunk = int.from_bytes(page[:4], "big")
         return frozenset(freed)
+
+
+def move_log(path: Path) -> None:
+    """Writes the pages in the log of a database that SQLite cannot open into its file. The log stays.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    if not path.exists():
+        return
+    pages = Pages(path)
+    try:
+        with path.open("r+b") as file:
+            for number in pages.logged:
+                file.seek((number - 1) * _PAGE)
+                file.write(pages.read(number))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        pages.close()
 
 
 def carved(
@@ -133,18 +156,18 @@ def _rows(pages: Pages, page: bytes, start: int, usable: int, width: int) -> Ite
             at = int.from_bytes(page[place : place + 2], "big")
             length, at = _varint(page, at)
             key, at = _varint(page, at)
-            record = _payload(pages, page, at, length, usable)
-            values = _values(record, width)
+            if _width(page[at:]) != width:
+                continue
+            values = _values(_payload(pages, page, at, length, usable))
         except (IndexError, ValueError, struct.error):
             continue
-        if values is not None:
-            yield key, values
+        yield key, values
 
 
 def _payload(pages: Pages, page: bytes, at: int, length: int, usable: int) -> bytes:
     """The record of a cell, with its part on overflow pages (section 1.6)."""
-    if length > _MOST_BYTES:
-        raise ValueError("no row of ours is that long")
+    if length > pages.count * _PAGE:
+        raise ValueError("no row is longer than its file")
     if length <= usable - 35:
         return page[at : at + length]
     least = (usable - 12) * 32 // 255 - 23
@@ -159,21 +182,34 @@ def _payload(pages: Pages, page: bytes, at: int, length: int, usable: int) -> by
     return bytes(record[:length])
 
 
-def _values(record: bytes, width: int) -> list[Value] | None:
-    """The values of a record; None if it has another number of columns.
+def _types(record: bytes) -> tuple[list[int], int]:
+    """The types of the values of a record, and the place of the first value.
+
+    Raises:
+        ValueError, IndexError: the bytes do not begin with the head of a record.
+    """
+    header, at = _varint(record, 0)
+    types: list[int] = []
+    while at < header <= _PAGE:
+        kind, at = _varint(record, at)
+        types.append(kind)
+    if at != header:
+        raise ValueError("the head of a record ends inside a type")
+    return types, at
+
+
+def _width(record: bytes) -> int:
+    """The number of columns of a record whose first bytes these are. Raises as `_types` does."""
+    return len(_types(record)[0])
+
+
+def _values(record: bytes) -> list[Value]:
+    """The values of a record.
 
     Raises:
         ValueError, IndexError: the bytes are no whole record.
     """
-    header, at = _varint(record, 0)
-    types: list[int] = []
-    while at < header:
-        kind, at = _varint(record, at)
-        types.append(kind)
-        if len(types) > width:
-            return None
-    if len(types) != width or at != header:
-        return None
+    types, at = _types(record)
     values: list[Value] = []
     for kind in types:
         nbytes = _WHOLE.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apsw
 
+from edge.apps.store.carving import move_log
 from edge.apps.store.connections import plain
 from edge.apps.store.failures import is_refusal, translated
 from edge.apps.store.folder import log_of
@@ -19,6 +20,7 @@ from edge.errors import StorageError
 from edge.ivf.storage.segment_writer import sync_folder
 
 _PATIENCE_S = 30.0
+_PIECE = 1 << 20
 
 _LOG_PATIENCE_MS = 2_000
 """How long to wait for readers before the log is emptied."""
@@ -45,14 +47,30 @@ def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool]
                 raise
         ready()  # nobody can write to a file that SQLite does not open, so the answer is known
         try:
+            # SQLite would move a log that is left behind into the new file. Its pages are moved into the old one before
+            # it is removed, so that a kill in between loses none.
+            move_log(path)
             for beside in (log_of(path), path.with_name(path.name + "-shm")):
                 beside.unlink(missing_ok=True)
-            shutil.copyfile(source, draft := path.with_name(path.name + ".tmp"))
-            draft.replace(path)
-            sync_folder(path.parent)
+            copy_whole(source, path)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     return True
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies a file, and waits until the copy is durable under its name.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    partial = target.with_name(target.name + ".tmp")
+    with source.open("rb") as old, partial.open("wb") as new:
+        shutil.copyfileobj(old, new, _PIECE)
+        new.flush()
+        os.fsync(new.fileno())
+    partial.replace(target)
+    sync_folder(target.parent)
 
 
 def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:

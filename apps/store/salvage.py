@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,8 @@ class Wreck:
         path: Path | None = None,
         layout: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """
+        """Stores the arguments.
+
         Args:
             db: None if SQLite cannot open the file.
             nbytes: bytes of the file.
@@ -71,10 +73,11 @@ class Wreck:
             yield row
         if self._path is None or not self.lost[table]:
             return
-        seen = set(found)
         self.searched.add(table)
         for row in carved(self._path, self._layout, table, columns):
-            if row[0] not in seen and proves(row):
+            key: Any = row[0]
+            place = bisect_left(found, key)
+            if (place == len(found) or found[place] != key) and proves(row):
                 yield row
 
     def _found(self, table: str, columns: Sequence[str]) -> Iterator[Row]:

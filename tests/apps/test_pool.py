@@ -167,3 +167,18 @@ def test_pressure_closes_an_idle_model_but_none_in_use() -> None:
 def test_an_identity_survives_its_text() -> None:
     identity = EmbedderIdentity("name", "", "abc", 384)
     assert EmbedderIdentity.from_json(identity.to_json()) == identity
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_model_that_is_closed_inside_its_own_request_does_not_wait_for_itself(shared: bool) -> None:
+    pair = Pair(shared)
+    ended = threading.Event()
+
+    def request(model: Leased) -> None:
+        pair.slots["one"].close()
+        assert model.lease.nbytes == 0
+        ended.set()
+
+    threading.Thread(target=lambda: pair.slots["one"].run(request), daemon=True).start()
+    assert ended.wait(PATIENCE_S)
+    assert pair.work("one") == "one"

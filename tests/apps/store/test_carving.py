@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge.apps.store.carving import carved
+from edge.apps.store.folder import log_of
+from edge.apps.store.overwriting import overwrite
 
 PAGE = 4096
 COLUMNS = ("id", "a", "b", "c")
@@ -83,3 +85,33 @@ def test_deleted_rows_do_not_come_back(tmp_path: Path, reserved: int) -> None:
         right = db.execute("SELECT * FROM notes").fetchall()
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     assert sorted(read(path)) == sorted(right)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_what_the_log_holds_is_in_the_file_before_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emptied: bool
+) -> None:
+    """SQLite cannot open the file, so it is replaced. A kill before the last step loses no commit of the log. SQLite
+    itself moves the log of a file that is not empty."""
+    path, copy = tmp_path / "notes.db", tmp_path / "copy.db"
+    with closing(made(path, [("a" * 500, n, None) for n in range(200)], 0)) as db:
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        db.execute("UPDATE notes SET b = b + 1000")
+        right = db.execute("SELECT * FROM notes").fetchall()
+        shutil.copyfile(path, copy)
+        shutil.copyfile(f"{path}-wal", f"{copy}-wal")
+    with copy.open("r+b") as file:
+        file.truncate(0) if emptied else file.write(b"\xff" * PAGE)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.apps.store.overwriting.copy_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            overwrite(copy, path, verbs="edge")
+    assert not log_of(copy).exists()
+    assert set(read(copy)) == set(right)
+    assert overwrite(copy, path, verbs="edge")
+    with closing(apsw.Connection(str(copy))) as db:
+        assert db.execute("SELECT * FROM notes").fetchall() == right
