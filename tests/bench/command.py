@@ -17,6 +17,7 @@ _BENCHES = {
     "index": "bench.index:index",
     "knowledge": "bench.knowledge:knowledge",
     "layer-speed": "bench.layer_speed:layer_speed",
+    "load": "bench.load:load",
     "memory": "bench.memory:memory",
     "memory-relevance": "bench.memory_relevance:memory_relevance",
     "pipelining": "bench.pipelining:pipelining",

@@ -118,7 +118,7 @@ def serve(
                 command = _llama(peer_server, gguf, threads)
             else:
                 command = _edge(model, memory, threads, name == "shared")
-            with _server(command, name) as (port, watch), _forgotten(Path(model) if cold else None):
+            with running(command, name) as (port, watch), _forgotten(Path(model) if cold else None):
                 _post(port, name, bodies[0])  # warms up: the server opens the model and reads its file
                 for count in counts:
                     found[name][count].append(_measured(port, name, bodies, count))
@@ -202,19 +202,25 @@ def _edge(model: str, memory: str, threads: int, sharing: bool) -> list[str]:
 
 
 @contextmanager
-def _server(command: Sequence[str], name: str) -> Iterator[tuple[int, TreeWatch]]:
-    """Runs a server; gives its port and a watch of its memory."""
+def running(command: Sequence[str], name: str, path: str = "/health") -> Iterator[tuple[int, TreeWatch]]:
+    """Runs a server, and gives its port and a watch of its memory when it answers a GET of the path.
+
+    In the command, `{port}` stands for a free port, and `{folder}` for a folder that ends with the server.
+
+    Raises:
+        EdgeError: the server does not start.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    filled = [part.replace("{port}", str(port)) for part in command]
-    with tempfile.TemporaryDirectory() as runtime:
-        environment = dict(os.environ, XDG_RUNTIME_DIR=runtime)
+    with tempfile.TemporaryDirectory() as folder:
+        filled = [part.replace("{port}", str(port)).replace("{folder}", folder) for part in command]
+        environment = dict(os.environ, XDG_RUNTIME_DIR=folder)
         process = subprocess.Popen(
             filled, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
         )
         watch = TreeWatch(process.pid)
         try:
-            _wait(port, process, name)
+            _wait(port, process, name, path)
             yield port, watch
         finally:
             watch.close()
@@ -246,7 +252,7 @@ def _forgotten(model: Path | None) -> Iterator[None]:
             thread.join()
 
 
-def _wait(port: int, process: subprocess.Popen[str], name: str) -> None:
+def _wait(port: int, process: subprocess.Popen[str], name: str, path: str) -> None:
     end = time.monotonic() + _START_S
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -254,7 +260,7 @@ def _wait(port: int, process: subprocess.Popen[str], name: str) -> None:
             raise EdgeError(f"{name} did not start: {said[-1]}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", path)
             answer = connection.getresponse()
             answer.read()
             if answer.status == 200:  # not while a server is still loading its model

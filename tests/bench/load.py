@@ -1,0 +1,426 @@
+"""`load`: requests that arrive by themselves at a running server, by their rate, and clients that take turns."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import math
+import random
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from making.random_gguf import made_model, words
+
+from bench.figures import Figure, higher, lower, tabulate
+from bench.options import Output, compute_option, numbers, output_options, stated, threads_option, work_dir_option
+from bench.process import processor
+from bench.serve import running
+from edge.config import format_size, parse_size
+from edge.errors import EdgeError, InputError
+
+KINDS = ("ask", "chat", "search", "rerank", "memory")
+"""What a client may want: an answer from the collection; an answer of the language model to a prompt with the same
+documents, which a peer can give, too; passages; an order of ten texts; a memory to be kept or found."""
+
+_EDGE = "from edge.apps.cli import main; main()"
+_MOST_AT_ONCE = 512
+"""The requests that may be open at once. An open load beyond the capacity has no bound of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request of the load.
+
+    Attributes:
+        at: the seconds after the begin of the load.
+        kind: one of `KINDS`.
+        topic: the number of the topic, whose documents answer the request.
+        number: the number of the request. No text of a request occurs twice.
+    """
+
+    at: float
+    kind: str
+    topic: int
+    number: int
+
+
+def drawn(
+    rate: float, seconds: float, mix: Mapping[str, int], topics: int, exponent: float = 1.0, seed: int = 0
+) -> list[Arrival]:
+    """Arrivals of a Poisson process. The same arguments give the same arrivals.
+
+    Args:
+        rate: arrivals a second.
+        seconds: the length of the load.
+        mix: the share of each kind, as whole numbers.
+        topics: the number of topics, chosen by Zipf's law.
+        exponent: the exponent of Zipf's law; 0 is uniform.
+    """
+    source = random.Random(seed)
+    popular = np.arange(1, topics + 1, dtype=np.float64) ** -exponent
+    found: list[Arrival] = []
+    at = source.expovariate(rate)
+    while at < seconds:
+        (kind,) = source.choices(list(mix), list(mix.values()))
+        (topic,) = source.choices(range(topics), popular.tolist())
+        found.append(Arrival(at, kind, topic, len(found)))
+        at += source.expovariate(rate)
+    return found
+
+
+def recorded(path: Path) -> list[Arrival]:
+    """The arrivals of a file with a JSON object in each line, as `--record` writes them.
+
+    Raises:
+        InputError: a line is no arrival.
+    """
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            one = Arrival(**json.loads(line))
+        except (TypeError, ValueError):
+            raise InputError(f"line {number} of {path} is no arrival") from None
+        if one.kind not in KINDS or not one.at >= 0:
+            raise InputError(f"line {number} of {path} is no arrival of {', '.join(KINDS)}")
+        found.append(one)
+    return found
+
+
+@dataclass(slots=True)
+class Sample:
+    """What became of a request. Times are seconds from its arrival.
+
+    Attributes:
+        first: the time of the first piece of text; of the whole answer where there is no text. None if it failed.
+        whole: the time of the end.
+        pieces: the pieces of text, each of which is a token of the language model as a rule.
+        status: the status of HTTP; 0 if the connection broke.
+        late: the seconds by which the load sent the request too late.
+    """
+
+    kind: str
+    first: float | None = None
+    whole: float = 0.0
+    pieces: int = 0
+    status: int = 0
+    late: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The documents that questions are about.
+
+    Attributes:
+        topics: the number of topics, each with `each` documents of `length` words.
+    """
+
+    topics: int
+    each: int
+    length: int
+
+    def name(self, topic: int) -> str:
+        """The name of a topic, which its documents and its questions share."""
+        return words(3, seed=topic + 1)
+
+    def texts(self, topic: int) -> list[str]:
+        """The documents of a topic."""
+        seeds = range(10_000 + topic * self.each, 10_000 + (topic + 1) * self.each)
+        return [f"{self.name(topic)}. {words(self.length, seed=seed)}." for seed in seeds]
+
+    def write(self, folder: Path) -> None:
+        """Writes a file for each document."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for topic in range(self.topics):
+            for number, text in enumerate(self.texts(topic)):
+                folder.joinpath(f"{topic}-{number}.txt").write_text(text + "\n", encoding="utf-8")
+
+    def request(self, one: Arrival, length: int) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request. An answer has at most `length` tokens."""
+        question = f"what is {self.name(one.topic)}, asked by {words(2, seed=-1 - one.number)} {one.number}"
+        if one.kind == "ask":
+            return "/v1/ask", {
+                "question": question, "llm": "llm", "stream": True, "max_tokens": length, "min_score": 0.0,
+                "check": False,
+            }  # fmt: skip
+        if one.kind == "chat":
+            text = "\n\n".join([*self.texts(one.topic), question])
+            messages = [{"role": "user", "content": text}]
+            return "/v1/chat/completions", {
+                "model": "llm", "messages": messages, "stream": True, "max_tokens": length, "temperature": 0,
+            }  # fmt: skip
+        if one.kind == "search":
+            return "/v1/search", {"query": question, "top_k": 5}
+        if one.kind == "rerank":
+            texts = [text for n in range(5) for text in self.texts((one.topic + n) % self.topics)[:2]]
+            return "/v1/rerank", {"query": question, "documents": texts, "top_n": 3}
+        if one.number % 2:
+            return "/search", {"query": question, "user_id": f"user {one.topic}"}
+        message = {"role": "user", "content": f"I read about {self.name(one.topic)} on day {one.number}."}
+        return "/memories", {"messages": [message], "user_id": f"user {one.topic}"}
+
+
+def sent(port: int, one: Arrival, world: World, length: int, begin: float | None, timeout: float) -> Sample:
+    """Sends a request when its time has come (at once if `begin` is None), and reads the answer to its end."""
+    path, body = world.request(one, length)
+    sample = Sample(one.kind)
+    arrived = time.perf_counter() if begin is None else begin + one.at
+    sample.late = time.perf_counter() - arrived
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        failed = False
+        for line in answer:
+            failed |= line.startswith(b"event: error")
+            if _is_text(line):
+                sample.pieces += 1
+                if sample.first is None:
+                    sample.first = time.perf_counter() - arrived
+        sample.status = 500 if failed else answer.status
+    except (OSError, http.client.HTTPException):
+        sample.status = 0
+    finally:
+        connection.close()
+    sample.whole = time.perf_counter() - arrived
+    if sample.status >= 300 or not sample.status:
+        sample.first = None
+    elif not body.get("stream"):
+        sample.first = sample.whole
+    return sample
+
+
+def _is_text(line: bytes) -> bool:
+    """Whether a line of an event stream brings text of an answer."""
+    if not line.startswith(b"data: {"):
+        return False
+    data = json.loads(line[6:])
+    if "choices" in data:  # a chat
+        return any(choice.get("delta", {}).get("content") for choice in data["choices"])
+    return set(data) == {"text"}
+
+
+def opened(port: int, arrivals: Sequence[Arrival], world: World, length: int, timeout: float) -> list[Sample]:
+    """Sends each request at its time, whatever became of those before."""
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        begin = time.perf_counter()
+        futures = []
+        for one in arrivals:
+            time.sleep(max(0.0, begin + one.at - time.perf_counter()))
+            futures.append(pool.submit(sent, port, one, world, length, begin, timeout))
+        return [future.result() for future in futures]
+
+
+def in_turn(
+    port: int, arrivals: Iterable[Arrival], world: World, length: int, clients: int, timeout: float
+) -> list[Sample]:
+    """Sends the requests by a number of clients, each of which waits for its answer before it sends the next."""
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(lambda one: sent(port, one, world, length, None, timeout), arrivals))
+
+
+def summed(samples: Sequence[Sample], seconds: float, deadline: float) -> dict[str, float]:
+    """The measures of a load that took so many seconds. A refused request has missed its deadline."""
+    good = [sample for sample in samples if sample.first is not None]
+    firsts = sorted(float(sample.first) for sample in good if sample.first is not None)
+    writing = [
+        (sample.whole - float(sample.first)) / (sample.pieces - 1)
+        for sample in good
+        if sample.pieces > 1 and sample.first is not None
+    ]
+    return {
+        "requests_per_s": len(good) / seconds,
+        "tokens_per_s": sum(sample.pieces for sample in good) / seconds,
+        "within": sum(first <= deadline for first in firsts) / len(samples),
+        "first_p50": _quantile(firsts, 0.5),
+        "first_p95": _quantile(firsts, 0.95),
+        "token_p50": _quantile(sorted(writing), 0.5),
+        "refused": sum(sample.status in (413, 429, 503) for sample in samples) / len(samples),
+        "lost": sum(sample.status not in (200, 413, 429, 503) for sample in samples) / len(samples),
+        "late": max(sample.late for sample in samples),
+    }
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return values[min(len(values) - 1, math.ceil(share * len(values)) - 1)] if values else math.nan
+
+
+_COLUMNS = {
+    "requests_per_s": higher("requests", "/s"), "tokens_per_s": higher("tokens", "/s"),
+    "within": higher("within the deadline", "%"), "first_p50": lower("first text p50", "s"),
+    "first_p95": lower("first text p95", "s"), "token_p50": lower("each token p50", "s"),
+    "refused": lower("refused", "%"), "lost": lower("lost", "%"), "peak": lower("peak", "B"),
+}  # fmt: skip
+
+
+def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], peers: Iterable[str]) -> Iterator[Figure]:
+    """The figures of a stored run: a row for each system and load, from the rounds."""
+    for load in dict.fromkeys(load for loads in found.values() for load in loads):
+        rows = {
+            name: {key: [run[key] for run in loads[load] if not math.isnan(run[key])] for key in _COLUMNS}
+            for name, loads in found.items()
+            if load in loads
+        }
+        yield from tabulate(rows, _COLUMNS, table=load, peers=tuple(peers))
+
+
+def _mix(text: str) -> dict[str, int]:
+    """The type of `--mix`."""
+    try:
+        found = {kind: int(count) for kind, count in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise click.BadParameter(f"a mix is written ask=6,search=3 and not {text!r}") from None
+    if set(found) - set(KINDS) or not any(found.values()) or min(found.values()) < 0:
+        raise click.BadParameter(f"a mix has counts of {', '.join(KINDS)}")
+    return found
+
+
+def _named(text: str) -> tuple[str, str]:
+    """The type of `--system` and `--peer`."""
+    name, _, rest = text.partition("=")
+    return name, rest
+
+
+@click.command("load")
+@click.option("--model", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="GGUF file of the language "
+              "model.")  # fmt: skip
+@compute_option
+@click.option("--rates", type=str, default="", help="Arrivals a second, with commas between them.")
+@click.option("--clients", type=numbers(), default=None, help="Numbers of clients that take turns, instead of rates.")
+@click.option("--seconds", default=60.0, show_default=True, help="Length of each open load.")
+@click.option("--requests", default=32, show_default=True, help="Requests of each measurement with clients.")
+@click.option("--mix", type=_mix, default="ask=6,search=3,rerank=1", show_default=True, help=f"Of {', '.join(KINDS)}.")
+@click.option("--arrivals", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay this file.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the drawn arrivals here.")
+@click.option("--topics", default=30, show_default=True)
+@click.option("--documents", default=4, show_default=True, help="Of each topic.")
+@click.option("--words", "length", default=100, show_default=True, help="Of each document.")
+@click.option("--exponent", default=1.0, show_default=True, help="Of Zipf's law, by which topics are chosen.")
+@click.option("--answer", default=32, show_default=True, help="Most tokens of an answer.")
+@click.option("--deadline", default=5.0, show_default=True, help="Seconds to the first text.")
+@click.option("--memory", default="600MB", show_default=True, help="Limit of our server.")
+@click.option("--embedder", default="", help="Our server's embedder; the default one if not given.")
+@click.option("--system", "systems", type=_named, multiple=True, default=("edge=",), show_default=True,
+              help="NAME=OPTIONS: our server with further options of `edge serve`; may be repeated.")  # fmt: skip
+@click.option("--peer", "peers", type=_named, multiple=True, help="NAME=COMMAND with {port}, {model}: another server, "
+              "which gets chats only; may be repeated.")  # fmt: skip
+@threads_option
+@click.option("--rounds", default=1, show_default=True, help="Alternating repetitions.")
+@work_dir_option
+@output_options
+def load(
+    model: Path | None,
+    shape: str | None,
+    rates: str,
+    clients: list[int] | None,
+    seconds: float,
+    requests: int,
+    mix: dict[str, int],
+    arrivals: Path | None,
+    record: Path | None,
+    topics: int,
+    documents: int,
+    length: int,
+    exponent: float,
+    answer: int,
+    deadline: float,
+    memory: str,
+    embedder: str,
+    systems: Sequence[tuple[str, str]],
+    peers: Sequence[tuple[str, str]],
+    threads: int,
+    rounds: int,
+    work_dir: Path,
+    output: Output,
+) -> None:
+    """Answer, search, rerank and remember under a load that does not wait for answers.
+
+    Each measurement has a new server, which is warmed up by one request of each kind. Its memory is measured from
+    outside. With --clients each client waits for its answer before it sends its next request.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    if model is None:
+        model = made_model(work_dir, shape or "tiny")
+    if peers and set(mix) != {"chat"}:
+        raise click.BadParameter("a peer gets chats only: --mix chat=1")
+    world = World(topics, documents, length)
+    loads: dict[str, tuple[list[Arrival], int]] = {}
+    for count in clients or ():
+        drawing = drawn(1.0, 10.0 * requests, mix, topics, exponent)[:requests]
+        loads[f"{count} clients"] = drawing, count
+    try:
+        steps = [float(part) for part in rates.split(",") if part]
+    except ValueError:
+        raise click.BadParameter(f"rates are written 0.5,1,2 and not {rates!r}") from None
+    for rate in steps:
+        loads[f"{rate:g} a second"] = drawn(rate, seconds, mix, topics, exponent), 0
+    if arrivals is not None:
+        loads[arrivals.stem] = recorded(arrivals), 0
+    loads = {name: drawing for name, drawing in loads.items() if drawing[0]}
+    if not loads:
+        raise click.UsageError("--rates, --clients or --arrivals gives the load")
+    if record is not None:
+        first = next(iter(loads.values()))[0]
+        record.write_text("".join(json.dumps(asdict(one)) + "\n" for one in first), encoding="utf-8")
+    collection = _indexed(world, work_dir, embedder)
+    commands = {
+        name: [
+            sys.executable, "-c", _EDGE, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
+            "--llm", str(model), "-c", str(collection), "--memory-path", "{folder}/memory",
+            *(["--embedder", embedder] if embedder else []), *shlex.split(options),
+        ]
+        for name, options in systems
+    } | {name: shlex.split(command.replace("{model}", str(model))) for name, command in peers}  # fmt: skip
+    found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in commands}
+    held = 0
+    for turn, (load_name, (drawing, count)), name in itertools.product(range(rounds), loads.items(), commands):
+        click.echo(f"round {turn + 1} of {rounds}: {name}, {load_name}", err=True)
+        with running(commands[name], name, path="/v1/models") as (port, watch):
+            kinds = [kind for kind in KINDS if any(one.kind == kind for one in drawing)]
+            for kind in kinds:
+                warm = sent(port, Arrival(0, kind, 0, -1), world, answer, None, 600)
+                if warm.first is None:
+                    raise EdgeError(f"{name} answered {kind} with {warm.status}")
+            begin = time.perf_counter()
+            timeout = 600.0
+            samples = (
+                in_turn(port, drawing, world, answer, count, timeout)
+                if count
+                else opened(port, drawing, world, answer, timeout)
+            )
+            sums = summed(samples, time.perf_counter() - begin, deadline)
+        found[name].setdefault(load_name, []).append(sums | {"peak": float(watch.high_water)})
+        held = max(held, watch.high_water if name not in dict(peers) else 0)
+    conditions = {
+        "model": model.name, "mix": ",".join(f"{kind}={n}" for kind, n in mix.items()), "topics": topics,
+        "documents": documents, "words": length, "exponent": exponent, "answer": answer, "deadline": deadline,
+        "limit": format_size(parse_size(memory)), "threads": threads, "seconds": seconds, "requests": requests,
+        "processor": processor(),
+    }  # fmt: skip
+    output.put(
+        {"conditions": conditions, "systems": found}, figures(found, dict(peers)), stated(conditions), held=held,
+        limit=parse_size(memory),
+    )  # fmt: skip
+
+
+def _indexed(world: World, work_dir: Path, embedder: str) -> Path:
+    """The collection of a world's documents; it is made if it does not exist."""
+    name = f"load-{world.topics}-{world.each}-{world.length}-{Path(embedder).name or 'default'}"
+    collection, texts = work_dir / name, work_dir / f"{name}-texts"
+    if not collection.exists():
+        world.write(texts)
+        command = [sys.executable, "-c", _EDGE, "index", str(texts), "-c", str(collection), "--memory", "1GB"]
+        command += ["--embedder", embedder] if embedder else []
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise EdgeError(f"the documents were not indexed: {done.stderr.strip().splitlines()[-1:]}")
+    return collection

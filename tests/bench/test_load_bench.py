@@ -1,0 +1,107 @@
+"""`load`: arrivals, what becomes of requests at a naive server, and the measures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from bench.load import Arrival, Sample, World, drawn, in_turn, opened, recorded, summed
+from edge.errors import InputError
+
+WORLD = World(topics=3, each=2, length=5)
+
+
+def test_arrivals_are_those_of_a_poisson_process() -> None:
+    found = drawn(20.0, 200.0, {"ask": 3, "search": 1}, topics=4, seed=1)
+    gaps = [b.at - a.at for a, b in itertools.pairwise(found)]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(1 / 20, rel=0.05)
+    assert math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) == pytest.approx(mean, rel=0.1)
+    assert sum(one.kind == "ask" for one in found) / len(found) == pytest.approx(0.75, abs=0.03)
+    counts = [sum(one.topic == topic for one in found) / len(found) for topic in range(4)]
+    assert counts == pytest.approx([share / (25 / 12) for share in (1, 1 / 2, 1 / 3, 1 / 4)], abs=0.03), "Zipf's law"
+    assert found == drawn(20.0, 200.0, {"ask": 3, "search": 1}, topics=4, seed=1)
+
+
+def test_recorded_arrivals_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.jsonl"
+    path.write_text('{"at": 0.5, "kind": "ask", "topic": 1, "number": 0}\n', encoding="utf-8")
+    assert recorded(path) == [Arrival(0.5, "ask", 1, 0)]
+    for line in ("{", '{"at": 1}', '{"at": 1, "kind": "dance", "topic": 1, "number": 0}', "3"):
+        path.write_text(line, encoding="utf-8")
+        with pytest.raises(InputError, match="line 1 of"):
+            recorded(path)
+
+
+class _Naive(BaseHTTPRequestHandler):
+    """Answers a question with two pieces 50 ms apart, refuses each second search, and breaks off orders."""
+
+    searches = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v1/rerank":
+            self.connection.close()
+            return
+        if self.path == "/v1/search":
+            _Naive.searches += 1
+            self.send_response(200 if _Naive.searches % 2 else 429)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        for data in ({"text": "a"}, {"text": "b"}, {"text": "ab", "citations": []}):
+            time.sleep(0.05)
+            self.wfile.write(f"data: {json.dumps(data)}\n\n".encode())
+
+    def log_message(self, *values: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Naive) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_an_open_load_does_not_wait_for_answers(port: int) -> None:
+    arrivals = [Arrival(0.01 * n, "ask", 0, n) for n in range(10)]
+    began = time.perf_counter()
+    samples = opened(port, arrivals, WORLD, 2, 10)
+    assert time.perf_counter() - began < 10 * 0.15, "ten answers in turn take longer"
+    assert [sample.pieces for sample in samples] == [2] * 10, "the whole text at the end is no piece"
+    assert all(0.05 <= (sample.first or 0) < sample.whole for sample in samples)
+
+
+def test_clients_take_turns(port: int) -> None:
+    began = time.perf_counter()
+    in_turn(port, [Arrival(0, "ask", 0, n) for n in range(4)], WORLD, 2, clients=2, timeout=10)
+    assert time.perf_counter() - began >= 2 * 0.15
+
+
+def test_refused_and_lost_requests_have_missed_their_deadline(port: int) -> None:
+    kinds = ["search", "search", "rerank", "ask"]
+    samples = in_turn(port, [Arrival(0, kind, 0, n) for n, kind in enumerate(kinds)], WORLD, 2, 1, 10)
+    sums = summed(samples, 2.0, deadline=5.0)
+    assert [sample.status for sample in samples] == [200, 429, 0, 200]
+    assert (sums["within"], sums["refused"], sums["lost"], sums["requests_per_s"]) == (0.5, 0.25, 0.25, 1.0)
+
+
+def test_measures_of_known_samples() -> None:
+    samples = [Sample("ask", first=n / 10, whole=n / 10 + 0.9, pieces=10, status=200) for n in range(1, 21)]
+    sums = summed(samples, 10.0, deadline=1.5)
+    assert sums["first_p50"] == 1.0
+    assert sums["first_p95"] == 1.9
+    assert sums["token_p50"] == pytest.approx(0.1)
+    assert sums["within"] == 15 / 20
+    assert sums["tokens_per_s"] == 20.0
