@@ -194,8 +194,57 @@ _LEGACY = (
 """Encodings that are tried for a file that is not UTF-8. Without this list, guesses would include EBCDIC and UTF-7, and
 a file could declare `punycode` or `unicode_escape` as its decoder."""
 
+_SUPERSETS = {
+    "ascii": "cp1252", "iso8859_1": "cp1252", "iso8859_9": "cp1254", "iso8859_11": "cp874", "tis_620": "cp874",
+    "shift_jis": "cp932", "euc_kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
+    "iso2022_jp": "iso2022_jp_ext",
+}  # fmt: skip
+"""The codecs that programs mean when they name a smaller one (https://encoding.spec.whatwg.org/#names-and-labels)."""
+
+_STATEFUL = ("iso2022_jp_ext", "iso2022_kr", "hz", "utf_16_le", "utf_16_be")
+_SHIFTED = re.compile(rb"[\x00-\x08\x1b]|~\{")
+"""Codecs whose bytes are valid UTF-8, too, and bytes that such text has."""
+
+_DECLARED = frozenset({
+    *_LEGACY, *_SUPERSETS.values(), *_STATEFUL, "iso8859_3", "iso8859_4", "iso8859_6", "iso8859_10", "iso8859_13",
+    "iso8859_14", "iso8859_16", "cp866", "mac_cyrillic",
+}) - _SUPERSETS.keys()  # fmt: skip
+
+_LABELS = {
+    label: codec
+    for codec, labels in {
+        "big5hkscs": "cn-big5",
+        "cp874": "dos-874 windows-874",
+        "cp932": "windows-31j",
+        "cp949": "cseuckr csksc56011987 iso-ir-149 ks_c_5601-1989 ksc_5601 windows-949",
+        "euc_jp": "cseucpkdfmtjapanese",
+        "gb18030": "csgb2312 gb_2312 gb_2312-80",
+        "iso8859_7": "sun_eu_greek",
+        "iso8859_8": "logical visual",
+        "iso8859_15": "csisolatin9",
+        "koi8_r": "koi koi8",
+        "koi8_u": "koi8-ru",
+        "mac_cyrillic": "mac-ukrainian",
+        "mac_roman": "csmacintosh mac",
+        "utf_16_be": "unicodefffe",
+        "utf_16_le": "csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff utf-16",
+    }.items()
+    for label in labels.split()
+}
+"""The labels of the WHATWG's Encoding standard that Python does not know."""
+
+_ISO_8859 = re.compile(r"(?:cs)?iso[-_]?8859[-_]?(\d{1,2})[-_]?[ei]?")
+_CHARSET = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)", re.I
+)
+_SURE = 10
+"""UTF-8 is believed against a label if it has so many valid characters for each damaged one."""
+
 _SAMPLE = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LEAST_UNITS, _LEAST_ZEROS = 8, 0.6
+"""The fewest characters that show UTF-16, and the least share of their high bytes that are zero, as in Latin ones."""
+
 _LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
 
 
@@ -210,30 +259,56 @@ class Text:
 def decode(data: bytes, *, declared: str | None = None) -> Text:
     """Decodes a file: by its byte order mark, as UTF-8, by its declared encoding, or by a guess from its bytes.
 
-    UTF-8 with a few damaged bytes stays UTF-8, with U+FFFD in their place. Nothing else is lost or added.
+    A few damaged bytes do not change the encoding: U+FFFD takes their place. Nothing else is lost or added.
 
     Args:
-        declared: the encoding that the file itself declares (a coding cookie, a meta element).
+        declared: the encoding that the file itself declares (a coding cookie, a meta element, a header).
     """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return Text(normalised(data.decode(encoding, "replace")), encoding.removesuffix("-sig"))
+    if (utf_16 := unmarked_utf_16(data[:_SAMPLE])) is not None:
+        return Text(normalised(data.decode(utf_16, "replace")), utf_16)
+    label = None if declared is None else _labelled(declared)
+    if label in _STATEFUL and _SHIFTED.search(data):
+        return Text(normalised(data.decode(label, "replace")), label)
     try:
         return Text(normalised(data.decode("utf-8")), "utf-8")
     except UnicodeDecodeError:
         pass
-    if declared is not None and (name := _legacy(declared)) is not None:
-        try:
-            return Text(normalised(data.decode(name)), name)
-        except UnicodeDecodeError:
-            pass
     text = data.decode("utf-8", "replace")
-    damaged = text.count(_REPLACED)
+    valid = _valid_for_each_damaged(text)
+    if label is not None and valid < _SURE:
+        found = data.decode(label, "replace")
+        if _valid_for_each_damaged(found) >= 1:
+            return Text(normalised(found), label)
     # Legacy text is rarely valid UTF-8. So the text is UTF-8 if it has as many valid characters as damaged ones.
-    if damaged <= sum(1 for _ in re.finditer("[^\x00-\x7f\ufffd]", text)):
+    if valid >= 1:
         return Text(normalised(text), "utf-8")
     encoding = _guess(data)
     return Text(normalised(data.decode(encoding, "replace")), encoding)
+
+
+def _valid_for_each_damaged(text: str) -> float:
+    """How many non-ASCII characters a text has for each damaged byte."""
+    damaged = text.count(_REPLACED)
+    return sum(1 for _ in re.finditer("[^\x00-\x7f\ufffd]", text)) / damaged if damaged else inf
+
+
+def declared_encoding(head: bytes) -> str | None:
+    """The encoding that the beginning of an HTML or XML file names; None if it names none."""
+    found = _CHARSET.search(head)
+    return None if found is None else (found[1] or found[2]).decode("ascii", "replace")
+
+
+def unmarked_utf_16(head: bytes) -> str | None:
+    """The codec of UTF-16 text without a byte order mark, which most letters' zero bytes show; None for other bytes."""
+    low, high = head[0::2], head[1::2]
+    for codec, zeros, others in (("utf_16_le", high, low), ("utf_16_be", low, high)):
+        if len(zeros) >= _LEAST_UNITS and zeros.count(0) >= _LEAST_ZEROS * len(zeros) and not others.count(0):
+            text = head[: len(head) // 2 * 2].decode(codec, "replace").translate({12: None, 13: None})
+            return None if CONTROL.search(text) or _REPLACED in text[:-1] else codec
+    return None
 
 
 def normalised(text: str) -> str:
@@ -253,19 +328,21 @@ def clean(text: str) -> str:
     return text
 
 
-def _legacy(name: str) -> str | None:
-    """The codec of a declared encoding; None if text files do not use it."""
+@cache
+def _labelled(label: str) -> str | None:
+    """The codec of a declared encoding, as the WHATWG's Encoding standard defines its label; None if text files do not
+    use it. Only codecs of text are possible: a file could declare `unicode_escape`."""
+    name = label.strip().lower()
+    while name.startswith("x-"):
+        name = name[2:]
+    if iso := _ISO_8859.fullmatch(name):
+        name = f"iso8859_{int(iso[1])}"
     try:
-        found = codecs.lookup(name).name
+        found = _LABELS.get(name) or codecs.lookup(name).name.replace("-", "_")
     except (LookupError, ValueError):
         return None
-    return found if found in _known() else None
-
-
-@cache
-def _known() -> frozenset[str]:
-    """The names of the codecs of `_LEGACY`. Asked for late, because Python imports a module for each codec."""
-    return frozenset(codecs.lookup(name).name for name in _LEGACY)
+    found = _SUPERSETS.get(found, found)
+    return found if found in _DECLARED else None
 
 
 def _guess(data: bytes) -> str:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import cast
 
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
+from edge.apps.documents.decoding import unmarked_utf_16
 from edge.apps.documents.opened import OpenedFile
 
 _HOME = "edge.apps.documents"
@@ -173,7 +174,7 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
 
 def is_binary(head: bytes) -> bool:
     """Whether the first bytes are not text in any supported encoding."""
-    if head.startswith(_BOMS):
+    if head.startswith(_BOMS) or unmarked_utf_16(head) is not None:
         return False
     return b"\0" in head or len(head) - len(head.translate(None, _CONTROL)) > len(head) * _CONTROL_SHARE
 

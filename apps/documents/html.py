@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped, first_heading
-from edge.apps.documents.decoding import decode
+from edge.apps.documents.decoding import declared_encoding, decode
 from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, Part, Parts
-from edge.apps.documents.opened import OpenedFile, too_much_text
+from edge.apps.documents.opened import HEAD_BYTES, OpenedFile, too_much_text
 from edge.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
 _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
 _CELLS = frozenset({"td", "th"})
 _ITEMS = frozenset({"li", "dd"})
-_CHARSET = re.compile(
-    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding=[\"']([\w.-]+)", re.I
-)
 _LAST_KNOWN_LINE = 65_535
 """The parser does not count lines beyond this."""
 
@@ -66,9 +63,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
         InputError: the file cannot be parsed.
         Skipped: the page has no visible text.
     """
-    declared = _CHARSET.search(file.head)
-    name = (declared[1] or declared[2]).decode("ascii") if declared else None
-    decoded = file.text(declared=name)
+    decoded = file.text(declared=declared_encoding(file.head))
     title, blocks = html_blocks(decoded.text)
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the page shows no text (its content may come from a script)")
@@ -290,7 +285,8 @@ def extract_epub(file: OpenedFile) -> DocumentBlocks:
             name = normpath(join(dirname(package), unquote(item.get("href", ""))))
             if name in encrypted:
                 raise Skipped(Reason.ENCRYPTED, "the book's chapters are encrypted")
-            text = decode(archive.read(name)).text
+            chapter = archive.read(name)
+            text = decode(chapter, declared=declared_encoding(chapter[:HEAD_BYTES])).text
             chars += len(text)
             if chars > MAX_TEXT_CHARS:
                 raise too_much_text()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from edge.apps.documents.base import DocumentBlocks, Skipped
 from edge.apps.documents.decoding import clean, decode
 
 RUSSIAN = "Река выходит из берегов весной, когда в горах тает снег.\nДороги тогда непроходимы.\n"
@@ -51,6 +53,82 @@ def test_what_a_file_declares_is_believed_where_utf8_fails() -> None:
 )
 def test_a_file_cannot_choose_a_codec_that_is_no_text_encoding(name: str) -> None:
     assert decode(b"caf\xe9 au lait, deux caf\xe9s", declared=name).text == "café au lait, deux cafés"
+
+
+CAFE = "The library’s “café” sells crème brûlée, Äpfel, Öl and señor’s piñata – for €5, not £4.\n"
+WRITTEN = {
+    "cp1252": (
+        CAFE,
+        "iso-8859-1 iso8859-1 iso_8859-1:1987 iso88591 latin1 l1 us-ascii ascii cp819 x-cp1252 Windows-1252",
+    ),
+    "cp1250": ("Příliš žluťoučký kůň úpěl ďábelské ódy, €5.\n", "windows-1250 x-cp1250"),
+    "iso8859_2": ("Zażółć gęślą jaźń, proszę.\n", "iso-8859-2 latin2 csisolatin2 iso88592"),
+    "iso8859_3": ("Eĥoŝanĝo ĉiuĵaŭde, ĉiuj ŝatas ĝin.\n", "iso-8859-3"),
+    "iso8859_4": ("Šķūņu ļaudis ēd žagarus.\n", "iso-8859-4"),
+    "cp1251": (RUSSIAN, "windows-1251 x-cp1251"),
+    "koi8_r": (RUSSIAN, "koi8-r koi koi8 koi8_r"),
+    "koi8_u": ("Ґанок і їжак під її вікном, є ще щось.\n", "koi8-u koi8-ru"),
+    "iso8859_5": (RUSSIAN, "iso-8859-5 cyrillic"),
+    "cp866": (RUSSIAN, "ibm866 866"),
+    "mac_cyrillic": (RUSSIAN, "x-mac-cyrillic x-mac-ukrainian"),
+    "mac_roman": (CAFE.replace("€", ""), "macintosh x-mac-roman mac"),
+    "cp1253": ("Η βιβλιοθήκη ανοίγει την Παρασκευή.\n", "windows-1253"),
+    "iso8859_7": ("Η βιβλιοθήκη ανοίγει την Παρασκευή.\n", "iso-8859-7 greek sun_eu_greek elot_928"),
+    "cp1254": ("Şişli’de ığdır çiçeği “güzel” öğle.\n", "iso-8859-9 latin5 windows-1254"),
+    "cp1255": ("הספרייה פתוחה ביום שישי בבוקר.\n", "windows-1255"),
+    "iso8859_8": ("הספרייה פתוחה ביום שישי בבוקר.\n", "iso-8859-8 iso-8859-8-i iso-8859-8-e logical visual"),
+    "cp1256": ("تفتح المكتبة يوم الجمعة.\n", "windows-1256"),
+    "iso8859_6": ("تفتح المكتبة يوم الجمعة.\n", "iso-8859-6 arabic iso-8859-6-i"),
+    "cp1257": ("Įlinkdama fechtuotojo špaga sublykčiojusi žūtų.\n", "windows-1257"),
+    "cp874": ("ห้องสมุดเปิดวันศุกร์ ราคา €5 “ดี”\n", "tis-620 windows-874 dos-874 iso-8859-11"),
+    "cp932": ("図書館は①金曜日に開く㈱。ﾃｽﾄ\n", "shift_jis x-sjis sjis windows-31j ms_kanji"),
+    "euc_jp": (JAPANESE, "euc-jp x-euc-jp"),
+    "iso2022_jp": (JAPANESE, "iso-2022-jp csiso2022jp"),
+    "cp949": ("도서관은 금요일에 엽니다. 똠방각하 펲시콜라\n", "euc-kr ks_c_5601-1987 korean windows-949"),
+    "iso2022_kr": ("도서관은 금요일에 엽니다.\n", "iso-2022-kr"),
+    "gb18030": ("图书馆星期五开门，價錢是€五。\n", "gb2312 gbk x-gbk gb18030 chinese"),
+    "hz": ("图书馆星期五开门。\n", "hz-gb-2312"),
+    "big5hkscs": ("圖書館星期五開門，喺度買嘢。\n", "big5 big5-hkscs x-x-big5 cn-big5"),
+    "utf_16_le": (RUSSIAN, "utf-16le utf-16 unicode"),
+}
+"""Texts in a codec, and the labels by which files declare it (https://encoding.spec.whatwg.org/#names-and-labels)."""
+
+PAIRS = [(codec, label) for codec, (_, labels) in WRITTEN.items() for label in labels.split()]
+SEVEN_BITS = {"iso2022_jp", "iso2022_kr", "hz", "utf_16_le"}
+
+
+@pytest.mark.parametrize("bad", [0, 1, 5])
+@pytest.mark.parametrize(("codec", "label"), PAIRS)
+def test_a_label_means_what_the_standard_says_whatever_a_few_bytes_are(codec: str, label: str, bad: int) -> None:
+    text = WRITTEN[codec][0]
+    data = (text * 3).encode(codec)
+    if codec not in SEVEN_BITS:  # between lines: 0xFF, which is no character of most codecs
+        data = b"\n".join([data, *[b"\xff"] * bad, (text * 3).encode(codec)])
+    decoded = decode(data, declared=label).text
+    assert decoded.startswith(text * 3)
+    assert decoded.count(text) == (3 if codec in SEVEN_BITS else 6)
+
+
+def test_utf_8_with_a_damaged_byte_stays_it_whatever_its_label_says() -> None:
+    data = RUSSIAN.encode() + b"\xff" + RUSSIAN.encode()
+    assert decode(data, declared="windows-1251").text == RUSSIAN + "\ufffd" + RUSSIAN
+
+
+@pytest.mark.parametrize("codec", ["utf_16_le", "utf_16_be"])
+def test_utf_16_needs_no_mark(read: Callable[..., DocumentBlocks], codec: str) -> None:
+    document = read("a.txt", ("A walrus café.\r\n\r\nIt sleeps.\r\n" * 3).encode(codec))
+    assert next(iter(document.blocks)).text == "A walrus café."
+    with pytest.raises(Skipped, match="binary"):
+        read("a.txt", b"".join(n.to_bytes(2, "little") for n in range(90)))
+
+
+@pytest.mark.parametrize(
+    "head",
+    ['<meta http-equiv=Content-Type content="text/html; charset=x-sjis">', '<?xml version="1.0" encoding="x-sjis"?>'],
+)
+def test_a_page_names_its_encoding(read: Callable[..., DocumentBlocks], head: str) -> None:
+    data = f"{head}<html><body><p>図書館は①金曜日に開く㈱</p></body></html>".encode("cp932")
+    assert [block.text for block in read("a.html", data).blocks] == ["図書館は①金曜日に開く㈱"]
 
 
 def test_a_damaged_byte_does_not_turn_utf8_into_something_else() -> None:
