@@ -52,7 +52,7 @@ PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
 PPTX = _kind("pptx", "office:extract_pptx", "pptx pptm ppsx potx")
 IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
-MAIL = _kind("mail", "mail:extract", "eml mbox mbx")
+MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
     "text": _kind("odt", "office:extract_odf", "odt ott"),

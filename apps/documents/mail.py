@@ -2,25 +2,28 @@
 
 Each message of a mailbox is a page. Its blocks stand under the thread's subject, the sender and the date. Lines are
 counted in the message as shown: its headers, its text, its attachments. A quotation of an earlier message of the same
-mailbox is left out; other quotations are kept under a heading of their own.
+mailbox, and a signature that one had, are left out; others are kept under a heading of their own.
 """
 
 from __future__ import annotations
 
 import binascii
 import email
-import email.policy
 import io
 import re
 import secrets
 from collections.abc import Iterable, Iterator
+from email.errors import HeaderParseError
+from email.header import decode_header
 from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any
 
 from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped
-from edge.apps.documents.decoding import decode, normalised
+from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
+from edge.apps.documents.pictures import MISSING
 from edge.apps.documents.plain import text_blocks
 from edge.config import format_size
 from edge.errors import InputError
@@ -49,6 +52,12 @@ _INTRODUCTION = re.compile(
     r"(?:.{4,200} (?:wrote|writes|schrieb.{0,80}|a écrit|escribió))\s*:",
     re.IGNORECASE | re.DOTALL,
 )
+_ENVELOPE = re.compile(rb"From \S+ .*\d\d?:\d\d")
+_WORD = re.compile(r"\w+")
+_STUB = 0.5
+"""Plain text with a smaller share of the words of its HTML alternative stands for it (\"needs an HTML viewer\")."""
+
+_SIGNATURES = frozenset({"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"})
 _LEAST_QUOTED = 20
 """The fewest characters by which a quoted line is recognized in another message."""
 
@@ -77,8 +86,9 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 class _Messages:
     """The messages of a file, one after the other. In a mailbox each begins with a `From ` line after a blank line (RFC
-    4155). Long runs of base64, which are attachments, stay in the file: the message has a mark instead, and `content`
-    decodes them. So memory holds one attachment at a time.
+    4155), which has a time. Apple's `.emlx` begins with the message's length. Long runs of base64, which are
+    attachments, stay in the file: the message has a mark instead, and `content` decodes them. So memory holds one
+    attachment at a time.
 
     Attributes:
         several: whether the file is a mailbox.
@@ -87,6 +97,7 @@ class _Messages:
 
     def __init__(self, file: OpenedFile) -> None:
         self.several = file.head.startswith(b"From ")
+        self._is_counted = re.match(rb"\d{1,9} *\n", file.head) is not None
         self._stream = file.stream
         self.cut = False
         self._token = secrets.token_hex(8).encode()
@@ -97,12 +108,16 @@ class _Messages:
         begin = first = size = at = 0
         blank, in_run = True, False
         self._stream.seek(0)
+        until = inf
+        if self._is_counted:
+            count = self._stream.readline(_PIECE)
+            at, until = len(count), len(count) + int(count)
         while True:
-            line = self._stream.readline(_PIECE)
+            line = self._stream.readline(_PIECE) if at < until else b""
             is_base64 = _BASE64.fullmatch(line) is not None
             if in_run and not is_base64 and at - begin > _LONGEST_RUN:
                 lines[first:] = [b"~%s:%d-%d~\n" % (self._token, begin, at)]
-            if not line or (self.several and blank and line.startswith(b"From ")):
+            if not line or (self.several and blank and _ENVELOPE.match(line)):
                 if lines:
                     yield b"".join(lines)
                     self._stream.seek(at + len(line))
@@ -179,13 +194,15 @@ class _MailReader:
         """
         self._line, self._page = 0, page
         try:
-            message = email.message_from_bytes(data, policy=email.policy.default)
-        except RecursionError:  # the library recurses as deep as the message is nested
+            return self._message(email.message_from_bytes(data), (), 0)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # the library recurses as deep as the message is nested, and reports damage by many
+            what = "nested too deep" if isinstance(error, RecursionError) else f"damaged ({type(error).__name__})"
             if page is None:
-                raise InputError("a message whose parts are nested too deep") from None
-            self.warn(f"the parts of message {page} are nested too deep")
+                raise InputError(f"a message whose parts are {what}") from error
+            self.warn(f"the parts of message {page} are {what}")
             return ""
-        return self._message(message, (), 0)
 
     def _message(self, message: Any, above: tuple[str, ...], depth: int) -> str:
         headers = {name: _header(message, name) for name in _SHOWN}
@@ -195,7 +212,7 @@ class _MailReader:
         shown = [f"{name}: {value}" for name, value in headers.items() if value]
         if shown:
             self._add("\n".join(shown), "fields", path)
-        for number, part in enumerate(_parts(message)):
+        for number, part in enumerate(self._parts(message)):
             if number >= _MOST_PARTS:
                 self.warn(f"a message of more than {_MOST_PARTS} parts, of which the first are read")
                 break
@@ -203,21 +220,55 @@ class _MailReader:
         return subject
 
     def _part(self, part: Any, path: tuple[str, ...], depth: int) -> None:
-        kind, name = part.get_content_type(), part.get_filename()
+        kind, name = part.get_content_type(), _file_name(part)
         if kind == "message/rfc822":
             inner = part.get_payload()
             if isinstance(inner, list) and inner and depth < _DEEPEST:
                 self._message(inner[0], path, depth + 1)
-            return
-        if name or part.get_content_disposition() == "attachment":
-            self._attachment(" ".join((name or "attachment").split())[:200], part, path)
-        elif kind.startswith("text/"):
-            data = self._messages.content(part, 4 * MAX_TEXT_CHARS)
-            text = decode(data, declared=part.get_content_charset()).text
-            if kind == "text/html":
-                self._blocks(html_blocks(text, page=self._page, outline=Outline())[1], path)
-            else:
-                self._text(text, path)
+        elif _is_attached(part):
+            self._attachment(name or f"without a name ({kind})", part, path)
+        elif kind == "text/html":
+            self._blocks(html_blocks(self._body(part), page=self._page, outline=Outline())[1], path)
+        elif kind not in _SIGNATURES:
+            self._text(self._body(part), path)
+
+    def _body(self, part: Any) -> str:
+        data = self._messages.content(part, 4 * MAX_TEXT_CHARS)
+        declared = part.get_content_charset()
+        if declared is None and part.get_content_type() == "text/html":
+            declared = declared_encoding(data[:HEAD_BYTES])
+        return decode(data, declared=declared).text
+
+    def _parts(self, message: Any) -> Iterator[Any]:
+        """The parts that are shown or attached. Of alternative parts, plain text is preferred unless it is a stub. What
+        is attached to the others is read, too."""
+        waiting = [message]
+        while waiting:
+            part = waiting.pop()
+            if part.get_content_type() == "message/rfc822" or not part.is_multipart():
+                yield part
+                continue
+            inner = [child for child in part.get_payload() if hasattr(child, "get_content_type")]
+            if part.get_content_subtype() == "alternative" and len(inner) > 1:
+                shown = self._alternative(inner)
+                inner = [leaf for child in inner for leaf in ([child] if child is shown else _attached_below(child))]
+            waiting += reversed(inner)
+
+    def _alternative(self, parts: list[Any]) -> Any:
+        """The part to read of several that say the same."""
+        shown = parts[-1]
+        rich = next((leaf for part in parts for leaf in part.walk() if leaf.get_content_type() == "text/html"), None)
+        plain = next((part for part in parts if part.get_content_type() == "text/plain"), None)
+        if rich is not None:
+            shown = next(part for part in parts if any(leaf is rich for leaf in part.walk()))
+        if plain is None:
+            return shown
+        said = set(_WORD.findall(self._body(plain).lower()))
+        if rich is None or not said:
+            return plain if said else shown
+        blocks = html_blocks(self._body(rich))[1]
+        words = {word for block in blocks for word in _WORD.findall(block.text.lower())}
+        return shown if len(words & said) < _STUB * len(words) else plain
 
     def _text(self, text: str, path: tuple[str, ...]) -> None:
         """Reads the text of a message; quotations are separated from the sender's own text."""
@@ -234,9 +285,8 @@ class _MailReader:
             own.clear()
             quoted.clear()
 
+        text, _, signature = f"{text}\n".partition("\n-- \n")
         for line in text.split("\n"):
-            if line.rstrip() == "--":  # a signature follows
-                break
             if _QUOTED.match(line):
                 quoted.append(_MARKS.sub("", line))
             else:
@@ -244,6 +294,9 @@ class _MailReader:
                     flush()
                 own.append(line)
         flush()
+        if (signed := hash(signature.strip())) not in self._seen:
+            self._seen.add(signed)
+            self._blocks(text_blocks(normalised(signature)), (*path, "signature"))
         self._seen.update(hash(line) for line in map(_plain, text.split("\n")) if len(line) >= _LEAST_QUOTED)
 
     def _unseen(self, quoted: list[str]) -> list[Block]:
@@ -261,7 +314,9 @@ class _MailReader:
         self._add(f"Attachment: {name}", "fields", below)
         try:
             blocks = self._attached(name, part)
-        except Skipped:
+        except Skipped as reason:
+            if str(reason) == MISSING:
+                self.warn(f"the attachment {name} is left out: {MISSING}")
             return
         except InputError as error:
             self.warn(f"the attachment {name} cannot be read: {error}")
@@ -322,28 +377,44 @@ class _MailReader:
         self.warning = self.warning or what
 
 
-def _parts(message: Any) -> Iterator[Any]:
-    """The parts that are shown or attached. Of alternative parts, plain text is preferred."""
-    waiting = [message]
-    while waiting:
-        part = waiting.pop()
-        if part.get_content_type() == "message/rfc822" or not part.is_multipart():
-            yield part
-            continue
-        inner = [child for child in part.get_payload() if hasattr(child, "get_content_type")]
-        if part.get_content_subtype() == "alternative":
-            plain = [child for child in inner if child.get_content_type() == "text/plain"]
-            inner = plain[:1] or inner[-1:]
-        waiting += reversed(inner)
+def _attached_below(part: Any) -> list[Any]:
+    """The attached parts of an alternative that is not read. Pictures that its HTML shows are none of them."""
+    shown = {
+        id(child)
+        for related in part.walk()
+        if related.get_content_type() == "multipart/related"
+        for child in related.get_payload()
+        if child.get_content_maintype() == "image"
+    }
+    return [leaf for leaf in part.walk() if _is_attached(leaf) and id(leaf) not in shown]
+
+
+def _is_attached(part: Any) -> bool:
+    """Whether a part is a file rather than text of the message."""
+    kind = part.get_content_type()
+    if part.is_multipart() or kind in _SIGNATURES or kind.startswith("message/"):
+        return False
+    return not kind.startswith("text/") or bool(part.get_filename()) or part.get_content_disposition() == "attachment"
+
+
+def _file_name(part: Any) -> str:
+    return " ".join(_words(part.get_filename() or "").split())[:200]
 
 
 def _header(message: Any, name: str) -> str:
-    """A header as text. If the library cannot parse it, the raw value is used."""
+    value = next((raw for key, raw in message.raw_items() if key.lower() == name.lower()), "")
+    return " ".join(normalised(_words(str(value))).split())[:1000]
+
+
+def _words(value: str) -> str:
+    """A header's value with its encoded words decoded (RFC 2047)."""
+    if not value.isascii():
+        value = decode(value.encode("utf-8", "surrogateescape")).text
     try:
-        value = message.get(name)
-    except Exception:  # the library reports damaged headers by many kinds of errors
-        value = next((raw for key, raw in message.raw_items() if key.lower() == name.lower()), "")
-    return " ".join(normalised(str(value or "")).split())[:1000]
+        pieces = decode_header(value)
+    except (HeaderParseError, ValueError):
+        return value
+    return "".join(piece if isinstance(piece, str) else decode(piece, declared=label).text for piece, label in pieces)
 
 
 def _name(sender: str) -> str:

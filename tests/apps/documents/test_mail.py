@@ -54,10 +54,10 @@ def test_a_message(read: Read) -> None:
     path = ("The käse", "Ann, 2026-03-05")
     assert texts(document) == [
         "From: Ann <ann@a.org>\nTo: bo@b.org\nDate: Thu, 05 Mar 2026 10:00:00 +0100\nSubject: Re: AW: The käse",
-        "Grüße,", "the cheese is here.",
+        "Grüße,", "the cheese is here.", "Ann, Cheese Ltd.",
     ]  # fmt: skip
-    assert {block.path for block in document.blocks} == {path}
-    assert [block.line_start for block in document.blocks] == [1, 5, 6]
+    assert [block.path for block in document.blocks] == [path, path, path, (*path, "signature")]
+    assert [block.line_start for block in document.blocks] == [1, 5, 6, 7]
 
 
 def test_of_alternatives_the_plain_one_and_html_where_there_is_no_other(read: Read) -> None:
@@ -67,6 +67,121 @@ def test_of_alternatives_the_plain_one_and_html_where_there_is_no_other(read: Re
     rich.set_content("<h1>Offer</h1><p>Rich words.</p>", subtype="html")
     document = read("a.eml", rich.as_bytes())
     assert under(document, "Rich words.").path == ("x", "Ann, 2026-03-01", "Offer")
+
+
+HTML_TEXT = "<p>The walrus fund rose by four percent in May.</p>"
+STATED = "The walrus fund rose by four percent in May."
+
+
+@pytest.mark.parametrize(
+    ("plain", "shown"),
+    [
+        ("\n", [STATED]),
+        (" \xa0\n\n", [STATED]),
+        ("This message needs an HTML viewer.\n", [STATED]),
+        ("Fund: http://a.org/\n", [STATED]),
+        ("The walrus fund rose by 4 % in May.\n", ["The walrus fund rose by 4 % in May."]),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_html_is_read_where_the_plain_text_is_a_stub(read: Read, plain: str, shown: list[str], order: int) -> None:
+    made = message("x", plain, html=HTML_TEXT)
+    made.set_payload(made.get_payload()[::order])
+    assert texts(read("a.eml", made.as_bytes()))[1:] == shown
+
+
+def part(kind: str, body: bytes, *headers: str) -> bytes:
+    return "\n".join([f"Content-Type: {kind}", *headers, "", ""]).encode() + body
+
+
+def multipart(subtype: str, *parts: bytes) -> bytes:
+    mark = f"{subtype}{len(parts)}{sum(map(len, parts))}"
+    inner = b"".join(b"--%s\n%s\n" % (mark.encode(), each) for each in parts)
+    return part(f"multipart/{subtype}; boundary={mark}", b"%s--%s--\n" % (inner, mark.encode()))
+
+
+def mail_of(body: bytes) -> bytes:
+    return b"From: Ann <ann@a.org>\nDate: x\nSubject: s\nMIME-Version: 1.0\n" + body
+
+
+def test_files_inside_of_alternatives_are_read_and_pictures_of_html_are_not(read: Read, make_pdf: Make) -> None:
+    pdf = base64.encodebytes(make_pdf([[(72, 700, 11, "A page of a PDF.")]]))
+    plain, html = part("text/plain", b"See attached."), part("text/html", b"<p>See attached.</p>")
+    logo = part("image/png; name=logo.png", b"", "Content-ID: <1>")
+    note = part("text/plain", b"The report counts walruses.", "Content-Disposition: attachment; filename=report.txt")
+    inline = part("application/pdf", pdf, "Content-Transfer-Encoding: base64", "Content-Disposition: inline")
+    rich = multipart("mixed", multipart("related", html, logo), inline, note)
+    found = texts(read("a.eml", mail_of(multipart("alternative", plain, rich))))[1:]
+    assert found == [
+        "See attached.", "Attachment: without a name (application/pdf)", "A page of a PDF.",
+        "Attachment: report.txt", "The report counts walruses.",
+    ]  # fmt: skip
+    signed = multipart("signed", plain, part("application/pgp-signature; name=signature.asc", b"iQEzBAEB"))
+    assert texts(read("a.eml", mail_of(signed)))[1:] == ["See attached."]
+
+
+def test_text_after_dashes_stays_and_a_signature_is_read_once(read: Read, tmp_path: Path) -> None:
+    agenda = message("Minutes", "Item one: roof.\n--\nItem two: the pool leaks.\n")
+    assert "Item two: the pool leaks." in "\n".join(texts(read("a.eml", agenda.as_bytes())))
+    letters = [message("Hello", f"Call me {day}.\n-- \nAnn Reed\nMobile 0555\n", day=day) for day in (1, 2)]
+    document = read("a.mbox", mbox(tmp_path, *letters))
+    assert under(document, "Mobile 0555").path[2:] == ("signature",)
+    assert under(document, "Call me 2.").page == 2
+
+
+def encoded_word(text: str, codec: str, label: str) -> str:
+    return f"=?{label}?B?{base64.b64encode(text.encode(codec)).decode()}?="
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("=?iso-8859-1?Q?The_landlord=92s_=80500?=", "The landlord’s €500"),
+        (encoded_word("①金", "cp932", "x-sjis") + " " + encoded_word("曜", "cp932", "x-sjis"), "①金曜"),
+        (encoded_word("図書", "iso2022_jp", "ISO-2022-JP") + " a", "図書 a"),
+        ("=?utf-8?B?w7w=?= =?utf-8?Q?ber?=", "über"),
+        ("=?no-such?Q?caf=E9?= a", "café a"),
+        ("=?utf-8?B?x?= plain", "=?utf-8?B?x?= plain"),
+    ],
+)
+def test_words_of_headers(read: Read, header: str, expected: str) -> None:
+    document = read("a.eml", f"From: {header} <a@b.c>\nSubject: {header}\nDate: x\n\nText.\n".encode())
+    assert texts(document)[0] == f"From: {expected} <a@b.c>\nDate: x\nSubject: {expected}"
+
+
+def test_headers_without_encoded_words(read: Read) -> None:
+    raw = "From: a@b.c\nDate: x\nSubject: Grüße\n\nText.\n"
+    assert {read("a.eml", raw.encode(codec)).title for codec in ("utf-8", "cp1252")} == {"Grüße"}
+
+
+def test_japanese_mail_in_seven_bits(read: Read) -> None:
+    body = part("text/plain; charset=iso-2022-jp", "図書館は金曜日に開く。".encode("iso2022_jp"))
+    assert texts(read("a.eml", mail_of(body)))[1:] == ["図書館は金曜日に開く。"]
+
+
+def test_messages_as_programs_store_them(read: Read) -> None:
+    body = message("River", "It floods.\n\nFrom here on, all is dry.\n\nFrom A to B.\n").as_bytes()
+    counted = b"%d      \n" % len(body) + body + b"<?xml version='1.0'?><plist></plist>\n"
+    assert texts(read("1.emlx", counted))[1:] == ["It floods.", "From here on, all is dry.", "From A to B."]
+    for envelope in (b"From - Sun Mar  1 10:00:00 2026\n", b"From 17@xxx Sun Mar 01 09:00:00 +0000 2026\n"):
+        document = read("Inbox", envelope + body + b"\n" + envelope + body)
+        assert [block.text for block in document.blocks if block.page == 2][-1] == "From A to B."
+        assert {block.page for block in document.blocks} == {1, 2}
+
+
+def test_a_damaged_message_costs_no_mailbox(read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = mail.parsedate_to_datetime
+
+    def fail(date: str) -> datetime:
+        if "02 Mar" in date:
+            raise KeyError(date)
+        return original(date)
+
+    monkeypatch.setattr(mail, "parsedate_to_datetime", fail)
+    data = mbox(tmp_path, *(message("River", f"Day {day}.\n", day=day) for day in (1, 2, 3)))
+    document = read("a.mbox", data)
+    assert [block.text for block in document.blocks if block.text.startswith("Day")] == ["Day 1.", "Day 3."]
+    assert document.warning == "the parts of message 2 are damaged (KeyError)"
 
 
 def mbox(tmp_path: Path, *messages: EmailMessage) -> bytes:
@@ -196,7 +311,9 @@ def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, me
         "a small limit": "the attachment 0.png cannot be read: it needs more memory than there is",
         "a small worker": "the attachment 0.png needs more memory than there is",
     }
-    assert found.warning == (said[memory] if with_and_without_ocr else "")
+    without = "the attachment 0.png is left out: pictures of text are read with the extra `ocr`"
+    assert found.warning.startswith(said[memory] if with_and_without_ocr else without)
+    assert found.warning or memory == "enough"
 
 
 def test_a_large_attachment_costs_no_mailbox(tmp_path: Path, with_and_without_ocr: bool) -> None:
