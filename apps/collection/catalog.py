@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
 from edge.apps.store.rows import ROW_SUM, Value, row_sum
+from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 
 TEXT_ROOT = ""
@@ -29,12 +29,6 @@ TEXT_ROOT = ""
 
 _GROUP = 500
 """Values in one `IN (...)`: old builds of SQLite take at most 999."""
-
-
-class Vectors(Protocol):
-    """The method of the vector index that a catalog calls."""
-
-    def delete(self, db: Connection, ids: npt.NDArray[np.int64]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +180,7 @@ class Catalog:
             [(*_place(file, ordinal, new), place_sum(file, ordinal, new), chunk) for chunk, ordinal, new in moved],
         )
 
-    def delete_chunks(self, db: Connection, ids: Sequence[int], vectors: Vectors | None) -> None:
+    def delete_chunks(self, db: Connection, ids: Sequence[int], vectors: VectorIndex | None) -> None:
         """Deletes chunks with their full-text rows and vectors."""
         for group in groups(ids):
             marks = ", ".join("?" * len(group))
@@ -199,12 +193,12 @@ class Catalog:
         if vectors is not None and len(ids):
             vectors.delete(db, np.array(sorted(ids), np.int64))
 
-    def empty(self, db: Connection, file: int, vectors: Vectors | None) -> None:
+    def empty(self, db: Connection, file: int, vectors: VectorIndex | None) -> None:
         """Deletes all chunks of a file."""
         ids = [row[0] for row in db.execute("SELECT id FROM chunks WHERE file = ?", (file,))]
         self.delete_chunks(db, ids, vectors)
 
-    def remove(self, db: Connection, file: int, vectors: Vectors | None) -> None:
+    def remove(self, db: Connection, file: int, vectors: VectorIndex | None) -> None:
         """Deletes a file and its chunks."""
         self.empty(db, file, vectors)
         db.execute("DELETE FROM files WHERE id = ?", (file,))

@@ -1,36 +1,39 @@
-"""`Collection`: files and texts, searched by meaning and by words within one memory limit."""
+"""`Collection`: files and texts, searched by meaning and by words within one memory limit. `Together`: several of them,
+searched as one."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
-from edge.apps.collection.hits import Hit, reranked
+from edge.apps.collection.hits import Hit, kept, merge, reranked
 from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.paths import absolute, check_there, resolved
-from edge.apps.collection.registry import existing_collection, holds_collection
-from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
-from edge.apps.collection.roots import describe
-from edge.apps.collection.schema import open_database
-from edge.apps.collection.searching import PassageSource, Query, candidates, checked_query, searched
+from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
+from edge.apps.collection.registry import existing_collection, holds_collection, locate
+from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, contents, unfinished
+from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
+from edge.apps.collection.searching import PassageSource, Query, Seen, candidates, checked_query
 from edge.apps.planning import INDEXING, opened_budget
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION
-from edge.apps.store.health import Health
+from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.models import EmbedderIdentity
-from edge.apps.store.rebuilding import Progress
+from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.budget import MemoryBudget, OperationStage
 from edge.cache.lookahead import Lookahead
-from edge.config import Config, parse_size
+from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
@@ -40,6 +43,7 @@ from edge.runtimes.scoring import Watch
 from edge.trace import Trace
 
 if TYPE_CHECKING:
+    from edge.apps.collection.excerpts import Excerpt
     from edge.apps.collection.writing import Writer
 
 DATABASE = COLLECTION
@@ -106,7 +110,6 @@ class Collection(Closing):
         )
         self.source = PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
         self._lock = WriterLock(self.path / LOCK)
-        self._reports = Reports(self.path, self.database, self._lock, self.models)
         self._opened_writer: Writer | None = None
 
     @staticmethod
@@ -157,7 +160,8 @@ class Collection(Closing):
     @property
     def roots(self) -> list[str]:
         """Folders and files that the collection is kept up to date with, the targets of `index`."""
-        return self._reports.roots()
+        with self.database.read() as db:
+            return read_roots(db)
 
     # Writing
 
@@ -217,14 +221,7 @@ class Collection(Closing):
         Raises:
             InputError: a path does not exist, or a text or an id is empty or not valid Unicode; nothing was added.
         """
-        additions = Additions.of(items, ids, title)
-        check_there(additions.files)
-        with self._lock():
-            if additions.files:  # files come first, because a path may not exist
-                self._writer.index(additions.files, retry=False, progress=None)
-            if additions.texts:
-                self._writer.add_texts(additions.texts)
-        return additions.names
+        return self._writer.add(items, ids, title)
 
     def delete(self, items: Item | Sequence[Item]) -> int:
         """Removes files, folders with everything below them, and texts (by name) from the collection. Files on disk
@@ -269,7 +266,7 @@ class Collection(Closing):
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
-        return searched({"": self}, query, search_options(top_k, options, named))
+        return Together({"": self}).search(query, top_k, options=options, **named)
 
     def check_room(
         self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
@@ -289,13 +286,10 @@ class Collection(Closing):
         """
         parts = Query.parse(checked_query(query))
         if vector is None and self.identity is not None and (parts.questions or parts.passages):
-            vector = self.embed_query(parts)
+            with self.trace.timed("search.embed_s", "embed", "search"):
+                vector = self.models.embed_parts(parts.questions, parts.passages)
         with self.trace.timed("search.search_s", "search", "search"):
             return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where))[0]
-
-    def show(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
-        """Adds to hits their snippets, the best matching lines, and the descriptions of their folders."""
-        return self.source.show(Query.parse(query).shown, hits)
 
     def rerank(
         self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None
@@ -318,11 +312,6 @@ class Collection(Closing):
         with self.trace.timed("search.embed_s", "embed", "search"):
             return self.models.embed([checked_query(query) for query in queries], query=True)
 
-    def embed_query(self, query: Query) -> Floats:
-        """Vectors of a query's questions and hypothetical passages [n, dim]. Raises as `search` does."""
-        with self.trace.timed("search.embed_s", "embed", "search"):
-            return self.models.embed_parts(query.questions, query.passages)
-
     def lookahead(
         self, queries: Floats, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> Lookahead | None:
@@ -335,15 +324,52 @@ class Collection(Closing):
 
     def health(self) -> Health:
         """Unfinished work and known damage. Does not read all data, as `check` does."""
-        return self._reports.health()
+        return self._health(None)
+
+    def _health(self, vectors: int | None) -> Health:
+        """Args:
+        vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
+        """
+        busy = self._lock.is_held()
+        remedy = "" if busy else "edge index"
+        with self.database.read() as db:
+            due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
+            rebuilding = Rebuilding(self.database, self.passages).trouble(db, "passages", remedy)
+            found = [rebuilding]
+            if due or is_noted(db, "indexing"):
+                found.append(Trouble("indexing", unfinished(due, busy), remedy))
+            if busy and is_noted(db, "compacting"):
+                found.append(Trouble("compacting", "the collection is being compacted", ""))
+            if vectors is not None and rebuilding is None:
+                passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+                if passages != vectors:
+                    what = f"the index has {counted(vectors, 'vector')} for {counted(passages, 'passage')}"
+                    found.append(Trouble("missing vectors", what, "edge repair"))
+            return gathered(db, *found)
 
     def status(self) -> CollectionStatus:
         """The content of the collection, the skipped files with their reasons, and the state of its index."""
-        return self._reports.status(self.vectors, self.budget, self.trace)
+        index, counters = self.vectors, self.trace.snapshot()
+        with self.database.read() as db:
+            vectors = None if index is None else index.status(db)
+            return CollectionStatus(
+                path=self.path, **contents(db),
+                database_nbytes=sum(file.stat().st_size for file in self.path.glob("edge.db*")),
+                embedder=self.identity, vectors=vectors, resident_nbytes=self.budget.holders().get("lists", 0),
+                list_hits=int(counters.get("lists.hits", 0)), list_misses=int(counters.get("lists.misses", 0)),
+                health=self._health(0 if vectors is None else vectors.rows),
+            )  # fmt: skip
 
     def files(self, where: Conditions = None) -> list[IndexedFile]:
         """The indexed files that pass the conditions, in the order of their paths."""
-        return self._reports.files(Filters.of(where))
+        with self.database.read() as db:
+            clause, params = Filters.of(where).where(db)
+            rows = db.execute(
+                "SELECT path, kind, title, size, mtime_ns, (SELECT count(*) FROM chunks WHERE chunks.file = files.id) "
+                f"FROM files WHERE status = 'indexed' AND {clause} ORDER BY path",
+                params,
+            )
+            return [IndexedFile(*row) for row in rows]
 
     def describe(self, path: Item, text: str) -> None:
         """Sets the description of a folder or file, which is returned with every hit below it; an empty text removes
@@ -353,7 +379,8 @@ class Collection(Closing):
 
     def descriptions(self) -> dict[str, str]:
         """The descriptions of folders and files, by path."""
-        return self._reports.descriptions()
+        with self.database.read() as db:
+            return read_descriptions(db)
 
     def close(self) -> None:
         """Closes everything that this object opened. Closing twice is harmless."""
@@ -366,3 +393,152 @@ class Collection(Closing):
             if self._vectors is not None:
                 self._vectors.close()
                 self._vectors = None
+
+
+class Together(Closing):
+    """Collections by name. A context manager; the first collection's reranker ranks all candidates.
+
+    A hit's `collection` names its collection; its `id` and `file` are numbers within that collection.
+    """
+
+    def __init__(self, collections: Mapping[str, Collection]) -> None:
+        """Takes open collections that share one budget, by the names they were chosen by; the default collection has an
+        empty name. `close` closes them."""
+        self.collections = dict(collections)
+
+    @property
+    def sources(self) -> dict[str, PassageSource]:
+        """Their passages, by the same names."""
+        return {name: collection.source for name, collection in self.collections.items()}
+
+    @classmethod
+    def opened(
+        cls, chosen: Sequence[str], config: Config, trace: Trace | None = None, *, candidates: int = POOL
+    ) -> Together:
+        """Opens collections for reading, by names or directories; if none is given, the default collection.
+
+        Args:
+            candidates: passages that a search will rank, so that a refusal can name a sufficient limit.
+
+        Raises:
+            StorageError: a collection does not exist.
+            BudgetExceeded: the collections do not fit the memory limit.
+        """
+        budget = opened_budget(
+            "the collection", config.memory, config, candidates=candidates, databases=max(1, len(set(chosen)))
+        )
+        found: dict[str, Collection] = {}
+        places: dict[Path, str] = {}
+        with ExitStack() as stack:
+            for name in chosen or [""]:
+                path = locate(name or None)
+                if path in places:
+                    continue
+                places[path] = name
+                found[name] = stack.enter_context(
+                    Collection(path, config=config, budget=budget, trace=trace, read_only=True)
+                )
+            stack.pop_all()
+        return cls(found)
+
+    def health(self) -> Health:
+        """Unfinished work and known damage. If there are several collections, each text begins with a name."""
+        if len(self.collections) == 1:
+            return self._first.health()
+        return Health(
+            tuple(
+                replace(trouble, text=f"{name or collection.path}: {trouble.text}")
+                for name, collection in self.collections.items()
+                for trouble in collection.health()
+            )
+        )
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """The budget that all collections share."""
+        return self._first.budget
+
+    def search(
+        self,
+        query: str,
+        top_k: int | None = None,
+        *,
+        options: SearchOptions | None = None,
+        seen: Seen | None = None,
+        **named: Any,
+    ) -> list[Hit]:
+        """Searches like `Collection.search`, over all collections. Their candidates compete for the pool by their fused
+        scores, and are reranked together.
+
+        Args:
+            seen: receives the results of each stage as soon as they exist. It does not change the results.
+        """
+        chosen = search_options(top_k, options, named)
+        parts = Query.parse(checked_query(query))
+        first, collections = self._first, self.collections.values()
+        first.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
+        vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
+        own: list[list[Floats | None]] = []
+        for collection in collections:
+            identity = collection.identity if parts.questions or parts.passages else None
+            if identity is not None and identity.fingerprint not in vectors:
+                with collection.trace.timed("search.embed_s", "embed", "search"):
+                    vectors[identity.fingerprint] = collection.models.embed_parts(parts.questions, parts.passages)
+            own.append([None if identity is None else vectors[identity.fingerprint]])
+        with first.trace.timed("search.search_s", "search", "search"):
+            (hits,) = candidates(self.sources, [parts.words], own, chosen.candidates, where=chosen.filters)
+        if seen is not None:
+            seen.fused(self._shown(parts, merge(hits, chosen.top_k)))
+        if chosen.rerank:
+            watch = None if seen is None else partial(seen.judged, hits)
+            hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch)
+        return self._shown(parts, kept(hits, chosen))
+
+    def _shown(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
+        """Hits with their snippets, the best matching lines, and the descriptions of their folders."""
+        shown = {
+            (name, hit.id): hit
+            for name, source in self.sources.items()
+            for hit in source.show(query.shown, [hit for hit in hits if hit.collection == name])
+        }
+        return [shown[hit.collection, hit.id] for hit in hits]
+
+    def check_room(self) -> None:
+        """Checks that a usual search fits the limit, before the first one.
+
+        Raises:
+            BudgetExceeded: it does not. The message names the smallest limit that works.
+        """
+        self._first.check_room("searching")
+
+    def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int | None = None) -> list[Excerpt]:
+        """Reads targets (see `read_excerpts`), each from the first collection that has it.
+
+        Raises:
+            InputError: no collection has a target, or a target matches several files.
+        """
+        from edge.apps.collection.excerpts import MOST_BYTES, NotIndexed, read_excerpts  # a search does without
+
+        most = MOST_BYTES if max_bytes is None else max_bytes
+        *others, last = self.collections.values()
+        found: list[Excerpt] = []
+        for target in targets:
+            left = most - sum(len(excerpt.text.encode()) for excerpt in found)
+            if found and left <= 0:
+                break
+            for collection in others:
+                with contextlib.suppress(NotIndexed):
+                    found += read_excerpts(collection.database, [target], lines=lines, max_bytes=left)
+                    break
+            else:
+                found += read_excerpts(last.database, [target], lines=lines, max_bytes=left)
+        return found
+
+    def close(self) -> None:
+        """Closes all collections."""
+        for collection in self.collections.values():
+            collection.close()
+
+    @property
+    def _first(self) -> Collection:
+        return next(iter(self.collections.values()))

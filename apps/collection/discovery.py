@@ -7,14 +7,15 @@ interrupted one.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from edge.apps.collection.catalog import Catalog, FileRow, Vectors, files_below
+from edge.apps.collection.catalog import Catalog, FileRow, files_below
 from edge.apps.collection.paths import nearest, storable, written
+from edge.apps.collection.report import Tally
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.store.database import Database
+from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 
 _BATCH = 1_000
@@ -45,28 +46,27 @@ class _Mark:
 class Discovery:
     """One comparison of a scan with the collection.
 
-    Attributes:
-        counts: files that need no more work in this run: unchanged, skipped, failed (earlier, and not tried again) or
-            removed.
-        kept: files and folders that cannot be read now although the collection holds content of theirs. The content
-            stays, because an unreadable file is not a deleted file.
+    The content of files and folders that cannot be read now stays, because an unreadable file is not a deleted file.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, vectors: Vectors | None, *, retry: bool = False) -> None:
+    def __init__(
+        self, database: Database, catalog: Catalog, vectors: VectorIndex | None, tally: Tally, *, retry: bool = False
+    ) -> None:
         """Prepares a comparison; `vectors` is None for a collection without vectors.
 
         Args:
+            tally: gets the files that need no more work in this run (unchanged, skipped, failed earlier and not tried
+                again, or removed), and the unreadable ones.
             retry: marks unchanged files that are not indexed, so that they are tried again.
         """
         self._database = database
         self._catalog = catalog
         self._vectors = vectors
+        self._tally = tally
         self._retry = retry
         self._asked: FoundFile | None = None
         self._seen = bytearray()
         self._unreadable: set[str] = set()
-        self.counts: Counter[str] = Counter()
-        self.kept: set[str] = set()
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
         """Marks new and changed files as due, and records skipped files; `roots` are the collection's roots."""
@@ -93,7 +93,7 @@ class Discovery:
                 if hidden is None:
                     gone.append(file)
                 else:
-                    self.kept.add(hidden)
+                    self._tally.unreadable.add(hidden)
             self.remove(gone)
 
     def remove(self, files: Sequence[int]) -> None:
@@ -103,7 +103,7 @@ class Discovery:
             with self._database.write() as db:
                 for file in batch:
                     self._catalog.remove(db, file, self._vectors)
-            self.counts["removed"] += len(batch)
+            self._tally.counts["removed"] += len(batch)
 
     def _is_known(self, found: FoundFile) -> bool:
         """Whether the collection has a file as it is on disk."""
@@ -134,7 +134,7 @@ class Discovery:
         if unreadable:
             self._unreadable.add(path)
             if row is not None and row.status == "indexed":
-                self.kept.add(path)
+                self._tally.unreadable.add(path)
                 return None
         reason = entry.detail if isinstance(entry, SkippedFile) else None
         if not storable(str(entry.path)):
@@ -149,7 +149,7 @@ class Discovery:
             else:
                 settled = False
             if settled:
-                self.counts["unchanged" if row.status == "indexed" else row.status] += 1
+                self._tally.counts["unchanged" if row.status == "indexed" else row.status] += 1
                 return None
             if reason is None and row.due:
                 return None
@@ -173,7 +173,7 @@ class Discovery:
         self._catalog.settle(
             db, file, status="skipped", reason=mark.reason, size=mark.size, mtime_ns=mark.mtime_ns, racy=mark.racy
         )
-        self.counts["skipped"] += 1
+        self._tally.counts["skipped"] += 1
 
     def _see(self, file: int) -> None:
         if file >= len(self._seen):

@@ -1,138 +1,291 @@
-"""One run of indexing: find changed files, index them, remove deleted files, maintain the vector index."""
+"""`Intake`: adds prepared files to the collection. Embeds only new chunks, and commits related changes together.
+`Advance`: the progress of an indexing run, in passages, with an estimate of the total.
+
+A batch is about one pass of the embedder. A larger file is added in several batches, and counts as complete only with
+the last one. After an interruption, the next run recognizes stored chunks by their hashes and does not embed them
+again.
+"""
 
 from __future__ import annotations
 
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+import contextlib
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 
-from edge.apps.collection.advance import Advance
-from edge.apps.collection.catalog import Catalog
-from edge.apps.collection.discovery import Discovery, Scanned
-from edge.apps.collection.intake import Floats, Index, Intake
-from edge.apps.collection.preparation import Preparation, Prepared, TextExtractor
-from edge.apps.collection.report import IndexReport
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.catalog import Catalog, chunk_hash, passage, place_sum
+from edge.apps.collection.preparation import Prepared, with_more_memory
+from edge.apps.collection.report import Tally
+from edge.apps.documents.base import Chunk
+from edge.apps.documents.extraction import Extractor
 from edge.apps.store.database import Database
-from edge.budget import MemoryBudget
+from edge.apps.store.rebuilding import Floats, Progress
+from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 from edge.trace import Trace
 
+BATCH = 256
+"""Chunks that are embedded and committed together: as many as the embedder processes in one pass."""
 
-class MaintainedIndex(Index, Protocol):
-    """The methods of the vector index that a run calls."""
+_FILES = 256
+"""Files without new chunks that one transaction commits."""
 
-    def maintain(self, write: Callable[[], AbstractContextManager[Connection]]) -> object: ...
+_PRIOR_BYTES = 20_000
+_PRIOR_PASSAGES = 25.0
+"""Assumed bytes and passages of each kind of file before any was read: a passage of plain text has about 800 bytes."""
+
+_EVALUATIONS = "forward.evaluations"
+"""The counter of texts that have passed through a layer."""
 
 
-class Run:
-    """One run of indexing. The caller must hold the writer's lock."""
+class Advance:
+    """Reports the progress of a run after each batch, and within a batch after each layer of the embedder.
 
-    def __init__(self, database: Database, catalog: Catalog, budget: MemoryBudget, trace: Trace) -> None:
-        self._database = database
-        self._catalog = catalog
-        self._budget = budget
-        self._trace = trace
-        self._started = time.perf_counter()
-        self._counts: Counter[str] = Counter()
-        self._unreadable: set[str] = set()
-        self._chunks = self._reused = 0
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+    The total is estimated from the bytes of the unread files, by suffix, and from the passages per byte of the files
+    read so far.
+    """
 
-    def discover(self, discovery: Discovery, scanned: Scanned, roots: Sequence[str]) -> None:
-        """Compares the results of a scan with the collection."""
-        started = time.perf_counter()
-        with self._trace.span("scan", "index"):
-            discovery.compare(scanned, roots)
-        self._seconds["scan_s"] += time.perf_counter() - started
-
-    def due(self, scopes: Sequence[str]) -> int:
-        """How many files below `scopes` are due."""
-        with self._database.read() as db:
-            return self._catalog.count_due(db, scopes)
-
-    def take_in_due(
-        self,
-        scopes: Sequence[str],
-        index: Index,
-        embed: Callable[[Sequence[str]], Floats],
-        extractor: TextExtractor,
-        advance: Advance | None,
-    ) -> None:
-        """Indexes the due files below `scopes`."""
-        with Preparation(self._database, self._catalog, extractor, self._budget, list(scopes)) as preparation:
-            try:
-                self.take_in(preparation, index, embed, advance, extractor)
-            finally:
-                self._seconds["wait_s"] += preparation.waited
-
-    def take_in(
-        self,
-        files: Iterable[Prepared],
-        index: Index,
-        embed: Callable[[Sequence[str]], Floats],
-        advance: Advance | None = None,
-        extractor: TextExtractor | None = None,
-    ) -> None:
-        """Indexes prepared files. The extractor, if given, reads the next ones meanwhile."""
-        intake = Intake(self._database, self._catalog, index, embed, extractor=extractor, advance=advance)
-        try:
-            for prepared in files:
-                intake.take(prepared)
-            intake.finish()
-        finally:
-            intake.close()
-            self._counts += intake.counts
-            self._unreadable |= set(intake.unreadable)
-            self._chunks += intake.chunks
-            self._reused += intake.reused
-            self._seconds["embed_s"] += intake.embed_s
-            self._seconds["commit_s"] += intake.commit_s
-
-    def remove(self, discovery: Discovery, scopes: Sequence[str]) -> None:
-        """Removes files below `scopes` that the scan did not find. Call it last, because a moved file passes its
-        vectors on to its new name."""
-        started = time.perf_counter()
-        discovery.remove_unseen(scopes)
-        self._seconds["commit_s"] += time.perf_counter() - started
-
-    def count(self, discovery: Discovery) -> None:
-        """Adds the counts of a discovery."""
-        self._counts += discovery.counts
-        self._unreadable |= discovery.kept
-
-    def maintain(
-        self, index: MaintainedIndex | None, make_way: Callable[[Callable[[], object]], object], *, due: bool = False
-    ) -> None:
-        """Maintains the vector index after changes; if `due`, even without changes.
+    def __init__(self, tell: Progress, files: Iterable[str], trace: Trace, layers: int) -> None:
+        """Looks up the sizes of the files that will be read.
 
         Args:
-            make_way: calls a function, and calls it again with more memory free if the memory was not enough.
+            tell: the total that it gets is an estimate until all files are read.
+            layers: number of the embedder's layers.
         """
-        started = time.perf_counter()
-        if index is not None and (due or self._counts["indexed"] or self._counts["removed"]):
-            with self._trace.span("maintain", "index"):
-                make_way(lambda: index.maintain(self._database.write))
-        self._seconds["maintain_s"] += time.perf_counter() - started
+        self._tell = tell
+        self._trace = trace
+        self._layers = layers
+        self._left: Counter[str] = Counter()
+        self._read: Counter[str] = Counter()
+        self._given: Counter[str] = Counter()
+        self._done = 0
+        for path in files:
+            with contextlib.suppress(OSError):
+                self._left[_suffix(path)] += os.stat(path).st_size
+        self._say()
 
-    def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
-        """The report of the run; `missing` are roots that do not exist."""
-        counts, seconds = self._counts, self._seconds
-        return IndexReport(
-            indexed=counts["indexed"],
-            unchanged=counts["unchanged"],
-            removed=counts["removed"],
-            skipped=counts["skipped"],
-            failed=counts["failed"],
-            chunks=self._chunks,
-            reused=self._reused,
-            missing=missing,
-            unreadable=tuple(sorted(self._unreadable)),
-            seconds=time.perf_counter() - self._started,
-            scan_s=seconds["scan_s"],
-            embed_s=seconds["embed_s"],
-            wait_s=seconds["wait_s"],
-            commit_s=seconds["commit_s"],
-            maintain_s=seconds["maintain_s"],
-        )
+    def read(self, path: str, nbytes: int, passages: int) -> None:
+        """Records that a file has been read and how many passages it has."""
+        suffix = _suffix(path)
+        self._left[suffix] = max(0, self._left[suffix] - nbytes)
+        self._read[suffix] += nbytes
+        self._given[suffix] += passages
+        self._say()
+
+    @contextmanager
+    def embedding(self, passages: int) -> Iterator[None]:
+        """While the embedder runs in the block, each layer it finishes counts as a fraction of these passages."""
+        passed = 0.0
+
+        def heard(texts: float) -> None:
+            nonlocal passed
+            passed += texts / self._layers
+            self._say(min(int(passed), passages))
+
+        with self._trace.listening(_EVALUATIONS, heard):
+            yield
+
+    def committed(self, passages: int) -> None:
+        """Records that passages have been stored."""
+        self._done += passages
+        self._say()
+
+    @property
+    def total(self) -> int:
+        """The estimated number of passages in the whole run."""
+        left = sum(nbytes * self._rate(suffix) for suffix, nbytes in self._left.items())
+        return max(self._given.total() + round(left), self._done)
+
+    def _rate(self, suffix: str) -> float:
+        """Passages per byte."""
+        return (self._given[suffix] + _PRIOR_PASSAGES) / (self._read[suffix] + _PRIOR_BYTES)
+
+    def _say(self, within: int = 0) -> None:
+        self._tell(self._done + within, self.total)
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+@dataclass(slots=True)
+class _File:
+    """A file that is being added, compared with its stored chunks."""
+
+    prepared: Prepared
+    removed: list[int] = field(default_factory=list)
+    moved: list[tuple[int, int, Chunk]] = field(default_factory=list)
+    added: deque[tuple[int, Chunk]] = field(default_factory=deque)
+    begun: bool = False
+
+
+_Batch = list[tuple[_File, list[tuple[int, Chunk]]]]
+
+
+class Intake:
+    """Adds files, batch by batch."""
+
+    def __init__(
+        self, database: Database, catalog: Catalog, index: VectorIndex, embed: Callable[[Sequence[str]], Floats],
+        tally: Tally, *, extractor: Extractor | None = None, advance: Advance | None = None,
+    ) -> None:  # fmt: skip
+        """Prepares an intake.
+
+        Args:
+            embed: vectors [n, dim] of n texts.
+            tally: gets the counts and the seconds.
+            extractor: reads the next files meanwhile. It pauses where a batch needs the memory that it uses.
+            advance: is notified of every file and batch.
+        """
+        self._database = database
+        self._catalog = catalog
+        self._index = index
+        self._embed = embed
+        self._tally = tally
+        self._extractor = extractor
+        self._advance = advance
+        self._files: deque[_File] = deque()
+        self._waiting = 0
+
+    def take(self, files: Iterable[Prepared]) -> None:
+        """Adds files; commits whenever a batch is full. Discards uncommitted files if an error ends it."""
+        try:
+            for prepared in files:
+                self._files.append(file := self._compare(prepared))
+                self._waiting += len(file.added)
+                if self._advance is not None:
+                    self._advance.read(prepared.file.path, prepared.size, len(file.added))
+                while self._waiting >= BATCH or len(self._files) >= _FILES:
+                    self._flush()
+            while self._files:
+                self._flush()
+        finally:
+            for file in self._files:
+                file.prepared.lease.release()
+            self._files.clear()
+
+    def _compare(self, prepared: Prepared) -> _File:
+        """Compares a file's chunks with its stored ones. Chunks with an equal hash stay, even at another ordinal."""
+        file = _File(prepared)
+        if prepared.extracted is None:
+            return file
+        stored: dict[bytes, deque[int]] = {}
+        places: dict[int, bytes | None] = {}
+        with self._database.read() as db:
+            for old in self._catalog.chunks(db, prepared.file.id):
+                stored.setdefault(old.hash, deque()).append(old.id)
+                places[old.id] = old.checksum
+        for ordinal, chunk in enumerate(prepared.extracted.chunks):
+            same = stored.get(chunk_hash(chunk))
+            if not same:
+                file.added.append((ordinal, chunk))
+                continue
+            kept = same.popleft()
+            if places[kept] != place_sum(prepared.file.id, ordinal, chunk):
+                file.moved.append((kept, ordinal, chunk))
+        file.removed = [identifier for rest in stored.values() for identifier in rest]
+        return file
+
+    def _flush(self) -> None:
+        """Embeds and commits the next batch."""
+        batch: _Batch = []
+        room = BATCH
+        for file in self._files:
+            taken = [file.added.popleft() for _ in range(min(room, len(file.added)))]
+            batch.append((file, taken))
+            room -= len(taken)
+            if file.added or len(batch) == _FILES:
+                break
+        chunks = [chunk for _, taken in batch for _, chunk in taken]
+        vectors = with_more_memory(self._extractor, lambda: self._vectors(chunks))
+        with self._tally.timed("commit_s"):
+            with_more_memory(self._extractor, lambda: self._commit(batch, vectors))
+        self._waiting -= len(chunks)
+        self._tally.chunks += len(chunks)
+        for file, _ in batch:
+            if not file.added:
+                self._files.popleft()
+                file.prepared.lease.release()
+                outcome = _outcome(file.prepared)
+                self._tally.counts[outcome] += 1
+                if outcome == "unreadable":
+                    self._tally.unreadable.add(file.prepared.file.path)
+        if self._advance is not None:
+            self._advance.committed(len(chunks))
+
+    def _commit(self, batch: _Batch, vectors: Floats) -> None:
+        """Writes a batch in one transaction. If that fails, the files are as they were before."""
+        with self._database.write() as db:
+            ids = [self._write(db, file, taken) for file, taken in batch]
+            if len(vectors):
+                self._index.add(db, np.concatenate(ids), vectors)
+        for file, _ in batch:
+            file.begun = True
+
+    def _vectors(self, chunks: Sequence[Chunk]) -> Floats:
+        """A vector for each chunk. Equal chunks are embedded once, or never if the collection has such a chunk."""
+        hashes = [chunk_hash(chunk) for chunk in chunks]
+        texts = {key: passage(chunk.context, chunk.text) for key, chunk in zip(hashes, chunks, strict=True)}
+        with self._database.read() as db:
+            known = self._catalog.same_chunks(db, list(texts))
+            found = self._index.vectors(db, np.array(list(known.values()), np.int64)) if known else None
+        new = [key for key in texts if key not in known]
+        advancing = nullcontext() if self._advance is None else self._advance.embedding(len(new))
+        with self._tally.timed("embed_s"), advancing:
+            made = self._embed([texts[key] for key in new]) if new else None
+        self._tally.reused += len(chunks) - len(new)
+        parts = [part for part in (found, made) if part is not None]
+        if not parts:
+            return np.empty((0, 0), np.float32)
+        rows = {key: row for row, key in enumerate([*known, *new])}
+        table = np.concatenate(parts)
+        return table[[rows[key] for key in hashes]]
+
+    def _write(self, db: Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
+        """Writes one file's part of a batch; returns the ids of the added chunks."""
+        prepared, catalog = file.prepared, self._catalog
+        known = prepared.file
+        row = known.id
+        if prepared.status == "gone":
+            catalog.remove(db, row, self._index)
+        elif prepared.status == "unreadable":
+            # Its stored size and time stay those of the indexed content, so the next run tries the file again.
+            db.execute("UPDATE files SET due = 0 WHERE id = ?", (row,))
+        elif prepared.extracted is None and (prepared.status, prepared.reason) == (known.status, known.reason):
+            db.execute(
+                "UPDATE files SET size = ?, mtime_ns = ?, racy = ?, due = 0 WHERE id = ?",
+                (prepared.size, prepared.mtime_ns, prepared.racy, row),
+            )
+        elif prepared.extracted is None:
+            catalog.empty(db, row, self._index)
+            catalog.settle(
+                db, row, status=prepared.status, reason=prepared.reason, size=prepared.size,
+                mtime_ns=prepared.mtime_ns, racy=prepared.racy, hash=prepared.hash,
+            )  # fmt: skip
+        else:
+            if not file.begun:
+                catalog.delete_chunks(db, file.removed, self._index)
+                catalog.move_chunks(db, row, file.moved)
+                # A file without a hash counts as incomplete until its last chunk is stored.
+                db.execute("UPDATE files SET hash = NULL WHERE id = ?", (row,))
+            ids = catalog.insert_chunks(db, row, taken)
+            if not file.added:
+                catalog.settle(
+                    db, row, status="indexed", reason=prepared.reason, size=prepared.size, mtime_ns=prepared.mtime_ns,
+                    racy=prepared.racy, hash=prepared.hash, kind=prepared.extracted.kind,
+                    title=prepared.extracted.title,
+                )  # fmt: skip
+            return ids
+        return np.empty(0, np.int64)
+
+
+def _outcome(prepared: Prepared) -> str:
+    """The outcome under which a file is counted."""
+    if prepared.status == "gone":
+        return "removed"
+    return "unchanged" if prepared.status == "indexed" and prepared.extracted is None else prepared.status

@@ -5,15 +5,27 @@ not UTF-8. Neither SQLite nor a tokenizer accepts them.
 
 Sets of scopes are searched by the parent folders of a path, and an SQL statement tests one scope at a time. So
 thousands of scopes cost only as many look-ups; one statement could not hold that many conditions.
+
+Roots were passed to `index` and are kept up to date from then on. One root may lie below another, because a file that a
+folder's rules ignore can still be indexed by name. The nearest root above a file decides about it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from edge.errors import InputError
+
+Item = str | os.PathLike[str]
+"""A text, or a path."""
+
+
+def listed(items: Item | Sequence[Item]) -> list[Item]:
+    """The items as a list, even if there is only one."""
+    return [items] if isinstance(items, str | os.PathLike) else list(items)
 
 
 def storable(text: str) -> bool:
@@ -139,6 +151,31 @@ def on_the_way(root: str, paths: Iterable[str]) -> Mapping[str, Set[str]]:
             found.add(name)
             path = folder
     return names
+
+
+def with_nested(given: Iterable[str], roots: Iterable[str]) -> list[str]:
+    """`given` and all roots below them, outermost first."""
+    chosen = frozenset(given)
+    return sorted(chosen.union(root for root in roots if nearest(root, chosen) is not None))
+
+
+def absence(root: str, holds: Callable[[str], bool]) -> str | None:
+    """Why a root's files cannot be seen now, for example because its disk is not connected; None if they can be.
+
+    Args:
+        holds: whether the collection has files below a root. If so, an empty folder counts as the mount point of an
+            absent disk.
+    """
+    try:
+        if not stat.S_ISDIR(os.stat(root).st_mode):
+            return None
+        with os.scandir(root) as entries:
+            empty = next(entries, None) is None
+    except FileNotFoundError:
+        return "is not there"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "is empty now" if empty and holds(root) else None
 
 
 def _checked_path(path: str) -> str:

@@ -10,16 +10,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
-from edge.apps.collection.roots import absence
+from edge.apps.collection.paths import absence
+from edge.apps.collection.report import Tally
 from edge.apps.documents.base import Extracted, Reason, Skipped
+from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
 from edge.budget import Lease, MemoryBudget
@@ -45,15 +46,7 @@ _PATIENCE_S = 0.1
 Result = TypeVar("Result")
 
 
-class TextExtractor(Protocol):
-    """Splits a file into chunks (`edge.apps.documents.extraction.Extractor`)."""
-
-    def extract(self, path: Path) -> Extracted: ...
-    def interrupt(self) -> None: ...
-    def paused(self) -> AbstractContextManager[None]: ...
-
-
-def with_more_memory(extractor: TextExtractor | None, work: Callable[[], Result]) -> Result:
+def with_more_memory(extractor: Extractor | None, work: Callable[[], Result]) -> Result:
     """Calls `work`, and returns its result. If the memory is not enough, calls it again while no file is read.
 
     Raises:
@@ -104,19 +97,20 @@ class Preparation(Closing):
         self,
         database: Database,
         catalog: Catalog,
-        extractor: TextExtractor,
+        extractor: Extractor,
         budget: MemoryBudget,
-        roots: list[str],
+        roots: Sequence[str],
+        tally: Tally,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.waited = 0.0
-        """Seconds that the consumer has waited for files."""
+        """`tally` gets the seconds that the consumer waits for files."""
         self._database = database
         self._catalog = catalog
         self._extractor = extractor
         self._budget = budget
         self._roots = roots
+        self._tally = tally
         self._clock = clock
         self._condition = threading.Condition()
         self._ready: deque[Prepared] = deque()
@@ -133,10 +127,9 @@ class Preparation(Closing):
             StorageError: the database cannot be read.
         """
         while True:
-            started = time.perf_counter()
             with self._condition:
-                self._condition.wait_for(lambda: self._ready or self._ended)
-                self.waited += time.perf_counter() - started
+                with self._tally.timed("wait_s"):
+                    self._condition.wait_for(lambda: self._ready or self._ended)
                 if not self._ready:
                     break
                 prepared = self._ready.popleft()

@@ -1,26 +1,21 @@
-"""`Reports`: the status and health of a collection, and the result of an indexing run."""
+"""The result of an indexing run, and the status of a collection."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.catalog import ChunkRebuild
-from edge.apps.collection.filters import Filters
-from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.roots import read_descriptions, read_roots
-from edge.apps.store.database import Database
-from edge.apps.store.health import Health, Trouble, gathered, is_noted
-from edge.apps.store.lock import WriterLock
+from edge.apps.collection.schema import read_roots
+from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
-from edge.apps.store.rebuilding import Rebuilding
-from edge.budget import MemoryBudget
 from edge.config import counted
 from edge.ivf.base import IndexStatus
-from edge.ivf.index import VectorIndex
-from edge.trace import Trace
+from edge.ivf.storage.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +71,40 @@ class IndexReport:
     def to_json(self) -> dict[str, Any]:
         """The figures by name, ready for JSON."""
         return asdict(self)
+
+
+class Tally:
+    """The figures of a run as it goes on.
+
+    Attributes:
+        counts: files by outcome: indexed, unchanged, skipped, failed, removed, unreadable.
+        unreadable, chunks, reused: as in `IndexReport`.
+        seconds: by the names of `IndexReport`.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.unreadable: set[str] = set()
+        self.chunks = self.reused = 0
+        self.seconds: Counter[str] = Counter()
+        self._started = time.perf_counter()
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Adds the seconds of the block to those of a task."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - started
+
+    def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
+        """The report of the run; `missing` are roots that cannot be seen."""
+        counts = {name: self.counts[name] for name in ("indexed", "unchanged", "removed", "skipped", "failed")}
+        return IndexReport(
+            **counts, chunks=self.chunks, reused=self.reused, missing=missing,
+            unreadable=tuple(sorted(self.unreadable)), seconds=time.perf_counter() - self._started, **self.seconds,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,98 +189,23 @@ class IndexedFile:
     chunks: int
 
 
-class Reports:
-    """Answers questions about a collection. Reads only."""
-
-    def __init__(self, path: Path, database: Database, lock: WriterLock, models: CollectionModels) -> None:
-        self._path = path
-        self._database = database
-        self._lock = lock
-        self._models = models
-        self._rebuilding = Rebuilding(database, ChunkRebuild(models.embed))
-
-    def health(self, vectors: int | None = None) -> Health:
-        """Unfinished work and known damage.
-
-        Args:
-            vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
-        """
-        busy = self._lock.is_held()
-        remedy = "" if busy else "edge index"
-        with self._database.read() as db:
-            due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
-            rebuilding = self._rebuilding.trouble(db, "passages", remedy)
-            found = [rebuilding]
-            if due or is_noted(db, "indexing"):
-                found.append(Trouble("indexing", _unfinished(due, busy), remedy))
-            if busy and is_noted(db, "compacting"):
-                found.append(Trouble("compacting", "the collection is being compacted", ""))
-            if vectors is not None and rebuilding is None:
-                passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
-                if passages != vectors:
-                    what = f"the index has {counted(vectors, 'vector')} for {counted(passages, 'passage')}"
-                    found.append(Trouble("missing vectors", what, "edge repair"))
-            return gathered(db, *found)
-
-    def status(self, index: VectorIndex | None, budget: MemoryBudget, trace: Trace) -> CollectionStatus:
-        """The content of the collection, the skipped files with their reasons, and the state of its index. `budget` and
-        `trace` supply the figures of its vector lists."""
-        with self._database.read() as db:
-            vectors = index.status(db) if index is not None else None
-            kinds = dict(
-                db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind")
-            )
-            pending, nbytes = db.execute(
-                "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) "
-                "FROM files"
-            ).fetchone()
-            left: dict[str, tuple[LeftOut, ...]] = {}
-            for status in ("skipped", "failed"):
-                rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
-                left[status] = tuple(LeftOut(*row) for row in rows)
-            counters = trace.snapshot()
-            return CollectionStatus(
-                path=self._path,
-                roots=tuple(read_roots(db)),
-                indexed=sum(kinds.values()),
-                kinds=kinds,
-                pending=pending,
-                skipped=left["skipped"],
-                failed=left["failed"],
-                chunks=db.execute("SELECT count(*) FROM chunks").fetchone()[0],
-                source_nbytes=nbytes,
-                database_nbytes=sum(file.stat().st_size for file in self._path.glob("edge.db*")),
-                embedder=self._models.identity(),
-                vectors=vectors,
-                resident_nbytes=budget.holders().get("lists", 0),
-                list_hits=int(counters.get("lists.hits", 0)),
-                list_misses=int(counters.get("lists.misses", 0)),
-                health=self.health(0 if vectors is None else vectors.rows),
-            )
-
-    def roots(self) -> list[str]:
-        """Folders and files that the collection is kept up to date with."""
-        with self._database.read() as db:
-            return read_roots(db)
-
-    def descriptions(self) -> dict[str, str]:
-        """The descriptions of folders and files, by path."""
-        with self._database.read() as db:
-            return read_descriptions(db)
-
-    def files(self, where: Filters) -> list[IndexedFile]:
-        """The indexed files that pass the conditions, in the order of their paths."""
-        with self._database.read() as db:
-            clause, params = where.where(db)
-            rows = db.execute(
-                "SELECT path, kind, title, size, mtime_ns, (SELECT count(*) FROM chunks WHERE chunks.file = files.id) "
-                f"FROM files WHERE status = 'indexed' AND {clause} ORDER BY path",
-                params,
-            )
-            return [IndexedFile(*row) for row in rows]
+def contents(db: Connection) -> dict[str, Any]:
+    """The fields of `CollectionStatus` that the tables tell."""
+    kinds = dict(db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
+    pending, nbytes = db.execute(
+        "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
+    ).fetchone()
+    left: dict[str, tuple[LeftOut, ...]] = {}
+    for status in ("skipped", "failed"):
+        rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
+        left[status] = tuple(LeftOut(*row) for row in rows)
+    return {
+        "roots": tuple(read_roots(db)), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
+        "chunks": db.execute("SELECT count(*) FROM chunks").fetchone()[0], "source_nbytes": nbytes,
+    }  # fmt: skip
 
 
-def _unfinished(due: int, busy: bool) -> str:
+def unfinished(due: int, busy: bool) -> str:
     """A clause on an indexing run that goes on, or was interrupted. At its end no file is due, and only the index is
     tidied."""
     waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"

@@ -1,4 +1,4 @@
-"""The tables of a collection's `edge.db`, and its settings.
+"""The tables of a collection's `edge.db`, its settings, its roots, and the user's descriptions of folders and files.
 
 Every file has a row in `files`, also skipped and failed ones. `due` marks a file that must be indexed, so the next run
 continues an interrupted one. `chunks.id` is never reused, and is also the id of the chunk's vector and of its full-text
@@ -7,17 +7,23 @@ row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from edge.apps.collection.paths import ancestors, below, checked
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rows import ROW_SUM
 from edge.budget import MemoryBudget
+from edge.errors import InputError
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 
 FULL_TEXT = "chunks_text"
+
+_LONGEST = 2_000
+"""The most characters of a description."""
 
 _FILES = f"""
 CREATE TABLE settings(
@@ -131,3 +137,52 @@ def set_setting(db: Connection, name: str, value: str) -> None:
     db.execute(
         "INSERT INTO settings VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value", (name, value)
     )
+
+
+def read_roots(db: Connection) -> list[str]:
+    """All roots, in the order of their names."""
+    return [row[0] for row in db.execute("SELECT path FROM roots ORDER BY path")]
+
+
+def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
+    """Adds roots; returns the new ones."""
+    return [
+        root
+        for root in given
+        if db.execute("INSERT OR IGNORE INTO roots VALUES (?) RETURNING path", (root,)).fetchall()
+    ]
+
+
+def forget_roots(db: Connection, paths: Iterable[str]) -> None:
+    """Removes roots that are among `paths` or lie below one of them."""
+    for path in paths:
+        condition, params = below(path)
+        db.execute(f"DELETE FROM roots WHERE {condition}", params)
+
+
+def read_descriptions(db: Connection) -> dict[str, str]:
+    """All descriptions, by path."""
+    return dict(db.execute("SELECT path, text FROM descriptions ORDER BY path"))
+
+
+def description_of(path: str, described: Mapping[str, str]) -> str:
+    """The descriptions of a path and of the folders above it, outermost first, a line each."""
+    if not described:
+        return ""
+    places = [path, *ancestors(path)]
+    return "\n".join(described[place] for place in reversed(places) if place in described)
+
+
+def describe(db: Connection, path: str, text: str) -> None:
+    """Sets the description of a path; an empty text removes it.
+
+    Raises:
+        InputError: the text is too long, or not valid Unicode.
+    """
+    text = " ".join(checked(text, "the description").split())
+    if len(text) > _LONGEST:
+        raise InputError(f"a description has at most {_LONGEST:,} characters, not {len(text):,}")
+    if text:
+        db.execute("INSERT OR REPLACE INTO descriptions VALUES (?, ?)", (path, text))
+    else:
+        db.execute("DELETE FROM descriptions WHERE path = ?", (path,))

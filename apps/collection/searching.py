@@ -1,5 +1,5 @@
-"""`Query`: the parts of a query. `PassageSource`: the operations that a search asks of one collection. `candidates` and
-`searched`: the stages of a search over one or several collections: statistics, gather, fuse, rerank, hits.
+"""`Query`: the parts of a query. `PassageSource`: the operations that a search asks of one collection. `candidates`:
+the stages of a search over one or several collections before reranking: statistics, gather, fuse, hits.
 
 The operations take and return plain values, and each takes all queries of a batch.
 """
@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import groups, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit, Stages, kept, merge, reranked
+from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.paths import checked
-from edge.apps.collection.roots import description_of, read_descriptions
+from edge.apps.collection.schema import description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import unpacked
 from edge.apps.documents.kinds import unpacked_parts
@@ -40,8 +40,6 @@ from edge.models.blending import BM25_WEIGHT
 from edge.trace import Trace
 
 if TYPE_CHECKING:
-    from edge.apps.collection.collection import Collection
-    from edge.apps.requests import SearchOptions
     from edge.runtimes.scoring import LayerReport
 
 DEPTH = 100
@@ -316,46 +314,6 @@ def candidates(
                     scarce.append(number)
             left, depth = scarce, min(_DEEPER * depth, _DEEPEST)
     return results
-
-
-def searched(
-    collections: Mapping[str, Collection], query: str, options: SearchOptions, seen: Seen | None = None
-) -> list[Hit]:
-    """Searches several collections as one; the first collection's reranker ranks all candidates. See
-    `Collection.search` for what it raises.
-
-    Args:
-        seen: receives the results of each stage as soon as they exist. It does not change the results.
-    """
-    parts = Query.parse(checked_query(query))
-    first = next(iter(collections.values()))
-    first.check_room("searching", rerank=options.rerank, candidates=options.candidates)
-    vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
-    own: list[list[Floats | None]] = []
-    for collection in collections.values():
-        identity = collection.identity if parts.questions or parts.passages else None
-        if identity is not None and identity.fingerprint not in vectors:
-            vectors[identity.fingerprint] = collection.embed_query(parts)
-        own.append([None if identity is None else vectors[identity.fingerprint]])
-    with first.trace.timed("search.search_s", "search", "search"):
-        sources = {name: collection.source for name, collection in collections.items()}
-        (hits,) = candidates(sources, [parts.words], own, options.candidates, where=options.filters)
-
-    def shown(found: Sequence[Hit]) -> list[Hit]:
-        whole = {
-            (name, hit.id): hit
-            for name, source in sources.items()
-            for hit in source.show(parts.shown, [hit for hit in found if hit.collection == name])
-        }
-        return [whole[hit.collection, hit.id] for hit in found]
-
-    if seen is not None:
-        seen.fused(shown(merge(hits, options.top_k)))
-    if options.rerank:
-        watch = None if seen is None else partial(seen.judged, hits)
-        with first.trace.timed("search.rerank_s", "rerank", "search"):
-            hits = reranked(first.models, parts.asked, hits, options.top_k, watch)
-    return shown(kept(hits, options))
 
 
 def _best(

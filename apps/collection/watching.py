@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.paths import contains
+from edge.apps.collection.paths import contains, with_nested
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import with_nested
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.apps.planning import INDEXING
 from edge.apps.store.rebuilding import Progress

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path
 
-from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
-from edge.apps.collection.indexing import Run
+from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.paths import nearest, on_the_way, outermost
-from edge.apps.collection.preparation import Prepared, with_more_memory
-from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
+from edge.apps.collection.paths import (
+    Item,
+    absence,
+    check_there,
+    checked,
+    listed,
+    nearest,
+    on_the_way,
+    outermost,
+    resolved,
+    with_nested,
+)
+from edge.apps.collection.preparation import Preparation, Prepared, with_more_memory
+from edge.apps.collection.report import IndexReport, Tally
+from edge.apps.collection.schema import forget_roots, read_roots, register_roots
 from edge.apps.documents.base import WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
@@ -121,19 +132,24 @@ class Writer:
             scopes = [path for root in present for path in changed[root]]
             return self._run(scanned, roots, scopes, settled, retry=False, progress=progress, missing=missing)
 
-    def add_texts(self, texts: Mapping[str, tuple[str, str]]) -> IndexReport:
-        """Adds texts; `texts` maps names to text and title.
+    def add(self, items: Item | Sequence[Item], ids: Sequence[str] | None, title: str | Sequence[str]) -> list[str]:
+        """Adds texts, files and folders. See `Collection.add`.
 
         Raises:
             BudgetExceeded: they need more memory than is free. Others as for `index`.
         """
-        with self._lock(), self._budget.reserve("texts to add", _added_nbytes(texts)):
-            run = Run(self._database, self._catalog, self._budget, self._trace)
-            index = self._index()
-            prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
-            run.take_in(prepared, index, self._models.embed)
-            run.maintain(index, self._make_way)
-            return run.report()
+        names, texts, files = separated(items, ids, title)
+        check_there(files)
+        with self._lock():
+            if files:  # files come first, because a path may not exist
+                self.index(files, retry=False, progress=None)
+            if texts:
+                tally = Tally()
+                with self._budget.reserve("texts to add", _added_nbytes(texts)):
+                    prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
+                    Intake(self._database, self._catalog, self._index(), self._models.embed, tally).take(prepared)
+                    self._maintain(tally)
+        return names
 
     def delete(self, items: Sequence[tuple[str | None, Set[str]]]) -> int:
         """Removes texts and files, and folders from the roots; returns how many files and texts it removed.
@@ -142,7 +158,6 @@ class Writer:
             items: for each item, its name if it may name a text, and the absolute paths that it means otherwise.
         """
         with self._lock():
-            run = Run(self._database, self._catalog, self._budget, self._trace)
             files: set[int] = set()
             with self._database.write() as db:
                 for name, paths in items:
@@ -154,11 +169,10 @@ class Writer:
                     for path in paths:
                         condition, params = files_below(path)
                         files.update(row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params))
-            discovery = Discovery(self._database, self._catalog, self._vectors())
-            discovery.remove(sorted(files))
-            run.count(discovery)
-            run.maintain(self._vectors(), self._make_way)
-            return run.report().removed
+            tally = Tally()
+            Discovery(self._database, self._catalog, self._vectors(), tally).remove(sorted(files))
+            self._maintain(tally)
+            return tally.counts["removed"]
 
     def rebuild(self, progress: Progress | None) -> int:
         """Embeds all passages again; returns how many."""
@@ -219,11 +233,14 @@ class Writer:
             settled: called after indexing; returns the scopes whose roots are still present. Files of a disk that was
                 disconnected meanwhile are thus not removed.
         """
-        run = Run(self._database, self._catalog, self._budget, self._trace)
-        discovery = Discovery(self._database, self._catalog, self._vectors(), retry=retry)
+        tally = Tally()
+        discovery = Discovery(self._database, self._catalog, self._vectors(), tally, retry=retry)
         interrupted = self._resume()
-        run.discover(discovery, scanned, roots)
-        if run.due(scopes):
+        with tally.timed("scan_s"), self._trace.span("scan", "index"):
+            discovery.compare(scanned, roots)
+        with self._database.read() as db:
+            due = self._catalog.count_due(db, scopes)
+        if due:
             self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
             index = self._index()
             with self._database.write() as db:
@@ -232,16 +249,30 @@ class Writer:
                 self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)
             advance = None if progress is None else self._advance(scopes, progress)
-            run.take_in_due(scopes, index, self._models.embed, self._extractor, advance)
-        run.remove(discovery, settled())
-        run.count(discovery)
-        run.maintain(self._vectors(), self._make_way, due=interrupted)
+            intake = Intake(
+                self._database, self._catalog, index, self._models.embed, tally, extractor=self._extractor,
+                advance=advance,
+            )  # fmt: skip
+            with Preparation(
+                self._database, self._catalog, self._extractor, self._budget, scopes, tally
+            ) as preparation:  # fmt: skip
+                intake.take(preparation)
+        with tally.timed("commit_s"):  # last, because a moved file passes its vectors on to its new name
+            discovery.remove_unseen(settled())
+        self._maintain(tally, due=interrupted)
         with self._database.read() as db:
             begun = is_noted(db, "indexing")
         if begun:
             with self._database.write() as db:
                 forget(db, "indexing")
-        return run.report(missing)
+        return tally.report(missing)
+
+    def _maintain(self, tally: Tally, *, due: bool = False) -> None:
+        """Maintains the vector index after changes; if `due`, even without changes."""
+        index = self._vectors()
+        if index is not None and (due or tally.counts["indexed"] or tally.counts["removed"]):
+            with tally.timed("maintain_s"), self._trace.span("maintain", "index"):
+                self._make_way(lambda: index.maintain(self._database.write))
 
     def _resume(self) -> bool:
         """Continues an interrupted rebuild or compaction. Returns whether the index needs maintenance afterwards."""
@@ -333,3 +364,43 @@ def _added_nbytes(texts: Mapping[str, tuple[str, str]]) -> int:
     """The memory of texts that are added one after the other, in bytes."""
     sizes = [sys.getsizeof(text) for text, _ in texts.values()]
     return sum(sizes) + _COPIES * max(sizes, default=0) + _PER_TEXT * len(sizes)
+
+
+def separated(
+    items: Item | Sequence[Item], ids: Sequence[str] | None, title: str | Sequence[str]
+) -> tuple[list[str], dict[str, tuple[str, str]], list[str]]:
+    """Separates the arguments of `Collection.add`: the name under which each item is found, in the order of the items;
+    text and title by name; and files and folders, absolute and without symbolic links.
+
+    Raises:
+        InputError: the number of ids or titles differs from the number of items, a text or an id is empty, or
+            something is not valid Unicode.
+    """
+    given = listed(items)
+    if ids is not None and len(ids) != len(given):
+        raise InputError(f"{len(given)} items came with {len(ids)} ids")
+    titles = [title] * len(given) if isinstance(title, str) else list(title)
+    if len(titles) != len(given):
+        raise InputError(f"{len(given)} items came with {len(titles)} titles")
+    texts: dict[str, tuple[str, str]] = {}
+    files: list[str] = []
+    names: list[str] = []
+    for i, item in enumerate(given):
+        if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
+            text = checked(item, f"text {i + 1} of {len(given)}")
+            names.append(checked(ids[i], f"the id {ids[i]!a}") if ids is not None else _text_name(text))
+            if not names[-1]:
+                raise InputError(f"the id of text {i + 1} of {len(given)} is empty")
+            # Checked before anything is written: a call adds all its items or none.
+            if not normalised(text).strip():
+                raise InputError(f"the text {names[-1]!r} is empty")
+            texts[names[-1]] = (text, checked(titles[i], f"the title {titles[i]!a}"))
+        else:
+            names.append(resolved(item))
+            files.append(names[-1])
+    return names, texts, files
+
+
+def _text_name(text: str) -> str:
+    """A name for a text without an id, made from its content."""
+    return "text-" + blake2b(text.encode(), digest_size=8).hexdigest()

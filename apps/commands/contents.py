@@ -9,12 +9,11 @@ from pathlib import Path
 
 import click
 
-from edge.apps.collection.collection import Collection
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
-from edge.apps.collection.together import Together
 from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.commands.tuning import described, wished
 from edge.apps.console import told

@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.paths import check_there, contains, resolved
+from edge.apps.collection.paths import absence, check_there, contains, resolved
 from edge.apps.collection.registry import PROJECT, locate
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import absence
 from edge.apps.commands.tuning import TuneOptions, as_figures, sentence, tune, tune_options
 from edge.apps.console import ProgressBar, tell
 from edge.apps.options import Report, Setup, collection_option, report_options, setup_options

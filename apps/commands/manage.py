@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.near import absent
+from edge.apps.collection.excerpts import absent
 from edge.apps.collection.paths import nearest, resolved
 from edge.apps.collection.registry import existing_collection, locate
 from edge.apps.console import told
@@ -30,7 +30,7 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     stays indexed returns with the next `edge index`, unless a .gitignore or .edgeignore excludes it.
     """
     with told(_opened(collection)) as opened:
-        missing = absent(opened, paths)
+        missing = absent(opened.database, paths)
         removed = opened.delete(list(paths))
         roots = frozenset(opened.roots)
     coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection import searching
+from edge.apps.collection.collection import Together
 from edge.apps.collection.filters import Filters, kinds_present
-from edge.apps.collection.together import Together
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
 from edge.apps.requests import POOL, SearchOptions
@@ -44,7 +43,7 @@ def searched(
 
 def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
     """Searches open collections; the result has no figures. Raises as `Together.search` does."""
-    hits = searching.searched(opened.collections, query, options)
+    hits = opened.search(query, options=options)
     return SearchOutcome(
         hits,
         {name: collection.health().to_json() for name, collection in opened.collections.items()},

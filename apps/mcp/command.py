@@ -105,7 +105,7 @@ def memory(path: Path | None, user_id: str | None, agent_id: str | None, run_id:
 @setup_options()
 def files(collections: tuple[str, ...], setup: Setup) -> None:
     """Serve search, get, get_documents and status of indexed collections, without changing them."""
-    from edge.apps.collection.together import Together
+    from edge.apps.collection.collection import Together
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
     from edge.apps.mcp.tools import files_server

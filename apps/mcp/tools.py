@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.catalog import Catalog, FileRow
-from edge.apps.collection.collection import Collection
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.searching import read_hits
-from edge.apps.collection.together import Together
 from edge.apps.mcp.protocol import make_server, take_options
 from edge.apps.requests import SearchOptions
 from edge.errors import InputError

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edge.apps.assistant.assistant import Assistant
-from edge.apps.collection.collection import Collection
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.registry import Registry, locate
-from edge.apps.collection.together import Together
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.pool import patiently

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.collection.collection import Collection
-from edge.apps.collection.together import Together
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.mcp.protocol import ANSWER
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.limits import attending

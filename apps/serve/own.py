@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import figures as answer_figures
 from edge.apps.assistant.answer import notices
-from edge.apps.collection.together import Together
+from edge.apps.collection.collection import Together
 from edge.apps.commands.searching import figures, look
 from edge.apps.memory.arguments import default_path
 from edge.apps.memory.scope import Scope

@@ -18,8 +18,8 @@ from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.catalog import groups
+from edge.apps.collection.collection import Together
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.together import Together
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.requests import AskOptions, SearchOptions
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options

@@ -16,8 +16,7 @@ from naive.program import settings_of
 from naive.waiting import result_of
 
 from edge.apps.cli import edge
-from edge.apps.collection.collection import Collection
-from edge.apps.collection.together import Together
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.memory.memory import Memory
 from edge.apps.store.health import Trouble, note
 from edge.config import Config

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.collection.additions import Additions
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import checked, storable
+from edge.apps.collection.writing import separated
 from edge.errors import InputError
 
 HALF = "half \ud800"
@@ -21,11 +21,11 @@ HALF = "half \ud800"
 def test_texts_and_files_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path.resolve() / "a.txt"
     file.write_text("a")
-    found = Additions.of(["a text", file, str(file), "b"], ["t", "x", "y", "u"], ["T", "", "", "U"])
-    assert found.names == ["t", str(file), str(file), "u"]
-    assert found.texts == {"t": ("a text", "T"), "u": ("b", "U")}
-    assert found.files == [str(file), str(file)]
-    assert Additions.of("a", None, "").names == Additions.of(["a"], None, "").names
+    names, texts, files = separated(["a text", file, str(file), "b"], ["t", "x", "y", "u"], ["T", "", "", "U"])
+    assert names == ["t", str(file), str(file), "u"]
+    assert texts == {"t": ("a text", "T"), "u": ("b", "U")}
+    assert files == [str(file), str(file)]
+    assert separated("a", None, "") == separated(["a"], None, "")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge.apps.collection.advance import Advance
+from edge.apps.collection.indexing import Advance
 from edge.trace import Trace
 
 

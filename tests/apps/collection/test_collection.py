@@ -165,7 +165,7 @@ def test_what_failed_is_tried_again_when_asked(
 def test_an_interrupted_run_goes_on_where_it_stopped(
     collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, consistent: Check
 ) -> None:
-    monkeypatch.setattr("edge.apps.collection.intake.BATCH", 2)
+    monkeypatch.setattr("edge.apps.collection.indexing.BATCH", 2)
     for number in range(6):
         folder.write(f"{number}.txt", "".join(f"Sentence {i} of text {number}. " for i in range(100)))
     embed, calls = collection.models.embed, iter(range(100))

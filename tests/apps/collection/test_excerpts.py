@@ -31,14 +31,14 @@ def test_lines_are_those_of_the_file(filled: Collection, folder: Any) -> None:
     path = folder.path / "code.py"
     every = CODE.split("\n")
     for first, last in ((1, 3), (50, 57), (200, 239)):
-        (excerpt,) = read_excerpts(filled, [f"{path}:{first}-{last}"])
+        (excerpt,) = read_excerpts(filled.database, [f"{path}:{first}-{last}"])
         assert lines(excerpt.text) == [line for line in every[first - 1 : last] if line]
         assert first <= excerpt.line_start <= excerpt.line_end <= last
-    (excerpt,) = read_excerpts(filled, [f"{path}:17"], lines=2)
+    (excerpt,) = read_excerpts(filled.database, [f"{path}:17"], lines=2)
     assert excerpt.text.strip() == "def f4():\n    return 4"
-    (excerpt,) = read_excerpts(filled, ["a/notes.md:8-8"])
+    (excerpt,) = read_excerpts(filled.database, ["a/notes.md:8-8"])
     assert (excerpt.text, excerpt.line_start) == ("Sixth, after a gap.", 8)
-    (whole,) = read_excerpts(filled, ["code.py"])
+    (whole,) = read_excerpts(filled.database, ["code.py"])
     assert lines(whole.text) == [line for line in every if line]
     assert whole.continues_at is None
 
@@ -50,10 +50,10 @@ def test_passages_patterns_and_descriptions(filled: Collection, folder: Any) -> 
     assert hit.description == "Everything.\nNotes of the river."
     assert hit.line == 8
     assert hit.citation.endswith("notes.md:8")
-    (excerpt,) = read_excerpts(filled, [f"#{hit.id}"])
+    (excerpt,) = read_excerpts(filled.database, [f"#{hit.id}"])
     assert excerpt.text == hit.text
     assert excerpt.description == hit.description
-    both = read_excerpts(filled, ["**/notes.md"])
+    both = read_excerpts(filled.database, ["**/notes.md"])
     assert [excerpt.path for excerpt in both] == [str(folder.path / name / "notes.md") for name in "ab"]
     filled.describe(folder.path / "a", "")
     assert filled.descriptions() == {str(folder.path): "Everything."}
@@ -65,34 +65,34 @@ def test_bytes_are_limited_and_the_next_call_goes_on(filled: Collection) -> None
     seen: list[str] = []
     target = "code.py"
     for _ in range(50):
-        (excerpt,) = read_excerpts(filled, [target], max_bytes=200)
+        (excerpt,) = read_excerpts(filled.database, [target], max_bytes=200)
         assert len(excerpt.text.encode()) <= 200
         seen += lines(excerpt.text)
         if excerpt.continues_at is None:
             break
         target = f"code.py:{excerpt.continues_at}"
     assert seen == lines(CODE)
-    found = read_excerpts(filled, ["code.py", "a/notes.md", "b/notes.md"], max_bytes=2_300)
+    found = read_excerpts(filled.database, ["code.py", "a/notes.md", "b/notes.md"], max_bytes=2_300)
     assert sum(len(excerpt.text.encode()) for excerpt in found) <= 2_301
 
 
 def test_lines_are_limited_and_the_next_call_goes_on(filled: Collection) -> None:
     with filled.database.read() as db:
         (passage,) = db.execute("SELECT max(chunks.id) FROM chunks JOIN files ON files.id = file WHERE kind = 'code'")
-    (whole,) = read_excerpts(filled, [f"#{passage[0]}"])
-    (begun,) = read_excerpts(filled, [f"#{passage[0]}"], lines=2)
+    (whole,) = read_excerpts(filled.database, [f"#{passage[0]}"])
+    (begun,) = read_excerpts(filled.database, [f"#{passage[0]}"], lines=2)
     assert lines(begun.text) == lines(whole.text)[:2]
     assert begun.continues_at is not None
     assert begun.line_end < begun.continues_at <= whole.line_end
     seen: list[str] = []
     target: str | None = "code.py"
     while target is not None:
-        (excerpt,) = read_excerpts(filled, [target], lines=7)
+        (excerpt,) = read_excerpts(filled.database, [target], lines=7)
         assert excerpt.line_end <= excerpt.line_start + 6
         seen += lines(excerpt.text)
         target = None if excerpt.continues_at is None else f"code.py:{excerpt.continues_at}"
     assert seen == lines(CODE)
-    (asked,) = read_excerpts(filled, ["code.py:3-9"], lines=100)
+    (asked,) = read_excerpts(filled.database, ["code.py:3-9"], lines=100)
     assert (asked.line_end, asked.continues_at) == (9, None)
 
 
@@ -102,12 +102,12 @@ def test_a_line_that_is_too_long_is_not_read_again_and_again(collection: Collect
     folder.write("only.txt", " ".join(words))
     collection.index(folder.path)
     for most in (5, 2_000, 20_000):
-        (excerpt,) = read_excerpts(collection, ["long.txt"], max_bytes=most)
+        (excerpt,) = read_excerpts(collection.database, ["long.txt"], max_bytes=most)
         assert (excerpt.line_end, excerpt.continues_at, excerpt.cut) == (1, 2, True)
         assert " ".join(words).startswith(" ".join(excerpt.text.split()))
-        (excerpt,) = read_excerpts(collection, ["only.txt"], max_bytes=most)
+        (excerpt,) = read_excerpts(collection.database, ["only.txt"], max_bytes=most)
         assert (excerpt.continues_at, excerpt.cut) == (None, True)
-    (excerpt,) = read_excerpts(collection, ["long.txt"])
+    (excerpt,) = read_excerpts(collection.database, ["long.txt"])
     assert (excerpt.continues_at, excerpt.cut) == (None, False)
     assert excerpt.text.split() == [*words, "The", "end."]
 
@@ -118,9 +118,9 @@ def test_what_cannot_be_read_says_so(filled: Collection, folder: Any) -> None:
         ("code.py:0", "names no lines"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
-            read_excerpts(filled, [target])
+            read_excerpts(filled.database, [target])
     for target in ("absent.md", "#999999", "*.xyz", "/"):
         with pytest.raises(NotIndexed):
-            read_excerpts(filled, [target])
+            read_excerpts(filled.database, [target])
     with pytest.raises(InputError, match="at least 1"):
-        read_excerpts(filled, ["code.py"], max_bytes=0)
+        read_excerpts(filled.database, ["code.py"], max_bytes=0)

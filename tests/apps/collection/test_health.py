@@ -44,7 +44,8 @@ def test_an_interrupted_run_is_said_until_it_is_finished(
     folder.write("a.txt", "A river floods.")
     collection = make()
     with monkeypatch.context() as patch:
-        patch.setattr("edge.apps.collection.indexing.Run.remove", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        end = "edge.apps.collection.discovery.Discovery.remove_unseen"
+        patch.setattr(end, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             collection.index(folder.path)
     assert kinds(collection) == ["indexing"]

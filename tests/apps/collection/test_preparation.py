@@ -13,6 +13,7 @@ from naive.waiting import PATIENCE_S, until
 
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.preparation import Preparation, Prepared, content_hash
+from edge.apps.collection.report import Tally
 from edge.apps.collection.schema import migrations
 from edge.apps.documents.base import Chunk, Extracted
 from edge.apps.documents.opened import open_regular
@@ -53,7 +54,9 @@ def database(tmp_path: Path, budget: MemoryBudget) -> Database:
 
 @pytest.fixture
 def prepare(database: Database, budget: MemoryBudget, tmp_path: Path) -> Callable[..., Preparation]:
-    return lambda extractor, **options: Preparation(database, Catalog(), extractor, budget, [str(tmp_path)], **options)
+    return lambda extractor, **options: Preparation(
+        database, Catalog(), extractor, budget, [str(tmp_path)], Tally(), **options
+    )
 
 
 def settled(texts: Texts) -> int:
@@ -80,7 +83,6 @@ def test_it_reads_ahead_as_far_as_it_may(
             names.append(Path(prepared.file.path).name)
             prepared.lease.release()
         assert names == [f"{number:02d}.txt" for number in range(30)]
-        assert preparation.waited >= 0
     assert "texts to embed" not in budget.holders()
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.collection.roots import absence, with_nested
+from edge.apps.collection.paths import absence, with_nested
 
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda parts: os.sep + os.sep.join(parts))
 

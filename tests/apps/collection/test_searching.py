@@ -90,7 +90,7 @@ def test_neighbours_that_become_one_leave_enough_to_rerank(
         found.append((k, len(hits)))
         return [hits]
 
-    monkeypatch.setattr("edge.apps.collection.searching.candidates", count)
+    monkeypatch.setattr("edge.apps.collection.collection.candidates", count)
     hits = collection.search("river", top_k, pool=pool)
     assert found == [(asked, min(asked, collection.status().chunks))]
     assert len(hits) <= top_k

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from edge.apps.collection.collection import Together
 from edge.apps.collection.registry import Registry, locate
-from edge.apps.collection.together import Together
 from edge.config import Config
 from edge.errors import InputError, StorageError
 
