@@ -62,7 +62,10 @@ class Pool:
     def held(
         self, kind: str, name: str, opening: Callable[[], Model], *, chosen: object = None, shared: bool = True
     ) -> Held[Model]:
-        """The model of a kind and name; nothing is opened yet. The arguments are those of `Held`."""
+        """The model of a kind and name; nothing is opened yet. The arguments are those of `Held`. A model that is
+        `chosen` from another pool stays in that one."""
+        if isinstance(chosen, Held):
+            return chosen
         with self._making:
             if (kind, name) not in self._models:
                 self._models[kind, name] = Held(self, kind, name, opening, chosen=chosen, shared=shared)
@@ -184,9 +187,8 @@ class Held(Generic[Model]):
                 runs one request at a time and stays open until another model needs its room.
         """
         self.chosen = chosen
-        self._lent = bool(getattr(chosen, "shares_requests", False))
         self._shared = shared
-        self._turn: AbstractContextManager[Any] = nullcontext() if shared or self._lent else threading.RLock()
+        self._turn: AbstractContextManager[Any] = nullcontext() if shared else threading.RLock()
         self.kind = kind
         self.name = name
         self.users = 0
@@ -213,7 +215,7 @@ class Held(Generic[Model]):
             BudgetExceeded: it does not fit even alone.
             ModelError: the model is missing or broken.
         """
-        if self._lent or self.pool.nested:  # the pool that lends the model makes room for it
+        if self.pool.nested:  # the request outside of this one makes room for both
             with self.using() as model:
                 return work(model)
         try:

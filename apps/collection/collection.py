@@ -25,6 +25,7 @@ from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexRepo
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import PassageSource, Query, Seen, candidates, checked_query
 from edge.apps.planning import INDEXING, opened_budget
+from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
@@ -72,8 +73,8 @@ class Collection(Closing):
         memory: str | int | None = None,
         config: Config | None = None,
         budget: MemoryBudget | None = None,
-        embedder: str | Embedder | None = None,
-        reranker: str | Reranker | None = None,
+        embedder: str | Embedder | Held[Embedder] | None = None,
+        reranker: str | Reranker | Held[Reranker] | None = None,
         trace: Trace | None = None,
         read_only: bool = False,
     ) -> None:
@@ -82,9 +83,9 @@ class Collection(Closing):
         Args:
             memory: limit of the whole process, such as `400MB`; default from the configuration.
             budget: a budget shared with other parts of the program, instead of `memory`.
-            embedder: a name or path, or an open model, which the caller must close. It defaults to the configured
-                one, then to the collection's own, and cannot change once there are vectors.
-            reranker: a name or path, or an open model, which the caller must close.
+            embedder: a name or path, or an open model, or one that a pool lends, which the caller must close. It
+                defaults to the configured one, then to the collection's own, and cannot change once there are vectors.
+            reranker: likewise; it defaults to the configured one.
             read_only: makes and changes nothing.
 
         Raises:

@@ -12,7 +12,7 @@ from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.planning import retrieval_plan
-from edge.apps.pool import Pool, Result
+from edge.apps.pool import Held, Pool, Result
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget, OperationStage
@@ -39,17 +39,20 @@ class CollectionModels:
         budget: MemoryBudget,
         trace: Trace,
         *,
-        embedder: str | Embedder | None,
-        reranker: str | Reranker | None,
+        embedder: str | Embedder | Held[Embedder] | None,
+        reranker: str | Reranker | Held[Reranker] | None,
     ) -> None:
-        """Stores which models to open. The caller must close models that it passes open."""
+        """Stores which models to open. The caller must close models that it passes open or lends."""
         self._database = database
         self._config = config
         self._budget = budget
         self._trace = trace
         self._pool = Pool(budget)
+        self._chosen = embedder
+        self._chosen_reranker = reranker
         self._embedder = self._pool.held("embedder", "", self._open_embedder, chosen=embedder, shared=False)
         self._reranker = self._pool.held("reranker", "", self._open_reranker, chosen=reranker, shared=False)
+        self._compared = ""  # the fingerprint of an embedder that can search the collection
 
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None if `claim` was never called."""
@@ -63,7 +66,7 @@ class CollectionModels:
         Raises:
             As `embedder` does.
         """
-        identity = self._identity_of(self.embedder())
+        identity = self._use_embedder(self._identity_of)
         with self._database.write() as db:
             # A repair may have lost the setting. The passages that it saved are then embedded again.
             if not _has_passages(db) or get_setting(db, _SETTING) is None:
@@ -76,7 +79,7 @@ class CollectionModels:
             ModelError: it is not installed, or it did not make the collection's vectors.
             BudgetExceeded: it does not fit beside the memory that is in use.
         """
-        return self._embedder.run(lambda embedder: embedder)
+        return self._use_embedder(lambda embedder: embedder)
 
     def reranker(self) -> Reranker:
         """The reranker; it is opened if necessary.
@@ -108,7 +111,7 @@ class CollectionModels:
         """
         self._pool.check(
             lambda: retrieval_plan(
-                operation, self._config, embedder=self.named_embedder(), reranker=self._named_reranker(),
+                operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
                 rerank=rerank, candidates=candidates, writes=writes, extra=extra,
             ),
         )  # fmt: skip
@@ -119,7 +122,7 @@ class CollectionModels:
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
-        return self._embedder.run(lambda embedder: embedder.embed(texts, query=query))
+        return self._use_embedder(lambda embedder: embedder.embed(texts, query=query))
 
     def embed_parts(self, questions: Sequence[str], passages: Sequence[str]) -> npt.NDArray[np.float32]:
         """Vectors of the questions, followed by those of the passages, [n, dim] float32."""
@@ -145,30 +148,34 @@ class CollectionModels:
         """Bytes that a pass of the embedder needs, free or releasable; 0 for an embedder that the caller passed open.
         Raises as `embedder` does."""
         embedder = self.embedder()
-        return 0 if embedder is self._embedder.chosen else embedder.engine.working
+        return embedder.engine.working if isinstance(self.named_embedder(), str) else 0
 
     def close(self) -> None:
         """Closes the models that were opened here."""
         self._pool.close()
 
+    def _use_embedder(self, work: Callable[[Embedder], Result]) -> Result:
+        """What `work` returns for the embedder, which must be the one that made the vectors. Raises as `embedder`."""
+
+        def compared(embedder: Embedder) -> Result:
+            if embedder.model.fingerprint != self._compared:
+                self._compare(embedder)
+                self._compared = embedder.model.fingerprint
+            return work(embedder)
+
+        return self._embedder.run(compared)
+
     def _open_embedder(self) -> Embedder:
         chosen = self.named_embedder()
         if isinstance(chosen, Embedder):
-            self._compare(chosen)
             return chosen
-        opened = Embedder(chosen, budget=self._budget, config=self._config, trace=self._trace)
-        try:
-            self._compare(opened)
-        except BaseException:
-            opened.close()
-            raise
-        return opened
+        return Embedder(str(chosen), budget=self._budget, config=self._config, trace=self._trace)
 
-    def named_embedder(self) -> str | Embedder:
-        """The open embedder that the caller passed, or the name of the one to open. Without a choice by the caller or
-        the configuration, it is the collection's own embedder and not today's default."""
-        chosen = self._embedder.chosen
-        if isinstance(chosen, Embedder):
+    def named_embedder(self) -> str | Embedder | Held[Embedder]:
+        """The embedder that the caller passed open or lends, or the name of the one to open. Without a choice by the
+        caller or the configuration, it is the collection's own embedder and not today's default."""
+        chosen = self._chosen
+        if isinstance(chosen, Embedder | Held):
             return chosen
         identity = self.identity()
         return str(chosen or self._config.embedder or (self._trusted(identity) if identity else ""))
@@ -192,15 +199,11 @@ class CollectionModels:
         """Whether a path lies in the user's own models directory."""
         return contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
 
-    def _named_reranker(self) -> str | Reranker:
-        chosen = self._reranker.chosen
-        return chosen if isinstance(chosen, Reranker | str) else ""
-
     def _open_reranker(self) -> Reranker:
-        chosen = self._named_reranker()
+        chosen = self._chosen_reranker
         if isinstance(chosen, Reranker):
             return chosen
-        return Reranker(chosen, budget=self._budget, config=self._config, trace=self._trace)
+        return Reranker(str(chosen or ""), budget=self._budget, config=self._config, trace=self._trace)
 
     def _compare(self, embedder: Embedder) -> None:
         identity, opened = self.identity(), embedder.model
@@ -222,11 +225,11 @@ class CollectionModels:
         )
 
     def _identity_of(self, embedder: Embedder) -> EmbedderIdentity:
-        model, chosen = embedder.model, self._embedder.chosen
-        named = "" if isinstance(chosen, Embedder) else str(chosen or self._config.embedder)
+        model, chosen = embedder.model, self._chosen
+        named = "" if isinstance(chosen, Embedder | Held) else str(chosen or self._config.embedder)
         path = model.path.resolve()
         # A path may be relative to the working directory, which can differ next time.
-        by_path = isinstance(chosen, Embedder) or (named and Path(named).expanduser().resolve() == path)
+        by_path = isinstance(chosen, Embedder | Held) or (named and Path(named).expanduser().resolve() == path)
         source = path if by_path else named or model.name
         return EmbedderIdentity(model.name, str(source), model.fingerprint, embedder.dim)
 

@@ -145,6 +145,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "rerank": Operation(("edge.apps.commands.rerank", "edge.runtimes.reranker"), _ranking),
     "embed": Operation(("edge.apps.commands.embed", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio", "mcp.server"), _searching),
-    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.server"), _serving),
+    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving),
 }
 """The operations by verb; `mcp` stands for both MCP servers."""

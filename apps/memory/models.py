@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.planning import retrieval_plan
-from edge.apps.pool import Pool, Result
+from edge.apps.pool import Held, Pool, Result
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.config import Config
@@ -76,11 +76,11 @@ class MemoryModels:
         config: Config,
         trace: Trace,
         *,
-        embedder: str | Path | TextEmbedder | None,
-        reranker: str | Path | TextReranker | None,
+        embedder: str | Path | TextEmbedder | Held[Any] | None,
+        reranker: str | Path | TextReranker | Held[Any] | None,
         identity: Callable[[], EmbedderIdentity | None],
     ) -> None:
-        """Opens nothing yet. Models that are passed open are closed by their owner.
+        """Opens nothing yet. Models that are passed open or lent are closed by their owner.
 
         Args:
             identity: gives the identity of the model that made the stored vectors; None while there are none.
@@ -94,6 +94,7 @@ class MemoryModels:
         self._chosen_reranker = reranker
         self._embedder = self._pool.held("embedder", "", self._make_embedder, chosen=embedder, shared=False)
         self._reranker = self._pool.held("reranker", "", self._make_reranker, chosen=reranker, shared=False)
+        self._compared = ""  # the fingerprint of an embedder that can search the memory
 
     def check_room(self, operation: str, *, rerank: bool, candidates: int, writes: bool = False) -> None:
         """Checks that all models of an operation fit the budget, before the first one is opened.
@@ -128,7 +129,7 @@ class MemoryModels:
             ModelError: the embedder is missing, or another embedder made the memory's vectors.
             BudgetExceeded: the limit is too small for the embedder.
         """
-        return self._embedder.run(lambda embedder: embedder.embed(texts, query=query))
+        return self._use_embedder(lambda embedder: embedder.embed(texts, query=query))
 
     def rank(self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: Retrieved) -> list[Ranked]:
         """The best `top_k` of `docs` (at least one; all if None), best first.
@@ -141,7 +142,7 @@ class MemoryModels:
 
     def describe(self) -> EmbedderIdentity:
         """The identity of the embedder, which is opened if necessary. Raises the errors of `embed`."""
-        return self._embedder.run(self._described)
+        return self._use_embedder(self._described)
 
     def count(self, text: str) -> int:
         """The number of tokens of a text in the reranker's vocabulary, with the special tokens at its ends.
@@ -180,30 +181,37 @@ class MemoryModels:
             source = self._config.embedder if chosen is None else _place(model)
         return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
 
+    def _use_embedder(self, work: Callable[[TextEmbedder], Result]) -> Result:
+        """What `work` returns for the embedder, which must be the one that made the vectors. Raises as `embed`."""
+
+        def compared(embedder: TextEmbedder) -> Result:
+            own = fingerprint(embedder)
+            if own != self._compared:
+                known = self._identity()
+                if known is not None and known.fingerprint != own:
+                    raise ModelError(
+                        f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
+                        f"{_name(embedder)} ({own[:12]}), and vectors of two models cannot be compared: open it with "
+                        f"{known.name}, or export it and import it into a new one"
+                    )
+                self._compared = own
+            return work(embedder)
+
+        return self._embedder.run(compared)
+
     def _make_embedder(self) -> TextEmbedder:
         chosen, known = self._chosen, self._identity()
-        opened: TextEmbedder
-        if chosen is not None and not isinstance(chosen, str | Path):
-            opened = chosen
-        else:
-            # If the user chose no model, the one that made the memory's vectors is opened, not the current default.
-            name = chosen or self._config.embedder or (known.source if known else "")
-            opened = Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
-        if known is not None and known.fingerprint != fingerprint(opened):
-            if opened is not chosen:
-                opened.close()
-            raise ModelError(
-                f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
-                f"{_name(opened)} ({fingerprint(opened)[:12]}), and vectors of two models cannot be compared: open "
-                f"it with {known.name}, or export it and import it into a new one"
-            )
-        return opened
+        if chosen is not None and not isinstance(chosen, str | Path | Held):
+            return chosen
+        # If the user chose no model, the one that made the memory's vectors is opened, not the current default.
+        name = str(chosen or self._config.embedder or (known.source if known else ""))
+        return Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
 
     def _make_reranker(self) -> TextReranker:
         chosen = self._chosen_reranker
-        if chosen is not None and not isinstance(chosen, str | Path):
+        if chosen is not None and not isinstance(chosen, str | Path | Held):
             return chosen
-        return Reranker(chosen or "", budget=self._budget, config=self._config, trace=self._trace)
+        return Reranker(str(chosen or ""), budget=self._budget, config=self._config, trace=self._trace)
 
 
 def _length(reranker: TextReranker, text: str) -> int:

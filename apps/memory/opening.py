@@ -18,6 +18,7 @@ from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import Writer
 from edge.apps.planning import opened_budget
+from edge.apps.pool import Held
 from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
@@ -47,8 +48,8 @@ class OpenMemory(Closing):
         agent_id: str | int | None = None,
         run_id: str | int | None = None,
         memory: str | int | None = None,
-        embedder: str | Path | TextEmbedder | None = None,
-        reranker: str | Path | TextReranker | None = None,
+        embedder: str | Path | TextEmbedder | Held[Any] | None = None,
+        reranker: str | Path | TextReranker | Held[Any] | None = None,
         generator: Generator | None = None,
         clock: Clock = local_now,
         config: Config | None = None,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEmbedder, TextReranker
 from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import migrations
+from edge.apps.pool import Held
 from edge.apps.store.database import Database
 from edge.apps.store.folder import MEMORY, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
@@ -96,8 +98,8 @@ class MemoryStore:
         budget: MemoryBudget,
         config: Config,
         trace: Trace,
-        embedder: str | Path | TextEmbedder | None,
-        reranker: str | Path | TextReranker | None,
+        embedder: str | Path | TextEmbedder | Held[Any] | None,
+        reranker: str | Path | TextReranker | Held[Any] | None,
     ) -> None:
         """Opens the directory `path`, or creates it.
 

@@ -131,7 +131,7 @@ def serve(
     """
     if what is not None:
         return _controlled(what, context)
-    from edge.apps.serve.documents import Editor
+    from edge.apps.serve.editor import Editor
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
     from edge.apps.serve.security import is_loopback, known_token

@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.serve.body import decoded, read_query
+from edge.apps.serve.library import ServedLibrary
 from edge.apps.serve.limits import Workers, attending, settled, urgency_of
 from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refusal_of, refused
 from edge.apps.serve.security import CLIENT, client_of
+from edge.apps.serve.server import HttpServer
 from edge.budget import Lease
 from edge.errors import EdgeError
 from edge.scheduling.waiting_line import PERSON, PROGRAM, Urgency
@@ -28,9 +30,6 @@ from edge.text.control_characters import escaped
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from edge.apps.serve.library import ServedLibrary
-    from edge.apps.serve.server import HttpServer
 
 
 _MOST = 64

@@ -1,25 +1,16 @@
-"""Models that the server holds: opened when they are first asked for, closed when others need their room.
-
-`LentReranker` and `LentEmbedder` stand for such a model wherever an open one may be handed over, to a collection or a
-memory for example. They are there from the start, whether the model is open or not.
-"""
+"""`ServedModels`: the models of one server, opened on first use and closed when others need their room."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from edge.apps.pool import Held, Pool
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import InputError
-from edge.models.packed import PackedModel
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.engine import Engine, Tuning
-from edge.runtimes.reranker import Ranked, Ranking, Reranker
+from edge.runtimes.engine import Tuning
+from edge.runtimes.reranker import Ranking, Reranker
 from edge.runtimes.scoring import LayerReport, Watch
 from edge.trace import Trace
 
@@ -72,81 +63,33 @@ class ServedModels(Pool):
         self.tuning = tuning
         self.picture: Picture | None = None
 
-    def reranker(self, name: str) -> LentReranker:
+    def reranker(self, name: str) -> Held[Reranker]:
         """The reranker of a name or path; nothing is opened yet."""
-        return LentReranker(self.held("reranker", name, lambda: self._open(Reranker, name)), self)
+        return self.held("reranker", name, lambda: _DrawnReranker(name, self))
 
-    def embedder(self, name: str) -> LentEmbedder:
+    def embedder(self, name: str) -> Held[Embedder]:
         """The embedder of a name or path; nothing is opened yet."""
-        return LentEmbedder(self.held("embedder", name, lambda: self._open(Embedder, name)))
-
-    def _open(self, kind: type[Any], name: str) -> Any:
-        return kind(name, budget=self.budget, config=self.config, trace=self.trace, tuning=self.tuning)
-
-
-class LentReranker(Reranker):
-    """A reranker that the server holds. `close` does nothing: the server closes it."""
-
-    shares_requests = True
-
-    def __init__(self, held: Held[Reranker], pool: ServedModels) -> None:
-        self.held = held
-        self._pool = pool
+        return self.held("embedder", name, lambda: Embedder(name, **self.settings))
 
     @property
-    def model(self) -> PackedModel:  # type: ignore[override]
-        """The model's files; it is opened if it is not."""
-        return self.held.run(lambda reranker: reranker.model)
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which every model is opened."""
+        return {"budget": self.budget, "config": self.config, "trace": self.trace, "tuning": self.tuning}
 
-    @property
-    def engine(self) -> Engine:  # type: ignore[override]
-        """The engine of the model, which is opened if it is not. It may be closed at any moment."""
-        return self.held.run(lambda reranker: reranker.engine)
 
-    def rank(self, query: str, docs: Sequence[str], *args: Any, **kwargs: Any) -> list[Ranked]:
-        """As `Reranker.rank`."""
-        return self.explain(query, docs, *args, **kwargs).results
+class _DrawnReranker(Reranker):
+    """A reranker whose last ranking the server can draw."""
+
+    def __init__(self, name: str, pool: ServedModels) -> None:
+        super().__init__(name, **pool.settings)
+        self._name = name
+        self._drawn_in = pool
 
     def explain(
         self, query: str, docs: Sequence[str], *args: Any, watch: Watch | None = None, **kwargs: Any
     ) -> Ranking:
         """As `Reranker.explain`."""
-        picture = Picture(self.held.name, len(docs), watch)
-        ranking = self.held.run(lambda reranker: reranker.explain(query, docs, *args, watch=picture.see, **kwargs))
-        self._pool.picture = picture
+        picture = Picture(self._name, len(docs), watch)
+        ranking = super().explain(query, docs, *args, watch=picture.see, **kwargs)
+        self._drawn_in.picture = picture
         return ranking
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-class LentEmbedder(Embedder):
-    """An embedder that the server holds. `close` does nothing: the server closes it."""
-
-    shares_requests = True
-
-    def __init__(self, held: Held[Embedder]) -> None:
-        self.held = held
-
-    @property
-    def model(self) -> PackedModel:  # type: ignore[override]
-        """The model's files; it is opened if it is not."""
-        return self.held.run(lambda embedder: embedder.model)
-
-    @property
-    def engine(self) -> Engine:  # type: ignore[override]
-        """The engine of the model, which is opened if it is not. It may be closed at any moment."""
-        return self.held.run(lambda embedder: embedder.engine)
-
-    def embed(self, texts: Sequence[str], **options: Any) -> npt.NDArray[np.float32]:
-        """As `Embedder.embed`."""
-        return self.held.run(lambda embedder: embedder.embed(texts, **options))
-
-    def embed_iter(self, texts: Sequence[str], **options: Any) -> Iterator[npt.NDArray[np.float32]]:
-        """As `Embedder.embed_iter`, but all at once: a model that is lent cannot wait for its caller."""
-        if isinstance(texts, str):
-            raise InputError("embed takes a list of texts, not a single string")
-        yield self.embed(texts, **options)
-
-    def close(self) -> None:
-        """Does nothing."""

@@ -19,12 +19,14 @@ from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.registry import Registry, locate
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
-from edge.apps.pool import patiently
-from edge.apps.serve.lent import LentEmbedder, LentReranker, ServedModels
+from edge.apps.pool import Held, patiently
+from edge.apps.serve.lent import ServedModels
 from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import BudgetExceeded, CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
+from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.extractive import ExtractiveGenerator
+from edge.runtimes.reranker import Reranker
 
 DEFAULT = "default"
 """The name of the collection that is used where none is named."""
@@ -282,15 +284,15 @@ class ServedLibrary:
         )  # fmt: skip
         return memory, memory.path / MEMORY
 
-    def reranker(self, name: str = "") -> LentReranker:
+    def reranker(self, name: str = "") -> Held[Reranker]:
         """The reranker of a name, or the configured one."""
         return self.pool.reranker(name or self.pool.config.reranker or DEFAULT_RERANKER)
 
-    def served_reranker(self, model: str) -> LentReranker:
+    def served_reranker(self, model: str) -> Held[Reranker]:
         """The reranker for a request. Tools send the names of services (`rerank-v3.5`), which mean the server's own."""
         return self.reranker(model if model in self.installed_names() else "")
 
-    def served_embedder(self, model: str) -> LentEmbedder:
+    def served_embedder(self, model: str) -> Held[Embedder]:
         """The embedder for a request, likewise."""
         return self.embedder(model if model in self.installed_names() else "")
 
@@ -298,12 +300,7 @@ class ServedLibrary:
         """The names of the models that are installed. A path is no name: a request cannot open one."""
         return [name for name, _ in installed(self.pool.config.models_dir or None)]
 
-    @property
-    def reranker_name(self) -> str:
-        """The name of the configured reranker."""
-        return self.reranker().held.name
-
-    def embedder(self, name: str = "") -> LentEmbedder:
+    def embedder(self, name: str = "") -> Held[Embedder]:
         """The embedder of a name, or the configured one."""
         return self.pool.embedder(name or self.pool.config.embedder or DEFAULT_EMBEDDER)
 

@@ -9,15 +9,13 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edge.apps.serve.application import application
 from edge.apps.serve.connection import listen, socket_path
 from edge.apps.serve.limits import GRACE_S, LEAVE_S, Limits
+from edge.apps.serve.server import HttpServer
 from edge.errors import InputError, StorageError
-
-if TYPE_CHECKING:
-    from edge.apps.serve.server import HttpServer
-
 
 _LINGER_S = 2.0
 """Seconds in which the rest of a body is thrown away that no endpoint reads."""
@@ -132,7 +130,7 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
 
     limits = server.limits
     config = uvicorn.Config(
-        server.application(),
+        application(server),
         http=bounded_protocol(limits),
         loop="asyncio",
         ws="none",

@@ -15,13 +15,12 @@ from edge.apps.mcp.protocol import ANSWER
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.limits import attending
 from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.server import HttpServer
 from edge.budget import Lease, MemoryBudget
 from edge.scheduling.waiting_line import urgent
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
-
-    from edge.apps.serve.server import HttpServer
 
 _LIBRARIES = ("mcp.server", "mcp.server.streamable_http_manager")
 

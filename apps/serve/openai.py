@@ -60,7 +60,7 @@ def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
     found, tokens = embedded(call, body.model or "", texts, query, body.dimensions, encoded=encoded)
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(found)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    model = body.model or call.library.served_embedder("").held.name
+    model = body.model or call.library.served_embedder("").name
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
@@ -81,7 +81,9 @@ def embedded(
 ) -> tuple[list[Any], int]:
     """The vectors of texts as JSON has them, in base64 if `encoded`; and the number of tokens."""
     passes: list[RunStats] = []
-    vectors = call.library.served_embedder(model).embed(texts, query=query, watch=passes.append)
+    vectors = call.library.served_embedder(model).run(
+        lambda embedder: embedder.embed(texts, query=query, watch=passes.append)
+    )
     call.hold_more(vectors.size * (_BASE64_BYTES if encoded else _FLOAT_BYTES))
     each = _in_base64 if encoded else _as_json
     return [each(vector) for vector in _shortened(vectors, dimensions)], sum(stats.tokens for stats in passes)

@@ -25,9 +25,9 @@ from edge.apps.requests import AskOptions, SearchOptions
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Whole, options_of, with_options
 from edge.apps.serve.connection import OWN, PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call, ServedPath
-from edge.apps.serve.metrics import state
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.search import written
+from edge.apps.serve.state import state
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.passes import RunStats
@@ -102,8 +102,10 @@ class OwnRerankBody(Struct, kw_only=True):
 
 def rerank(call: Call, body: OwnRerankBody) -> dict[str, Any]:
     """Ranks as `edge rerank`: places, scores and relevance, best first, with the figures of the pass."""
-    found = call.library.reranker(_installed(call, body.model) or DEFAULT_RERANKER).explain(
-        body.query, body.texts, body.top_k, retrieved=body.retrieved, mode=body.mode, threshold=body.threshold
+    found = call.library.reranker(_installed(call, body.model) or DEFAULT_RERANKER).run(
+        lambda reranker: reranker.explain(
+            body.query, body.texts, body.top_k, retrieved=body.retrieved, mode=body.mode, threshold=body.threshold
+        )
     )
     results = [[result.index, result.score, result.relevance] for result in found.results]
     return {"results": results, "stats": found.stats.to_json()}
@@ -120,8 +122,9 @@ class OwnEmbedBody(Struct, kw_only=True):
 def embed(call: Call, body: OwnEmbedBody) -> dict[str, Any]:
     """Embeds as `edge embed`: the vectors as float32 in base64, with the figures of the last pass."""
     passes: list[RunStats] = []
-    embedder = call.library.embedder(_installed(call, body.model) or DEFAULT_EMBEDDER)
-    vectors = embedder.embed(body.texts, query=body.query, watch=passes.append)
+    vectors = call.library.embedder(_installed(call, body.model) or DEFAULT_EMBEDDER).run(
+        lambda embedder: embedder.embed(body.texts, query=body.query, watch=passes.append)
+    )
     call.hold_more(4 * vectors.nbytes)  # base64, JSON, and its bytes
     encoded = base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
     return {"vectors": encoded, "stats": passes[-1].to_json()}

@@ -61,7 +61,7 @@ def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
     return {
         "id": str(uuid4()),
         "object": "list",
-        "model": body.model or call.library.reranker_name,
+        "model": body.model or call.library.reranker().name,
         "results": results,
         "usage": {"total_tokens": tokens, "prompt_tokens": tokens},
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
@@ -77,8 +77,7 @@ def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: i
     if not texts:
         raise HttpRefusal(422, "there are no documents to rank")
     count = None if top_n is None else min(top_n, len(texts))
-    ranking: Ranking = call.library.served_reranker(model or "").explain(query, texts, count)
-    return ranking
+    return call.library.served_reranker(model or "").run(lambda reranker: reranker.explain(query, texts, count))
 
 
 def _document_text(document: str | dict[str, Any], names: Sequence[str], place: int) -> str:

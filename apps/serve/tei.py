@@ -74,14 +74,14 @@ _POOLINGS = {"mean": "mean", "first-token": "cls", "last-token": "last_token"}
 
 def info(call: Call) -> dict[str, Any]:
     """Describes the embedder, which is opened for it, as text-embeddings-inference describes its model."""
-    embedder = call.library.embedder()
-    spec, longest = embedder.model.spec, embedder.engine.max_tokens
+    held = call.library.embedder()
+    spec, longest = held.run(lambda embedder: (embedder.model.spec, embedder.engine.max_tokens))
     return {
-        "model_id": embedder.held.name,
+        "model_id": held.name,
         "model_sha": None,
         "model_dtype": _TYPES[spec.layer.precision],
         "model_type": {
-            "embedding": {"pooling": _POOLINGS[spec.head.kind]}, "reranker": {"model_id": call.library.reranker_name},
+            "embedding": {"pooling": _POOLINGS[spec.head.kind]}, "reranker": {"model_id": call.library.reranker().name},
         },
         "max_concurrent_requests": call.server.limits.connections,
         "max_input_length": longest,

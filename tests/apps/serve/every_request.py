@@ -16,8 +16,9 @@ import msgspec
 
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
-from edge.apps.serve.documents import Editor
-from edge.apps.serve.server import HttpServer, paths
+from edge.apps.serve.application import application, paths
+from edge.apps.serve.editor import Editor
+from edge.apps.serve.server import HttpServer
 from edge.config import Config
 from edge.resident import anonymous_resident
 
@@ -122,7 +123,7 @@ class Site:
 
     def __init__(self, server: HttpServer, base: Path) -> None:
         self.server = server
-        self.application = server.application()
+        self.application = application(server)
         self.paths = [*paths(server), *own.PATHS]
         self.document = str(base / "documents" / "river.md")
         self.collection = str(base / "collection")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.serve.documents import Editor
+from edge.apps.serve.editor import Editor
 from edge.errors import CapabilityError, ConfigError
 from tests.apps.serve.conftest import TEXTS, Running
 

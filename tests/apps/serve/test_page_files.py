@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.serve.server import FOLDER, TYPES
+from edge.apps.serve.application import FOLDER, TYPES
 from tests.apps.serve.conftest import Running
 
 FILES = sorted(FOLDER.iterdir())

@@ -218,7 +218,7 @@ def test_a_model_is_closed_when_its_requests_have_ended(server: HttpServer) -> N
         assert not closed.is_set()
         assert model.rank("river", ["The river floods."])
 
-    using = threading.Thread(target=lambda: lent.held.run(use))
+    using = threading.Thread(target=lambda: lent.run(use))
     using.start()
     assert used.wait(PATIENCE_S)
     closing = threading.Thread(target=lambda: (server.pool.close(), closed.set()))
@@ -229,4 +229,4 @@ def test_a_model_is_closed_when_its_requests_have_ended(server: HttpServer) -> N
     for thread in (using, closing):
         thread.join(PATIENCE_S)
     assert closed.is_set()
-    assert not lent.held.is_open
+    assert not lent.is_open

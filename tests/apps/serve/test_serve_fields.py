@@ -15,17 +15,17 @@ import pytest
 
 from edge.apps import requests
 from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.apps.serve import documents, mem0, metrics, openai, own, rerank, search, tei
+from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
+from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.server import described
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_interrupt import Writer, writer
 from tests.apps.serve.test_serve_security import connected
 
 __all__ = ["writer"]
 
-SUBJECTS = (documents, mem0, metrics, openai, own, rerank, search, tei)
+SUBJECTS = (documents, mem0, openai, own, rerank, search, state, tei)
 BODIES = sorted(
     {kind for subject in SUBJECTS for path in subject.PATHS for kind in (path.body, path.query) if kind is not None},
     key=lambda kind: kind.__name__,

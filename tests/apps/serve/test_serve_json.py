@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 from naive.program import config_of
 
+from edge.apps.serve.application import application
 from edge.apps.serve.body import MOST_VALUES, PathText, Texts, Whole, decoded, read_query
 from edge.apps.serve.endpoint import _response
 from edge.apps.serve.refusals import HttpRefusal
@@ -176,13 +177,13 @@ def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(server: Http
     small = {"query": "x", "documents": ["a", "b"]}
 
     async def serve() -> list[tuple[int, str]]:
-        application, found = server.application(), []
+        app, found = application(server), []
         for item, count in ((b"[],", MOST_VALUES), (b'"a river",', 10_001)):
-            asked = Asked(application, "/v1/rerank")
+            asked = Asked(app, "/v1/rerank")
             asked.send(b'{"query": "x", "documents": [' + item * count + b'"a"]}', last=True)
             status, said, _ = await asked.answer()
             found.append((status, said["detail"]))
-            assert (await ask(application, "/v1/rerank", small))[0] == 200
+            assert (await ask(app, "/v1/rerank", small))[0] == 200
         return found
 
     (many, said), (long, also) = in_a_loop(serve())
@@ -192,11 +193,11 @@ def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(server: Http
 
 def test_requests_at_once_are_answered_while_one_sends_its_body(server: HttpServer) -> None:
     async def serve() -> list[int]:
-        application = server.application()
-        slow = Asked(application, "/v1/rerank")
+        app = application(server)
+        slow = Asked(app, "/v1/rerank")
         slow.send(b'{"query": "x", "documents": ["a", ')
         await slow.taken.wait()
-        statuses = [(await ask(application, "/v1/rerank", {"query": "x", "documents": ["a"]}))[0]]
+        statuses = [(await ask(app, "/v1/rerank", {"query": "x", "documents": ["a"]}))[0]]
         slow.send(b'"b"]}', last=True)
         return [*statuses, (await asyncio.wait_for(slow.answer(), 60))[0]]
 

@@ -25,8 +25,10 @@ def test_the_size_of_a_model_counts_what_it_took_although_caches_gave_way(
 ) -> None:
     cache = pool.budget.reserve("cache", pool.budget.free if filled else 0)
     pool.budget.add_shrinker("cache", lambda nbytes: cache.resize(0), loss=0.0)
-    pool.reranker(str(tmp_path / "model")).rank("river", ["The river floods.", "Bread."])
+    pool.reranker(str(tmp_path / "model")).run(lambda model: model.rank("river", ["The river floods.", "Bread."]))
     (held,) = pool.models()
     assert cache.nbytes == 0
     assert held.nbytes > 1000
+    assert pool.picture is not None
+    assert (pool.picture.model, pool.picture.candidates) == (held.name, 2)
     pool.close()

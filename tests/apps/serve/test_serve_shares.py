@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.program import config_of
 
+from edge.apps.serve.application import application
 from edge.apps.serve.body import Shares
 from edge.apps.serve.limits import Limits, ThreadLine
 from edge.apps.serve.security import client_of
@@ -48,29 +49,27 @@ def test_unfinished_bodies_of_one_client_leave_room_for_the_others(server: HttpS
     again = {"query": "x" * (7 << 20), "documents": []}
 
     async def siege() -> None:
-        application = server.application()
+        app = application(server)
         before = server.budget.free
-        greedy = [Asked(application, "/v1/rerank", key="greedy") for _ in range(GREEDY)]
+        greedy = [Asked(app, "/v1/rerank", key="greedy") for _ in range(GREEDY)]
         for asked in greedy:
             asked.send(PART)
         for asked in greedy:
             await asked.taken.wait()
         assert requests_hold(server) < before / 2, "16 bodies of 28 MiB would take half of it"
         assert requests_hold(server) > before / 8, "what is free may be used"
-        assert (await ask(application, "/v1/rerank", small, key="another"))[0] == 200
-        assert (await ask(application, "/v1/rerank", large, key="another"))[0] == 422, (
-            "it was read: it has no documents"
-        )
-        assert (await ask(application, "/v1/rerank", large, key="greedy", address="::1"))[0] == 422, "another machine"
-        assert (await ask(application, "/v1/rerank", small, key="greedy"))[0] == 200, "small requests are not counted"
-        status, said, headers = await ask(application, "/v1/rerank", again, key="greedy")
+        assert (await ask(app, "/v1/rerank", small, key="another"))[0] == 200
+        assert (await ask(app, "/v1/rerank", large, key="another"))[0] == 422, "it was read: it has no documents"
+        assert (await ask(app, "/v1/rerank", large, key="greedy", address="::1"))[0] == 422, "another machine"
+        assert (await ask(app, "/v1/rerank", small, key="greedy"))[0] == 200, "small requests are not counted"
+        status, said, headers = await ask(app, "/v1/rerank", again, key="greedy")
         assert (status, headers["retry-after"]) == (429, "2")
         assert "large requests of this client" in said["detail"]
         for asked in greedy:
             asked.leave()
         await asyncio.gather(*(asked.task for asked in greedy))
         assert requests_hold(server) == 0
-        assert (await ask(application, "/v1/rerank", again, key="greedy"))[0] == 422, "its share is free again"
+        assert (await ask(app, "/v1/rerank", again, key="greedy"))[0] == 422, "its share is free again"
 
     in_a_loop(siege())
 
@@ -79,7 +78,7 @@ def test_what_one_client_may_never_hold_is_refused_with_the_limit_that_would_do(
     body = b'{"query": "' + "\u4e00".encode() * (20 << 20) + b'"}'  # ten bytes for each of its bytes
 
     async def refused() -> tuple[int, Any]:
-        asked = Asked(server.application(), "/v1/rerank")
+        asked = Asked(application(server), "/v1/rerank")
         asked.send(body, last=True)
         status, said, _ = await asked.answer()
         return status, said["detail"]

@@ -1,0 +1,153 @@
+"""`application`: the ASGI application of a server.
+
+It has the paths with their handlers, the page, whose files are served as they are, and an OpenAPI document that is
+generated from the docstrings of the handlers and the classes of the bodies.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge.apps.mcp.protocol import without_null
+from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
+from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
+from edge.apps.serve.mcp_http import tool_paths
+from edge.apps.serve.refusals import HttpRefusal, refused
+from edge.apps.serve.security import Gate
+from edge.apps.serve.server import HttpServer
+
+FOLDER = Path(__file__).parent / "page"
+INDEX = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""By suffix. The system is not asked about suffixes, because a browser runs no module of another type."""
+
+
+def page_routes(folder: Path = FOLDER) -> list[Any]:
+    """Routes of the page, `/` and `/page/NAME`: one for each file that is there now; none where there is no page."""
+    from starlette.routing import Route
+
+    if not (folder / INDEX).is_file():
+        return []
+    files = sorted(path for path in folder.iterdir() if path.suffix in TYPES)
+    routes = [Route(f"/page/{path.name}", _served(path), methods=["GET"]) for path in files]
+    return [Route("/", _served(folder / INDEX), methods=["GET"]), *routes]
+
+
+def _served(path: Path) -> Any:
+    """An endpoint that answers with a file."""
+    from starlette.responses import FileResponse
+
+    async def file(request: Any) -> Any:
+        return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+    return file
+
+
+def paths(server: HttpServer) -> list[ServedPath]:
+    """All paths but for the page's files and those of the owner's socket."""
+    subjects = (rerank, tei, openai, search, documents, state, mem0)
+    return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
+
+
+def application(server: HttpServer) -> Any:
+    """The ASGI application of a server, behind its gate."""
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    every = paths(server)
+    document = described(every)
+
+    async def describe(call: Call) -> dict[str, Any]:
+        """Describes this interface in an OpenAPI document."""
+        return document
+
+    every += [ServedPath("GET", "/openapi.json", describe), *own.PATHS]
+    server.metrics.known = frozenset(path.path for path in every)
+    routes = [Route(path.path, Endpoint(server, path), methods=[path.method]) for path in every]
+    app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: _missing, 405: _missing})
+    app.router.redirect_slashes = False
+    access = server.access
+    return Gate(
+        _without_slash(app), hosts=access.hosts, origins=access.origins, token=access.token, rate=server.limits.rate
+    )
+
+
+def _without_slash(app: Any) -> Any:
+    """The application, for which `/memories/` is `/memories`."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and len(path) > 1 and path.endswith("/"):
+            scope = {**scope, "path": path.rstrip("/") or "/"}
+        await app(scope, receive, send)
+
+    return serve
+
+
+async def _missing(request: Any, error: Any) -> Any:
+    if error.status_code == 405:
+        return refused(HttpRefusal(405, "this path is not asked in this way", error.headers or {}))
+    return refused(HttpRefusal(404, "there is nothing at this path; /openapi.json says what there is"))
+
+
+_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+
+
+_JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+_CONTENT: dict[str, dict[str, Any]] = {"/v1/page": {"image/png": {}}, "/metrics": {"text/plain": {}}}
+"""The kinds of answers that are no JSON objects, by path."""
+
+
+def described(paths: Sequence[ServedPath]) -> dict[str, Any]:
+    """The OpenAPI document of some paths."""
+    classes = {kind for path in paths for kind in (path.body, path.query) if kind is not None}
+    ordered = sorted(classes, key=lambda kind: kind.__name__)
+    _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    components = {name: without_null(schema) for name, schema in schemas.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        summary = " ".join((inspect.getdoc(path.handler) or "").split())
+        operation: dict[str, Any] = {
+            "summary": summary.partition(". ")[0].rstrip("."),
+            "description": summary,
+            "operationId": f"{path.method.lower()}{re.sub(r'[^A-Za-z0-9]+', '_', path.path)}",
+            "responses": {
+                "200": {"description": "Done.", "content": _CONTENT.get(path.path, _JSON)},
+                "4XX": {"description": "Refused: one sentence says why."},
+            },
+        }
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in _PARAMETER.findall(path.path)
+        ]
+        if path.query is not None:
+            properties = components[path.query.__name__]["properties"]
+            parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+        if parameters:
+            operation["parameters"] = parameters
+        if path.body is not None:
+            schema = {"$ref": f"#/components/schemas/{path.body.__name__}"}
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        found.setdefault(_PARAMETER.sub(r"{\1}", path.path), {})[path.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "edge-rag",
+            "version": importlib.metadata.version("edge-rag"),
+            "description": "Reranking, embeddings, search, answers and memory within one memory limit.",
+        },
+        "paths": found,
+        "components": {"schemas": components},
+    }
