@@ -333,7 +333,7 @@ class Found:
     hits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MaintenanceReport:
     """The result of one `maintain`.
 

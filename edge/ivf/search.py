@@ -17,16 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.cache.block_cache import DecayedHotness, Policy, charge_of
-from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
-from edge.cache.prefetch_gain import DemandShadow
+from edge.cache.lookahead import DemandShadow, Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
 from edge.ivf.dispatch import PLANNING_NBYTES, Dispatch, SearchCost, fitting_nprobe, group, search_bytes
 from edge.ivf.plan import checked_queries, keys_of, member, probe
 from edge.ivf.reading import DeviceTier, read_order
-from edge.ivf.rescoring import Results, codec_scores
-from edge.ivf.scan import Scan
+from edge.ivf.scan import Results, Scan, codec_scores
 from edge.trace import Trace
 
 Numbers = npt.NDArray[np.int64]
@@ -287,7 +285,7 @@ class IndexSearcher:
                 transfers in that time, or in a longer time where that pays (see `edge.cache.lookahead.bytes_to_fetch`).
             depth: lists of each query that are fetched at most.
             place: the further device to fill; chosen by the lists that the devices hold if not given.
-            lost: see `edge.cache.prefetch_gain.Displacement`.
+            lost: see `edge.cache.lookahead.Displacement`.
 
         Raises:
             InputError: queries have the wrong shape.

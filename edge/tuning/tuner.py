@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -14,10 +13,10 @@ import numpy.typing as npt
 
 from edge.errors import BudgetExceeded, InputError, StorageError
 from edge.ivf.base import Codec, Goal, IndexTuning, Tuned, Vectors
-from edge.ivf.maintenance.maintainer import Maintainer
+from edge.ivf.maintenance.maintainer import maintain
 from edge.ivf.maintenance.retraining import sorting_nbytes
 from edge.ivf.maintenance.training import choose_nlist, questions, sample
-from edge.ivf.maintenance.work import Progress, Stopped, VectorSource, Work, Write, live_rows, workspace
+from edge.ivf.maintenance.work import Stopped, VectorSource, Work, live_rows, workspace
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.snapshots import SnapshotLease
 from edge.tuning.choosing import ParameterChoice, choose, codecs_of, numbers_of_lists
@@ -185,43 +184,24 @@ _SAME_ROWS = 0.1
 """Largest relative change in the number of vectors at which an index still counts as tuned."""
 
 
-def tuned(
-    maintainer: Maintainer,
-    write: Write,
-    goal: Goal,
-    questions: Vectors | None,
-    *,
-    stop: threading.Event | None,
-    progress: Progress | None,
-) -> IndexTuning:
+def tuned(work: Work, goal: Goal, questions: Vectors | None) -> IndexTuning:
     """Tunes an index, unless it was tuned for the same goal with about as many vectors. See `VectorIndex.tune`."""
-    with write() as db:
+    with work.write() as db:
         manifest = IndexManifest(db)
         rows, known = manifest.state().rows, manifest.tuned()
     if known is not None and known.goal == goal and abs(rows - known.rows) <= _SAME_ROWS * known.rows:
         return IndexTuning(known, changed=False)
-
-    def choose(work: Work) -> Tuned:
-        return tune(work, goal, questions)
-
-    report = maintainer.run(write, full=False, stop=stop, progress=progress, tune=choose)
+    report = maintain(work, lambda work: tune(work, goal, questions))
     if report.busy:
         raise StorageError("another thread or process maintains the index: tune it when that has ended")
-    with write() as db:
+    with work.write() as db:
         record = IndexManifest(db).tuned()
     if record is None or not report.trained:
         raise StorageError("tuning was stopped, or another state of the index was put in place: nothing has changed")
     return IndexTuning(record, changed=True)
 
 
-def examine(
-    maintainer: Maintainer,
-    write: Write,
-    use: Callable[[TuningCandidates], object],
-    questions: Vectors | None,
-    *,
-    progress: Progress | None,
-) -> None:
+def examine(work: Work, use: Callable[[TuningCandidates], object], questions: Vectors | None) -> None:
     """Calls `use` with the candidate parameters of an index. See `VectorIndex.examine`."""
     used = []
 
@@ -232,6 +212,6 @@ def examine(
         used.append(True)
         raise Stopped  # before anything is trained
 
-    report = maintainer.run(write, full=False, stop=None, progress=progress, tune=look)
+    report = maintain(work, look)
     if report.busy or not used:
         raise StorageError("another thread or process maintains the index: try again when that has ended")

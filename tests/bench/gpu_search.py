@@ -14,7 +14,7 @@ from bench.vectors import recall
 from edge.budget import MemoryBudget
 from edge.ivf.base import Codec, CodecSpec, Vectors
 from edge.ivf.device import Candidates, ListScan, SearchPlace, SearchRequest
-from edge.ivf.rescoring import best, exact_scores
+from edge.ivf.scan import best, exact_scores
 
 _DIM = 384
 _K = 10

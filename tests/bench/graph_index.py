@@ -15,7 +15,7 @@ from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Found, Ids, Vectors
 from edge.ivf.device import Place
-from edge.ivf.rescoring import exact_scores
+from edge.ivf.scan import exact_scores
 from edge.link import Lane, Ticket
 from edge.planner.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 from edge.resident import Closing

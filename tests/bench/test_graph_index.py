@@ -17,7 +17,7 @@ from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, CorruptBlock, InputError, RangeError, StorageError
-from edge.ivf.rescoring import exact_scores
+from edge.ivf.scan import exact_scores
 from edge.link import Lane
 from edge.trace import Trace
 

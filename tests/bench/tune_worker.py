@@ -16,6 +16,7 @@ from edge.budget import MemoryBudget
 from edge.ivf.base import Goal, Parameters, Snapshot, Tuned
 from edge.ivf.device import Search, open_device
 from edge.ivf.index import VectorIndex
+from edge.ivf.maintenance.maintainer import maintain
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import assign
@@ -175,7 +176,7 @@ def _indexed(
 ) -> dict[str, Any]:
     """Trains the index itself with a choice, and searches it for the held-out queries as any caller does."""
     started = time.perf_counter()
-    index._maintainer.run(write, full=False, stop=None, progress=None, tune=lambda own: tuned)
+    maintain(index._work(write), lambda own: tuned)
     trained = time.perf_counter() - started
     truth, held = vectors.truth[half:], vectors.queries[half:]
     hits, nprobe = 0, 0

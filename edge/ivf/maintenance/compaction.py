@@ -63,7 +63,7 @@ def flush(work: Work, least: int = 1) -> None:
             manifest.delete_pending(ids[same])
             if nlist > 1:
                 manifest.count_misfit(len(ids), misfit(vectors, scores))
-    work.flushed += int(same.sum())
+    work.report.flushed += int(same.sum())
     work.trace.count("index.flushed", int(same.sum()))
 
 
@@ -111,8 +111,8 @@ def merge(work: Work) -> None:
             else:
                 retire(manifest, chosen)
     reclaimed = sum(len(source.deleted) for source in chosen)
-    work.merged += total
-    work.reclaimed += reclaimed
+    work.report.merged += total
+    work.report.reclaimed += reclaimed
     work.trace.count("index.merged", total)
     work.trace.count("index.reclaimed", reclaimed)
 
@@ -137,12 +137,12 @@ _OURS = re.compile(r"[0-9a-f]{8,}(?:\.blk|\.blk\.tmp|\.tmp|-[0-9]+\.run\.tmp)")
 """File names that this package makes. The folder may be a link to a folder with other people's files."""
 
 
-def clean(work: Work, *, grace_seconds: float) -> None:
+def clean(work: Work, *, at_once: bool = False) -> None:
     """Removes retired segments, and files that were never named.
 
-    A segment is removed if this process does not have it open and it was retired at least `grace_seconds` ago. Until
-    then a reader whose transaction began earlier may still open it. Files that no state ever named are removed in a
-    write transaction, so that no writer can be making one.
+    A segment is removed if this process does not have it open and it was retired at least `IndexOptions.grace_seconds`
+    ago, or `at_once`. Until then a reader whose transaction began earlier may still open it. Files that no state ever
+    named are removed in a write transaction, so that no writer can be making one.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -158,10 +158,11 @@ def clean(work: Work, *, grace_seconds: float) -> None:
             raise StorageError(f"{work.folder} cannot be read: {error.strerror}") from error
         stray = [name for name in found if name not in known and _OURS.fullmatch(name)]
         removed = [name for name in stray if work.open_segments.remove(name)]
-        ripe = [name for name, at in retired.items() if not 0 <= time.time() - at < grace_seconds]
+        grace = 0.0 if at_once else work.options.grace_seconds
+        ripe = [name for name, at in retired.items() if not 0 <= time.time() - at < grace]
         gone = [name for name in ripe if work.open_segments.remove(name)]
         manifest.forget_retired(gone)
-    work.removed_files += len(removed) + len(gone)
+    work.report.removed_files += len(removed) + len(gone)
 
 
 _TOO_LARGE = 4
@@ -227,7 +228,7 @@ def split(work: Work) -> None:
                 gone = np.sort(np.concatenate([np.empty(0, np.int64), *moved[source.segment.name]]))
                 carry_deletions(manifest, source, copy.segment, stamp, gone)
                 manifest.delete_rows(source.segment.name, gone, stamp)
-    work.split += len(halves)
+    work.report.split += len(halves)
     work.trace.count("index.splits", len(halves))
 
 

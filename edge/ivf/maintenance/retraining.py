@@ -235,7 +235,7 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
             put_in_place(manifest, each, stamp)
         kept = {source.segment.name for each in copies for source in each.sources}
         retire(manifest, [source for name, source in present.items() if name not in kept])
-    work.trained = True
+    work.report.trained = True
     work.trace.count("index.trainings")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded
-from edge.ivf.base import Codecs, CodecSpec, Ids, IndexOptions
+from edge.ivf.base import Codecs, CodecSpec, Ids, IndexOptions, MaintenanceReport
 from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import SegmentWriter
@@ -67,7 +67,10 @@ class Work:
 
     Attributes:
         write: opens a short write transaction.
-        flushed, merged, reclaimed, split, trained, removed_files: see `MaintenanceReport`.
+        full: every step is done, down to one segment without deleted rows.
+        stop: if set, the run ends as soon as possible.
+        progress: called with a stage's name, rows done and rows in all.
+        report: the figures, which the steps add to.
     """
 
     snapshots: Snapshots
@@ -80,12 +83,7 @@ class Work:
     full: bool = False
     stop: threading.Event | None = None
     progress: Progress | None = None
-    flushed: int = field(default=0, init=False)
-    merged: int = field(default=0, init=False)
-    reclaimed: int = field(default=0, init=False)
-    split: int = field(default=0, init=False)
-    trained: bool = field(default=False, init=False)
-    removed_files: int = field(default=0, init=False)
+    report: MaintenanceReport = field(default_factory=MaintenanceReport, init=False)
 
     @property
     def folder(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,8 @@ def fill(collection: Collection, rounds: int = 3) -> None:
         collection.add([f"text {number} {i} about rivers and bread" for i in range(150)])
         index = collection.vectors
         assert index is not None
-        index._maintainer._options = _always(index._maintainer._options)
+        index.options = replace(index.options, pending_limit=1)
         index.maintain(collection.database.write)
-
-
-def _always(options: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(options, pending_limit=1)
 
 
 def test_it_never_ends_larger(make: Any) -> None:

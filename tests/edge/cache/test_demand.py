@@ -9,7 +9,7 @@ import pytest
 from naive.residency import LeastRecent
 
 from edge.cache.block_cache import DecayedHotness, Policy
-from edge.cache.prefetch_gain import DemandShadow
+from edge.cache.lookahead import DemandShadow
 
 
 def shadow_of(*held: int, policy: Policy | None = None) -> DemandShadow:

@@ -10,8 +10,7 @@ import pytest
 
 from edge.blocks import BlockId, Extent
 from edge.cache.block_cache import page_buffer
-from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
-from edge.cache.prefetch_gain import Displacement
+from edge.cache.lookahead import Displacement, Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.cache.residency import Admitted
 from edge.link import Lane
 

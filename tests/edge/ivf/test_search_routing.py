@@ -12,7 +12,7 @@ from naive.lists import gridded
 from edge.ivf.device import Candidates
 from edge.ivf.dispatch import group
 from edge.ivf.plan import probe
-from edge.ivf.rescoring import best, exact_scores
+from edge.ivf.scan import best, exact_scores
 
 
 @settings(max_examples=60)

@@ -16,7 +16,7 @@ from naive.index import SMALL, IndexRig, mixture
 
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
 from edge.ivf.base import Goal, Parameters, Tuned
-from edge.ivf.maintenance.maintainer import Guard
+from edge.ivf.maintenance.maintainer import Guard, maintain
 from edge.ivf.maintenance.training import choose_nlist, due
 from edge.ivf.storage.manifest import IndexManifest
 from edge.tuning import tuner
@@ -31,9 +31,7 @@ def chosen(parameters: Parameters, rows: int = ROWS, nprobe: int = 2) -> Tuned:
 
 def train(rig: IndexRig, parameters: Parameters) -> None:
     """Trains an index with parameters that are given instead of chosen."""
-    rig.index._maintainer.run(
-        rig.database.write, full=False, stop=None, progress=None, tune=lambda work: chosen(parameters)
-    )
+    maintain(rig.index._work(rig.database.write), lambda work: chosen(parameters))
 
 
 @pytest.fixture(autouse=True)
@@ -68,9 +66,7 @@ def test_as_a_fresh_index_with_these_parameters(rig: IndexRig, tmp_path: Path) -
     fresh = IndexRig(tmp_path / "fresh")
     fresh.add(range(ROWS), mixture(ROWS, rig.dim))
     fresh.maintain()
-    fresh.index._maintainer.run(
-        fresh.database.write, full=False, stop=None, progress=None, tune=lambda work: done.tuned
-    )
+    maintain(fresh.index._work(fresh.database.write), lambda work: done.tuned)
     assert found(fresh) == found(rig)
     assert fresh.snapshot().nlist == rig.snapshot().nlist
     with rig.database.read() as db:
@@ -219,7 +215,7 @@ def test_the_smallest_limit_that_is_named_works(
 def test_the_sample_is_freed_with_its_lease(rig: IndexRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view of an array keeps the whole of it, even if it has no rows."""
     arrays: list[weakref.ref[np.ndarray]] = []
-    drawn, codecs = tuner.TuningCandidates._drawn, type(rig.index._maintainer._codecs)
+    drawn, codecs = tuner.TuningCandidates._drawn, type(rig.index._codecs)
     train, calibrated = codecs.train, tuner.calibrated
 
     def noted_sample(*arguments: Any) -> Any:
