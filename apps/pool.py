@@ -44,7 +44,7 @@ def patiently(lock: threading.Lock) -> Iterator[None]:
         lock.release()
 
 
-class Pool:
+class ModelPool:
     """Models by kind and name, in one budget. A model that does not fit beside the others gets their room when their
     requests have ended. Thread-safe."""
 
@@ -176,7 +176,7 @@ class Held(Generic[Model]):
     """
 
     def __init__(
-        self, pool: Pool, kind: str, name: str, opening: Callable[[], Model], *, chosen: object, shared: bool
+        self, pool: ModelPool, kind: str, name: str, opening: Callable[[], Model], *, chosen: object, shared: bool
     ) -> None:
         """Opens nothing yet.
 

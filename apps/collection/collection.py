@@ -24,13 +24,13 @@ from edge.apps.collection.registry import existing_collection, holds_collection,
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import PassageSource, Query, Seen, candidates, checked_query
-from edge.apps.planning import INDEXING, opened_budget
 from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.budget import MemoryBudget, OperationStage
 from edge.cache.lookahead import Lookahead

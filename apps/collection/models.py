@@ -11,10 +11,10 @@ import numpy.typing as npt
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
-from edge.apps.planning import retrieval_plan
-from edge.apps.pool import Held, Pool, Result
+from edge.apps.pool import Held, ModelPool, Result
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.planning import retrieval_plan
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
 from edge.errors import ModelError
@@ -47,7 +47,7 @@ class CollectionModels:
         self._config = config
         self._budget = budget
         self._trace = trace
-        self._pool = Pool(budget)
+        self._pool = ModelPool(budget)
         self._chosen = embedder
         self._chosen_reranker = reranker
         self._embedder = self._pool.held("embedder", "", self._open_embedder, chosen=embedder, shared=False)
@@ -117,7 +117,7 @@ class CollectionModels:
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:
-        """See `Pool.make_way`."""
+        """See `ModelPool.make_way`."""
         return self._pool.make_way(work)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:

@@ -19,7 +19,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import contains, with_nested
 from edge.apps.collection.report import IndexReport
 from edge.apps.documents.ignoring import IGNORE_FILES
-from edge.apps.planning import INDEXING
+from edge.apps.store.planning import INDEXING
 from edge.apps.store.rebuilding import Progress
 from edge.errors import InputError, StorageError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from edge.apps.commands.texts import Document, read_documents
+from edge.apps.commands.texts import InputText, read_texts
 from edge.apps.options import (
     OutputFile,
     Report,
@@ -51,7 +51,7 @@ def embed(
 ) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
     config = setup.config(embedder=model)
-    documents = read_documents(docs, config.memory, ["edge.runtimes.embedder"])
+    documents = read_texts(docs, config.memory, ["edge.runtimes.embedder"])
     recorder: Trace | None = None
     try:
         alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
@@ -77,7 +77,7 @@ def embed(
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
 
 
-def _served(documents: list[Document], query: bool, config: Config, alone: str) -> tuple[Vectors, dict[str, Any]]:
+def _served(documents: list[InputText], query: bool, config: Config, alone: str) -> tuple[Vectors, dict[str, Any]]:
     """The vectors made by the server, and its figures.
 
     Raises:
@@ -93,10 +93,10 @@ def _served(documents: list[Document], query: bool, config: Config, alone: str) 
 
 
 def _embedded(
-    documents: list[Document], query: bool, config: Config, max_tokens: int | None, trace: Path | None
+    documents: list[InputText], query: bool, config: Config, max_tokens: int | None, trace: Path | None
 ) -> tuple[Vectors, dict[str, Any], Trace]:
     """The vectors made by this process, its figures, and the trace."""
-    from edge.apps.planning import check_texts
+    from edge.apps.store.planning import check_texts
     from edge.runtimes.embedder import Embedder
     from edge.trace import Trace
 

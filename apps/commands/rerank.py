@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.apps.commands.texts import Document, read_documents
+from edge.apps.commands.texts import InputText, read_texts
 from edge.apps.options import (
     PictureFile,
     Report,
@@ -59,7 +59,7 @@ def rerank(
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = setup.config(reranker=model, threshold=threshold, mode=mode)
-    documents = read_documents(docs, config.memory, ["edge.runtimes.reranker"])
+    documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"])
     alone = own_options(
         memory=setup.memory, threads=setup.threads, trace=report.trace, plot=plot, explain=explain,
         max_tokens=max_tokens,
@@ -72,7 +72,7 @@ def rerank(
         _show(results, documents, {**figures, "server": server}, report=report)
         return
 
-    from edge.apps.planning import check_texts
+    from edge.apps.store.planning import check_texts
     from edge.runtimes.reranker import Reranker
     from edge.trace import Trace
 
@@ -98,7 +98,7 @@ def rerank(
 
 
 def _served(
-    query: str, documents: list[Document], top_k: int | None, retrieved: bool, config: Config, alone: str
+    query: str, documents: list[InputText], top_k: int | None, retrieved: bool, config: Config, alone: str
 ) -> tuple[list[tuple[int, float]], dict[str, Any], str]:
     """The indices and scores of the texts, best first; the figures; and a note on the server that ranked them.
 
@@ -116,7 +116,7 @@ def _served(
 
 def _show(
     results: list[tuple[int, float]],
-    documents: list[Document],
+    documents: list[InputText],
     figures: dict[str, Any],
     layers: Ranking | None = None,
     *,
@@ -137,7 +137,7 @@ def _show(
 
 
 def _document(
-    results: list[tuple[int, float]], documents: list[Document], stats: dict[str, Any], ranking: Ranking | None
+    results: list[tuple[int, float]], documents: list[InputText], stats: dict[str, Any], ranking: Ranking | None
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "results": [

@@ -30,10 +30,12 @@ class Operation:
     Attributes:
         modules: the modules that the verb imports before it begins.
         plan: gives the memory plan of the operation.
+        load: imports the libraries of an extra before, or raises an error that names the extra.
     """
 
     modules: tuple[str, ...]
     plan: Callable[[Config], OperationPlan]
+    load: Callable[[], object] = tuple
 
 
 def smallest_limits() -> dict[str, int | str]:
@@ -46,12 +48,13 @@ def say(name: str) -> None:
     """Prints the smallest limit of an operation, or an error, as JSON. It runs in a process of its own."""
     operation = OPERATIONS[name]
     try:
+        operation.load()
         for module in ("edge.apps.cli", *operation.modules):
             importlib.import_module(module)
         config = Config.load()
         plan = operation.plan(config)
         found: dict[str, int | str] = {"bytes": plan.refusal(0, anonymous_resident()).needed}
-    except (EdgeError, ImportError) as error:
+    except EdgeError as error:
         found = {"error": str(error)}
     print(json.dumps(found))
 
@@ -69,8 +72,8 @@ def _asked(name: str) -> int | str:
 
 
 def _searching(config: Config) -> OperationPlan:
-    from edge.apps.planning import retrieval_plan
     from edge.apps.requests import POOL
+    from edge.apps.store.planning import retrieval_plan
 
     return retrieval_plan(
         "searching", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
@@ -78,7 +81,7 @@ def _searching(config: Config) -> OperationPlan:
 
 
 def _indexing(config: Config) -> OperationPlan:
-    from edge.apps.planning import INDEXING, retrieval_plan
+    from edge.apps.store.planning import INDEXING, retrieval_plan
 
     return retrieval_plan(
         "indexing",
@@ -94,8 +97,8 @@ def _indexing(config: Config) -> OperationPlan:
 
 
 def _answering(config: Config) -> OperationPlan:
-    from edge.apps.planning import retrieval_plan
     from edge.apps.requests import AskOptions
+    from edge.apps.store.planning import retrieval_plan
 
     count = 2 * AskOptions().pool
     return retrieval_plan("answering", config, embedder=None, reranker=None, rerank=True, candidates=count, databases=1)
@@ -103,7 +106,7 @@ def _answering(config: Config) -> OperationPlan:
 
 def _remembering(config: Config) -> OperationPlan:
     from edge.apps.memory.searching import DEPTH
-    from edge.apps.planning import retrieval_plan
+    from edge.apps.store.planning import retrieval_plan
 
     return retrieval_plan(
         "remembering", config, embedder=None, reranker=None, rerank=True, candidates=DEPTH, writes=True, databases=1
@@ -111,28 +114,39 @@ def _remembering(config: Config) -> OperationPlan:
 
 
 def _ranking(config: Config) -> OperationPlan:
-    from edge.apps.planning import texts_plan
+    from edge.apps.store.planning import texts_plan
 
     return texts_plan("ranking", "reranker", config, [_TEXT], None, "a query")
 
 
 def _embedding(config: Config) -> OperationPlan:
-    from edge.apps.planning import texts_plan
+    from edge.apps.store.planning import texts_plan
 
     return texts_plan("embedding", "embedder", config, [_TEXT], None)
 
 
 def _demonstrating(config: Config) -> OperationPlan:
     from edge.apps.demo.passages import shown_texts
-    from edge.apps.planning import texts_plan
+    from edge.apps.store.planning import texts_plan
 
     return texts_plan("the demo", "reranker", config, shown_texts(), None, "a question")
 
 
-def _serving(config: Config) -> OperationPlan:
-    from edge.apps.serve.limits import Limits, load_libraries, serving_plan
+def _load_sdk() -> None:
+    from edge.apps.mcp.protocol import load_sdk
+
+    load_sdk()
+
+
+def _load_server() -> None:
+    from edge.apps.serve.limits import load_libraries
 
     load_libraries()
+
+
+def _serving(config: Config) -> OperationPlan:
+    from edge.apps.serve.limits import Limits, serving_plan
+
     return serving_plan(config, Limits())
 
 
@@ -144,7 +158,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
     "rerank": Operation(("edge.apps.commands.rerank", "edge.runtimes.reranker"), _ranking),
     "embed": Operation(("edge.apps.commands.embed", "edge.runtimes.embedder"), _embedding),
-    "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio", "mcp.server"), _searching),
-    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving),
+    "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio"), _searching, _load_sdk),
+    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving, _load_server),
 }
 """The operations by verb; `mcp` stands for both MCP servers."""

@@ -1,4 +1,4 @@
-"""`read_documents` and `Lines`: read texts line by line, with one copy of each in memory, within the memory limit."""
+"""`read_texts` and `Lines`: read texts line by line, with one copy of each in memory, within the memory limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNIT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class InputText:
     """A text to rank or embed, with its id in the input, if it has one."""
 
     text: str
@@ -49,7 +49,7 @@ class Document:
         return _SLOT + sum(_held(part) for part in (self, self.text, self.id))
 
 
-def read_documents(source: str, limit: int, libraries: Iterable[str] = ()) -> list[Document]:
+def read_texts(source: str, limit: int, libraries: Iterable[str] = ()) -> list[InputText]:
     """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
 
     Args:
@@ -72,13 +72,13 @@ def read_documents(source: str, limit: int, libraries: Iterable[str] = ()) -> li
     return documents
 
 
-def _documents(lines: Lines) -> list[Document]:
-    documents: list[Document] = []
+def _documents(lines: Lines) -> list[InputText]:
+    documents: list[InputText] = []
     records: bool | None = None
     for number, line in lines:
         if records is None:  # the first line tells which of the two formats it is
             records = _is_record(line)
-        documents.append(_record(line, lines.name, number) if records else Document(line, None))
+        documents.append(_record(line, lines.name, number) if records else InputText(line, None))
         lines.taken += documents[-1].nbytes - _held(line) - _SLOT
     return documents
 
@@ -166,7 +166,7 @@ def _is_record(line: str) -> bool:
     return isinstance(value, dict) and "text" in value
 
 
-def _record(line: str, name: str, number: int) -> Document:
+def _record(line: str, name: str, number: int) -> InputText:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -174,4 +174,4 @@ def _record(line: str, name: str, number: int) -> Document:
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise InputError(f'{name}, line {number}: a JSON line needs a "text" that is a string')
     found = value.get("id", value.get("_id"))
-    return Document(value["text"], None if found is None else str(found))
+    return InputText(value["text"], None if found is None else str(found))

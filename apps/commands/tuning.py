@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.collection import Collection
-from edge.apps.commands.texts import read_documents
+from edge.apps.commands.texts import read_texts
 from edge.apps.console import ProgressBar
 from edge.apps.options import Command, gathered
 from edge.config import counted, format_size, parse_size
@@ -96,7 +96,7 @@ def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTun
 def _embedded(collection: Collection, questions: Path) -> npt.NDArray[np.float32]:
     """The vectors [n, dim] of the questions of a file. The embedder is opened before the texts are in memory."""
     embedder, budget = collection.embedder, collection.budget
-    documents = read_documents(str(questions), budget.limit)
+    documents = read_texts(str(questions), budget.limit)
     with budget.reserve("questions", sum(document.nbytes for document in documents)):
         return embedder.embed([document.text for document in documents], query=True)
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.schema import ACTIONS, action_text
-from edge.apps.planning import retrieval_plan
-from edge.apps.pool import Held, Pool, Result
+from edge.apps.pool import Held, ModelPool, Result
 from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.planning import retrieval_plan
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
@@ -89,7 +89,7 @@ class MemoryModels:
         self._config = config
         self._trace = trace
         self._identity = identity
-        self._pool = Pool(budget)
+        self._pool = ModelPool(budget)
         self._chosen = embedder
         self._chosen_reranker = reranker
         self._embedder = self._pool.held("embedder", "", self._make_embedder, chosen=embedder, shared=False)
@@ -119,7 +119,7 @@ class MemoryModels:
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:
-        """See `Pool.make_way`."""
+        """See `ModelPool.make_way`."""
         return self._pool.make_way(work)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:

@@ -17,9 +17,9 @@ from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import Writer
-from edge.apps.planning import opened_budget
 from edge.apps.pool import Held
 from edge.apps.store.health import Health
+from edge.apps.store.planning import opened_budget
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size

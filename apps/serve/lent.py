@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edge.apps.pool import Held, Pool
+from edge.apps.pool import Held, ModelPool
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.runtimes.embedder import Embedder
@@ -49,7 +49,7 @@ class Picture:
         return {"model": self.model, "candidates": self.candidates, "layers": list(self._layers)}
 
 
-class ServedModels(Pool):
+class ServedModels(ModelPool):
     """The models of one server.
 
     Attributes:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from naive.waiting import PATIENCE_S
 
-from edge.apps.pool import Held, Pool
+from edge.apps.pool import Held, ModelPool
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, ModelError
@@ -31,7 +31,7 @@ class Pair:
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared
         self.budget = MemoryBudget(100, baseline=0)
-        self.pool = Pool(self.budget)
+        self.pool = ModelPool(self.budget)
         self.opened = 0
         self.slots = {name: self.held(name) for name in ("one", "other")}
 

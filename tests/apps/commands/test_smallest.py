@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 from naive.program import EDGE, settings_of
 
-from edge.apps.commands import doctor
+from edge.apps.commands import doctor, smallest
 from edge.apps.commands.smallest import OPERATIONS, _asked
 from edge.config import format_size
 
@@ -104,3 +104,11 @@ def test_what_cannot_be_computed_is_said(settings: dict[str, str], monkeypatch: 
 
 def test_a_verb_that_needs_memory_names_doctor(edge_verb: Callable[..., Any]) -> None:
     assert "`edge doctor` shows the smallest" in " ".join(edge_verb("search", "--help").out.split())
+
+
+@pytest.mark.parametrize(("name", "missing", "extra"), [("mcp", "mcp", "mcp"), ("serve", "msgspec", "serve")])
+def test_a_missing_extra_is_named_as_pip_takes_it(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str, missing: str, extra: str
+) -> None:
+    monkeypatch.setattr(smallest, "_CHILD", f"import sys; sys.modules[{missing!r}] = None; {smallest._CHILD}")
+    assert f"pip install 'edge-rag[{extra}]'" in str(_asked(name))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.commands.texts import Document, _record, read_documents
+from edge.apps.commands.texts import InputText, _record, read_texts
 from edge.errors import BudgetExceeded, InputError
 from edge.resident import ResidentWatch, anonymous_resident
 
@@ -25,9 +25,9 @@ PIECES = [
 ]  # fmt: skip
 
 
-def at_once(data: bytes, name: str) -> list[Document]:
-    """Slow twin of `read_documents`, with the whole file in memory."""
-    documents: list[Document] = []
+def at_once(data: bytes, name: str) -> list[InputText]:
+    """Slow twin of `read_texts`, with the whole file in memory."""
+    documents: list[InputText] = []
     records: bool | None = None
     for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         try:
@@ -41,7 +41,7 @@ def at_once(data: bytes, name: str) -> list[Document]:
                     records = True
                 except InputError:
                     records = False
-            documents.append(_record(line, name, number) if records else Document(line, None))
+            documents.append(_record(line, name, number) if records else InputText(line, None))
     if not documents:
         raise InputError(f"{name} holds no text")
     return documents
@@ -53,24 +53,24 @@ def test_lines_are_those_of_the_bytes(tmp_path: Path, pieces: list[bytes]) -> No
     path = tmp_path / "docs"
     path.write_bytes(b"".join(pieces))
 
-    def outcome(read: Callable[[], list[Document]]) -> list[Document] | str:
+    def outcome(read: Callable[[], list[InputText]]) -> list[InputText] | str:
         try:
             return read()
         except InputError as error:
             return str(error)
 
     expected = outcome(lambda: at_once(path.read_bytes(), str(path)))
-    assert outcome(lambda: read_documents(str(path), PLENTY)) == expected
+    assert outcome(lambda: read_texts(str(path), PLENTY)) == expected
 
 
 def test_a_deeply_nested_line_is_a_text_or_no_record(tmp_path: Path) -> None:
     deep = "[" * 100_000
     path = tmp_path / "docs"
     path.write_text(f"{deep}\nhello\n", encoding="utf-8")
-    assert [document.text for document in read_documents(str(path), PLENTY)] == [deep, "hello"]
+    assert [document.text for document in read_texts(str(path), PLENTY)] == [deep, "hello"]
     path.write_text('{"text": "a"}\n' + deep, encoding="utf-8")
     with pytest.raises(InputError, match="line 2: not valid JSON"):
-        read_documents(str(path), PLENTY)
+        read_texts(str(path), PLENTY)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere freed memory need not go back to the system")
@@ -80,7 +80,7 @@ def test_a_large_file_is_in_memory_once(tmp_path: Path, ending: bytes) -> None:
     path.write_bytes((b"x" * 500_000 + ending) * 60)
     held = anonymous_resident()
     with ResidentWatch(interval=0.0005) as watch:
-        documents = read_documents(str(path), held + 40_000_000)
+        documents = read_texts(str(path), held + 40_000_000)
     assert len(documents) == 60
     assert watch.high_water - held < 36_000_000
 
@@ -94,7 +94,7 @@ def test_texts_that_pass_the_limit_are_refused_before_they_do(tmp_path: Path, li
         ResidentWatch(interval=0.0005) as watch,
         pytest.raises(BudgetExceeded, match=rf"up to {at}.* the memory limit is .*; give fewer") as refused,
     ):
-        read_documents(str(path), held + 20_000_000)
+        read_texts(str(path), held + 20_000_000)
     assert refused.value.owner == "texts"
     assert refused.value.asked > refused.value.free
     assert watch.high_water < held + 22_000_000
@@ -104,16 +104,16 @@ def test_many_short_texts_count_with_what_holds_them(tmp_path: Path) -> None:
     path = tmp_path / "docs"
     path.write_bytes(b"x\n" * 100_000)
     with pytest.raises(BudgetExceeded, match="texts up to line"):
-        read_documents(str(path), anonymous_resident() + 8_000_000)
+        read_texts(str(path), anonymous_resident() + 8_000_000)
 
 
 def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> None:
     path = tmp_path / "docs"
     path.write_text("a\nb\n", encoding="utf-8")
-    assert len(read_documents(str(path), 1_000_000)) == 2
+    assert len(read_texts(str(path), 1_000_000)) == 2
     path.write_bytes(b"x" * 4_300_000)
     with pytest.raises(BudgetExceeded, match="line 1 "):
-        read_documents(str(path), 1_000_000)
+        read_texts(str(path), 1_000_000)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count other memory")
@@ -124,7 +124,7 @@ import edge.apps.commands.embed, edge.apps.memory.command, edge.apps.commands.re
 from edge.budget import import_nbytes
 from edge.resident import anonymous_resident
 most, before = import_nbytes([{module!r}]), anonymous_resident()
-import edge.apps.planning, {module}
+import edge.apps.store.planning, {module}
 print(most - (anonymous_resident() - before))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -136,7 +136,7 @@ def test_a_pipe_is_read_and_a_device_is_not(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("one\ntwo\n",))
     writer.start()
-    assert [each.text for each in read_documents(str(tmp_path / "pipe"), 10**9)] == ["one", "two"]
+    assert [each.text for each in read_texts(str(tmp_path / "pipe"), 10**9)] == ["one", "two"]
     writer.join()
     with pytest.raises(InputError, match=r"/dev/zero cannot be read: it is a pipe, a device"):
-        read_documents("/dev/zero", 10**9)
+        read_texts("/dev/zero", 10**9)
