@@ -1,6 +1,7 @@
-"""PDF: paragraphs and headings, found by position and size of the letters. Lines are lines of a page's text.
+"""PDF: paragraphs and headings, found by position and size of the letters. Lines are lines of a page's text. The value
+of a form's field belongs to the line beside it, and notes are lines behind the page's text.
 
-Scripts are not run. If no page has text, the pages are rendered and read as pictures (see `pictures`).
+Scripts are not run. Pages without text that show pictures are rendered and read as pictures (see `pictures`).
 
 A page can also be drawn with the lines of a passage marked (`drawn`). The worker sends the compressed rows of a PNG
 file, and the parent makes the rest of the file (`PagePicture`). So a worker that a document has taken over controls
@@ -20,8 +21,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from edge.apps.documents.base import (
@@ -35,7 +38,7 @@ from edge.apps.documents.base import (
     meaningful,
 )
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.opened import OpenedFile, too_much_text
+from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
 from edge.errors import InputError
 
 _MOST_PAGES = 10_000
@@ -51,10 +54,26 @@ _WIDE_GAP = 1.4
 """A gap between lines separates paragraphs if it is this much larger than the usual gap."""
 
 _LEADER = re.compile(r"(?:\.[ \t]?){4,}|(?:[_\-][ \t]?){8,}")
-_WRAPPED = re.compile("[\ufffe\u00ad\x02]")
-"""Characters that the library puts where it joins a hyphenated word."""
+_SCANNED_SHARE = 0.05
+"""A page without text is scanned if its pictures cover so much of it."""
+
+_HYPHEN = "\ufffe"
+_WRAPPED = re.compile("[\ufffe\x02]")
+"""Characters that the library puts in place of a hyphen where it joins two lines."""
 
 _HYPHENATED = re.compile(r"[^\W\d_]{2,}-$")
+_BROKEN = re.compile(rf"([^\W_]*){_HYPHEN}([^\W_]*)")
+_COMPOUND = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+_LISTED = re.compile(rb'"([a-z]{3,})":')
+_AFFIXES = frozenset({
+    "able", "anti", "auto", "back", "bench", "counter", "cross", "dis", "hood", "inter", "key", "less", "like", "mark",
+    "micro", "mis", "out", "over", "pre", "sea", "ship", "some", "sub", "super", "tele", "trans", "under", "ward",
+    "wards", "wise", "work",
+})  # fmt: skip
+"""Words that are parts of other words more often than of compounds with a hyphen."""
+
+_FIELD, _NOTES = 20, frozenset({1, *range(3, 16)})
+"""Kinds of annotations: fields of forms, and what readers write on a page (ISO 32000-1, 12.5.6.1)."""
 
 
 @dataclass(slots=True)
@@ -79,21 +98,50 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     with opened_pdf(file) as (document, pypdfium2):
         if len(document) > _MOST_PAGES:
             raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
-        pages = list(_pages(document, pypdfium2))
+        scans: list[int] = []
+        pages = list(_pages(document, pypdfium2, scans))
         title = " ".join(clean(document.get_metadata_value("Title")).split())
-        scanned = _scanned(document, pages, file) if pages and not any(pages) and None not in pages else ([], "")
-    if scanned[0]:
-        return DocumentBlocks(meaningful(title), *scanned[:1], warning=scanned[1])
-    damaged = [str(number) for number, lines in enumerate(pages, 1) if lines is None]
-    if not any(pages):
+        damaged = [number for number, lines in enumerate(pages, 1) if lines is None]
+        if not any(pages) and not damaged:
+            scans = list(range(len(pages)))
+        recognised, warning = _recognised(document, scans, file, alone=not any(pages)) if scans else ([], "")
+    blocks = _document_blocks([lines or [] for lines in pages]) if any(pages) else []
+    if not blocks and not recognised:
         if damaged:
             raise InputError("a damaged PDF: no page of it can be read")
-        raise Skipped(Reason.NO_TEXT, scanned[1] or "no page shows text")
-    blocks = _document_blocks([lines or [] for lines in pages])
+        raise Skipped(Reason.NO_TEXT, warning or "no page shows text")
     if not meaningful(title):
         title = first_heading(blocks)
-    warning = f"damaged, and left out: page {', '.join(damaged[:10])}" if damaged else ""
-    return DocumentBlocks(title, blocks, warning=warning)
+    if damaged:
+        warning = f"damaged, and left out: page {_listed(damaged)}"
+    return DocumentBlocks(meaningful(title), sorted([*blocks, *recognised], key=attrgetter("page")), warning=warning)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:10]))
+
+
+def _recognised(document: Any, scans: Sequence[int], file: OpenedFile, *, alone: bool) -> tuple[list[Block], str]:
+    """The blocks of scanned pages, and a sentence about skipped pages.
+
+    Args:
+        scans: the pages, counted from 0.
+        alone: whether the document has no other text.
+
+    Raises:
+        Skipped, InputError: no page can be read, and the document has no other text.
+    """
+    from edge.apps.documents.pictures import recognised, recognizer
+
+    try:
+        if file.attempt is Attempt.FRUGAL:
+            raise InputError("scanned; it needs more memory than there is")
+        pages = ((at + 1, partial(_picture, document, at)) for at in scans)
+        return recognised(pages, recognizer(), file)
+    except InputError as error:
+        if alone:
+            raise
+        return [], f"left out: page {_listed([at + 1 for at in scans])} ({error})"
 
 
 @contextmanager
@@ -111,13 +159,15 @@ def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
         yield document, pypdfium2
 
 
-def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_PageLine] | None]:
-    """The lines of every page; None for a damaged page.
+def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_PageLine] | None]:
+    """The lines of every page; None for a damaged page. Scanned pages, counted from 0, are appended to `scans`.
 
     Raises:
         Skipped: there is too much text.
     """
     chars = 0
+    if document.get_formtype():
+        document.init_forms()
     for index in range(len(document)):
         try:
             page = document[index]
@@ -126,23 +176,62 @@ def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_PageLine] | None]:
             yield None
             continue
         text = text_page.get_text_range()
-        chars += len(text)
+        lines = _joined(_lines(text, text_page, pypdfium2.raw))
+        _annotate(lines, page, document.formenv, pypdfium2.raw)
+        chars += sum(len(line.text) for line in lines)
         if chars > MAX_TEXT_CHARS:
             raise too_much_text()
-        yield _joined(_lines(text, text_page, pypdfium2.raw))
+        if not lines and _is_scanned(page, pypdfium2.raw):
+            scans.append(index)
+        yield lines
         text_page.close()
         page.close()
 
 
-def _scanned(document: Any, pages: Sequence[object], file: OpenedFile) -> tuple[list[Block], str]:
-    """The blocks of a PDF whose pages are pictures, and a sentence about skipped pages.
+def _is_scanned(page: Any, raw: Any) -> bool:
+    """Whether pictures cover a page that shows no text."""
+    edges = tuple(ctypes.c_float() for _ in range(4))
+    covered = 0.0
+    for found in page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,)):
+        if raw.FPDFPageObj_GetBounds(found.raw, *edges):
+            left, bottom, right, top = (edge.value for edge in edges)
+            covered += max(right - left, 0) * max(top - bottom, 0)
+    width, height = page.get_size()
+    return covered > _SCANNED_SHARE * width * height
 
-    Raises:
-        Skipped: the extra `ocr` is not installed.
-    """
-    from edge.apps.documents.pictures import recognised, recognizer
 
-    return recognised(((at + 1, partial(_picture, document, at)) for at in range(len(pages))), recognizer(), file)
+def _annotate(lines: list[_PageLine], page: Any, form: Any, raw: Any) -> None:
+    """Adds the values of a page's form to the lines beside them, and its notes as lines behind the others."""
+    box = raw.FS_RECTF()
+    for index in range(raw.FPDFPage_GetAnnotCount(page.raw)):
+        note = raw.FPDFPage_GetAnnot(page.raw, index)
+        kind = raw.FPDFAnnot_GetSubtype(note)
+        if kind == _FIELD and form is not None:
+            kind = raw.FPDFAnnot_GetFormFieldType(form.raw, note)
+            if kind in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
+                name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form.raw, note)
+                text = name if raw.FPDFAnnot_IsChecked(form.raw, note) else ""
+            else:
+                text = _string(raw.FPDFAnnot_GetFormFieldValue, form.raw, note)
+            raw.FPDFAnnot_GetRect(note, box)
+            beside = [line for line in lines if text and line.size and box.bottom <= line.base <= box.top]
+            if beside:
+                beside[-1].text += f" {text}"
+                text = ""
+        else:
+            text = _string(raw.FPDFAnnot_GetStringValue, note, b"Contents") if kind in _NOTES else ""
+        if text:
+            number = lines[-1].number + 1 if lines else 1
+            lines.append(_PageLine(text, number, 0.0, -math.inf, 0, 0))
+        raw.FPDFPage_CloseAnnot(note)
+
+
+def _string(function: Any, *arguments: Any) -> str:
+    """The text that a function of the library writes as UTF-16, on one line."""
+    size = min(function(*arguments, None, 0), 2 * MAX_TEXT_CHARS)
+    buffer = ctypes.create_string_buffer(size)
+    function(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
+    return " ".join(clean(buffer.raw[: max(size - 2, 0)].decode("utf-16-le", "replace")).split())
 
 
 def _picture(document: Any, at: int) -> Any:
@@ -164,7 +253,7 @@ def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_PageLine]:
     for line in text.split("\n"):
         begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
         at += len(line) + 1
-        shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub("", line))).split())
+        shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub(_HYPHEN, line.replace("\xad", "")))).split())
         if not shown:
             continue
         number += 1
@@ -178,20 +267,54 @@ def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_PageLine]:
 
 
 def _joined(lines: Iterable[_PageLine]) -> list[_PageLine]:
-    """Joins words that were hyphenated at the end of a line. A joined word stays on the first of its two lines."""
+    """Joins words that were hyphenated at the end of a line. A joined word stays on the first of its two lines, with
+    the mark `_HYPHEN`."""
     found: list[_PageLine] = []
     for line in lines:
         before = found[-1] if found else None
         if before is not None and _HYPHENATED.search(before.text) and line.text[0].islower():
             rest, _, line.text = line.text.partition(" ")
-            before.text = before.text[:-1] + rest
+            before.text = f"{before.text[:-1]}{_HYPHEN}{rest}"
         if line.text:
             found.append(line)
     return found
 
 
+def _decide_hyphens(lines: Sequence[_PageLine]) -> None:
+    """Keeps the hyphens of compounds, and removes those of words that the end of a line divides."""
+    broken = {pair for line in lines for pair in _BROKEN.findall(line.text.lower())}
+    forms = {between.join(pair) for pair in broken for between in ("", "-")}
+    seen = (
+        {word for line in lines for word in _COMPOUND.findall(line.text.lower()) if word in forms} if forms else set()
+    )
+
+    def whole(match: re.Match[str]) -> str:
+        first, second = match.groups()
+        one, other = first.lower(), second.lower()
+        divided = (first[-1:].islower() and second[:1].islower()) or (first.isupper() and second.isupper())
+        kept = not divided or f"{one}-{other}" in seen
+        if not kept and one + other not in seen and not {one, other} & _AFFIXES:
+            words = _words()
+            kept = one.encode() in words and other.encode() in words and (one + other).encode() not in words
+        return f"{first}{'-' if kept else ''}{second}"
+
+    for line in lines:
+        if _HYPHEN in line.text:
+            line.text = _BROKEN.sub(whole, line.text)
+
+
+@cache
+def _words() -> frozenset[bytes]:
+    """Common English words, from the vocabulary of the bundled reranker."""
+    from edge import models
+
+    (vocabulary,) = Path(models.__path__[0]).glob("bundled/*/tokenizer.json")
+    return frozenset(_LISTED.findall(vocabulary.read_bytes()))
+
+
 def _document_blocks(pages: Sequence[Sequence[_PageLine]]) -> list[Block]:
     """Paragraphs and headings of all pages, in order."""
+    _decide_hyphens([line for lines in pages for line in lines])
     chars: Counter[float] = Counter()
     for lines in pages:
         for line in lines:
@@ -216,12 +339,12 @@ def _document_blocks(pages: Sequence[Sequence[_PageLine]]) -> list[Block]:
 def _paragraphs(lines: Sequence[_PageLine], levels: Mapping[float, int]) -> Iterator[list[_PageLine]]:
     """Runs of lines without a wide gap and without a change between body and heading sizes."""
     gaps = [before.base - line.base for before, line in pairwise(lines)]
-    down = [gap for gap in gaps if gap > 0]
+    down = [gap for gap in gaps if 0 < gap < math.inf]
     usual = statistics.median_low(down) if down else 0.0
     start = 0
     for at, gap in enumerate(gaps, 1):
         before, line = lines[at - 1], lines[at]
-        wide = gap > _WIDE_GAP * max(usual, before.size)
+        wide = not gap <= _WIDE_GAP * max(usual, before.size)  # two notes have no gap: it is no number
         moved_up = gap < 0 and before.text.endswith((".", "!", "?", ":"))
         if wide or moved_up or levels.get(before.size) != levels.get(line.size):
             yield list(lines[start:at])

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.base import Skipped, meaningful
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.file_types import MAIL, choose, load
+from edge.apps.documents.file_types import MAIL, PDF, choose, load
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
@@ -109,7 +109,7 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             return
         with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor, attempt=attempt) as file:
             kind = choose(file.name, file.head, request["plugins"])
-            if kind is MAIL:
+            if kind in (MAIL, PDF):
                 yield {"parts": True}
             document = load(kind.extractor)(file)
         title = meaningful(document.title) or request["name"]

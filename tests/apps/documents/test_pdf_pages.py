@@ -1,0 +1,131 @@
+"""PDFs whose text is not only drawn letters: scanned pages among others, forms, notes, hyphens at the ends of lines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from edge.apps.documents.base import DocumentBlocks, Extracted
+from edge.apps.documents.extraction import Extractor
+from edge.budget import MemoryBudget
+
+Read = Callable[[str, bytes], DocumentBlocks]
+Make = Callable[..., bytes]
+
+LETTER = [(72, 720, 11, "Cover letter of the contract.")]
+
+
+def scan(text: str) -> bytes:
+    """A PDF of one page, which is a picture of a text."""
+    image = pytest.importorskip("PIL.Image", reason="the extra `ocr` is not installed")
+    from PIL import ImageDraw, ImageFont
+
+    picture = image.new("RGB", (900, 300), "white")
+    ImageDraw.Draw(picture).text((50, 100), text, fill="black", font=ImageFont.load_default(48))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PDF")
+    return buffer.getvalue()
+
+
+def together(*documents: bytes) -> bytes:
+    import pypdfium2
+
+    whole = pypdfium2.PdfDocument.new()
+    for data in documents:
+        whole.import_pages(pypdfium2.PdfDocument(data))
+    buffer = io.BytesIO()
+    whole.save(buffer)
+    return buffer.getvalue()
+
+
+def extracted(path: Path, data: bytes, **options: int) -> Extracted:
+    path.write_bytes(data)
+    with Extractor(budget=MemoryBudget(10**10), seconds=60, **options) as extractor:
+        return extractor.extract(path)
+
+
+def by_page(found: Extracted) -> dict[int | None, str]:
+    return {chunk.page: chunk.text for chunk in found.chunks}
+
+
+def test_a_scanned_page_among_others(tmp_path: Path, with_and_without_ocr: bool, make_pdf: Make) -> None:
+    data = together(make_pdf([LETTER, []]), scan("Rent is due on Friday"), make_pdf([[(72, 720, 11, "The end.")]]))
+    found = extracted(tmp_path / "a.pdf", data)
+    pages = {1: "Cover letter of the contract.", 4: "The end."}
+    if with_and_without_ocr:
+        pages[3] = "Rent is due on Friday"
+        assert found.warning == ""
+    else:
+        assert found.warning.startswith("left out: page 3 (pictures of text are read with the extra `ocr`")
+    assert by_page(found) == pages
+    assert [chunk.page for chunk in found.chunks] == sorted(pages)
+
+
+def test_a_scanned_page_without_memory_for_it_costs_only_itself(tmp_path: Path, make_pdf: Make) -> None:
+    pytest.importorskip("rapidocr_onnxruntime", reason="the extra `ocr` is not installed")
+    data = together(make_pdf([LETTER]), scan("Rent is due on Friday"))
+    found = extracted(tmp_path / "a.pdf", data, most_memory=56 * 10**6)
+    assert by_page(found) == {1: "Cover letter of the contract."}
+    assert found.warning == "left out: page 2 (scanned; it needs more memory than there is)"
+
+
+def with_annotations(data: bytes, *notes: str) -> bytes:
+    """A PDF with annotations on its first page. The library finds the objects without a table of their places."""
+    numbers = range(90, 90 + len(notes))
+    references = " ".join(f"{number} 0 R" for number in numbers).encode()
+    objects = b"".join(b"%d 0 obj\n<< /Type /Annot %s >>\nendobj\n" % (n, note.encode("cp1252"))
+                       for n, note in zip(numbers, notes, strict=True))  # fmt: skip
+    data = data.replace(b"/Type /Catalog", b"/Type /Catalog /AcroForm << /Fields [%s] >>" % references)
+    data = data.replace(b"/Resources", b"/Annots [%s] /Resources" % references, 1)
+    return data.replace(b"xref\n", objects + b"xref\n", 1)
+
+
+def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -> None:
+    lines = [(72, 720, 11, "Name:"), (72, 690, 11, "Colour:"), (72, 660, 11, "The end.")]
+    data = with_annotations(
+        make_pdf([lines]),
+        "/Subtype /Widget /FT /Tx /T (n) /V (Philippa  Oxbow) /Rect [150 715 350 735]",
+        "/Subtype /Widget /FT /Ch /Ff 131072 /T (k) /Opt [(turquoise)] /V (turquoise) /Rect [150 685 350 705]",
+        "/Subtype /Widget /FT /Tx /T (far) /V (far below) /Rect [72 100 350 120]",
+        "/Subtype /Widget /FT /Btn /T (c) /TU (Send by post) /V /Yes /AS /Yes /Rect [72 300 90 320]",
+        "/Subtype /Widget /FT /Btn /T (d) /TU (Send by fax) /V /Off /AS /Off /Rect [72 330 90 350]",
+        "/Subtype /Widget /FT /Tx /T (empty) /Rect [150 655 350 675]",
+    )
+    blocks = list(read("a.pdf", data).blocks)
+    assert [(block.text, block.line_start) for block in blocks] == [
+        ("Name: Philippa Oxbow\nColour: turquoise\nThe end.", 1), ("far below", 4), ("Send by post", 5),
+    ]  # fmt: skip
+
+
+def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None:
+    data = with_annotations(
+        make_pdf([LETTER, [(72, 720, 11, "The second page.")]]),
+        "/Subtype /FreeText /Rect [72 500 300 540] /Contents (Call the plumber)",
+        "/Subtype /Text /Rect [72 400 92 420] /Contents (Ask the notary)",
+        "/Subtype /Highlight /Rect [72 715 200 730] /Contents (Is this so?)",
+        "/Subtype /Link /Rect [72 300 92 320] /Contents (no note)",
+    )
+    assert [(block.page, block.text) for block in read("a.pdf", data).blocks] == [
+        (1, "Cover letter of the contract."), (1, "Call the plumber"), (1, "Ask the notary"), (1, "Is this so?"),
+        (2, "The second page."),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["a price-", "determining factor"], "a price-determining factor"),
+        (["a long-", "term plan of the permit-", "ted area"], "a long-term plan of the permitted area"),
+        (["the environ-", "mental, inter-", "national trans-", "port"], "the environmental, international transport"),
+        (["das Kranken-", "haus und die Verwal-", "tung"], "das Krankenhaus und die Verwaltung"),
+        (["die E-Mail, eine e-", "mail"], "die E-Mail, eine e-mail"),
+        (["a key-", "frame, and all keyframe lists"], "a keyframe, and all keyframe lists"),
+    ],
+)  # fmt: skip
+def test_the_hyphen_of_a_compound_stays(read: Read, make_pdf: Make, lines: Sequence[str], expected: str) -> None:
+    page = [(72, 720 - 14 * n, 11, text) for n, text in enumerate(lines)]
+    text = " ".join(" ".join(block.text for block in read("a.pdf", make_pdf([page])).blocks).split())
+    assert text == expected
