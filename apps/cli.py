@@ -35,7 +35,7 @@ _VERBS = {
     "memory": "edge.apps.memory.command:memory",
     "mcp": "edge.apps.mcp.command:mcp",
     "ask": "edge.apps.assistant.ask:ask",
-    "chat": "edge.apps.assistant.chat:chat",
+    "chat": "edge.apps.assistant.ask:chat",
     "serve": "edge.apps.serve.command:serve",
     "rerank": "edge.apps.commands.rerank:rerank",
     "embed": "edge.apps.commands.embed:embed",

@@ -16,6 +16,14 @@ from edge.config import format_size
 NOT_FOUND = "This is not in the documents."
 
 
+class Cancelled(Exception):
+    """The question was withdrawn while it was being answered. The text written so far is kept."""
+
+
+class NotInDocuments(Exception):
+    """No passage answers the question. This is not an error: the answer is that the documents do not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One retrieval: the queries sent to the index, and the passages found.

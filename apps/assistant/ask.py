@@ -1,30 +1,32 @@
-"""`edge ask`: answers a question from the indexed documents. `edge chat` shares some of its functions."""
+"""`edge ask`: answers a question from the indexed documents. `edge chat`: a conversation about them."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
-from edge.apps.assistant.answer import cited, figures, notices
-from edge.apps.assistant.assistant import Assistant
+from edge.apps.assistant.answer import cited, figures, notices, reasons
+from edge.apps.assistant.assistant import AnswerStream, Assistant, Conversation
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.stream import AnswerStream
-from edge.apps.collection.collection import Collection
+from edge.apps.collection.collection import Together
 from edge.apps.collection.registry import locate
 from edge.apps.console import tell
 from edge.apps.options import (
+    OutputFile,
     Report,
-    collection_option,
+    collections_option,
     configure,
     device_options,
     engine_options,
@@ -34,9 +36,10 @@ from edge.apps.options import (
 )
 from edge.apps.requests import AskOptions
 from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved, connected, own_options
-from edge.config import Config
-from edge.errors import InputError, StorageError
-from edge.files.input_file import read_stdin
+from edge.apps.store.health import Health
+from edge.config import Config, format_size
+from edge.errors import EdgeError, InputError, StorageError
+from edge.files.input_file import read_line, read_stdin
 from edge.resident import ResidentWatch
 from edge.text.control_characters import escaped
 from edge.trace import Trace
@@ -52,7 +55,7 @@ def assistant_options(command: Command) -> Command:
     for option in (
         click.option("--no-kv-cache", is_flag=True, help="Compute every document's KV states anew."),
         AskOptions.add_to,
-        collection_option,
+        collections_option,
         click.option("--context", type=int,
                      help="Tokens of prompt and answer together (0: as the model was trained for, at most 4,096)."),
         click.option("--llm", metavar="MODEL",
@@ -73,17 +76,15 @@ def configured(chosen: Mapping[str, Any]) -> Config:
 
 @contextmanager
 def opened(trace: Trace, options: AskOptions, **chosen: Any) -> Iterator[Assistant]:
-    """Opens the collection and the assistant that the options of a command line describe."""
-    config = configured(chosen)
-    place = locate(chosen["collection"])
-    with (
-        Collection(place, config=config, trace=trace, read_only=True) as collection,
-        Assistant(
-            collection, pipeline=chosen["pipeline"], options=options, kv_cache=not chosen["no_kv_cache"]
-        ) as assistant,
-    ):  # fmt: skip
-        tell(collection.health())
-        yield assistant
+    """Opens the collections and the assistant that the options of a command line describe."""
+    with Together.opened(chosen["collections"], configured(chosen), trace, candidates=2 * options.pool) as collections:
+        several = len(collections.collections) > 1
+        with Assistant(
+            collections if several else collections.first, pipeline=chosen["pipeline"], options=options,
+            kv_cache=not chosen["no_kv_cache"],
+        ) as assistant:  # fmt: skip
+            tell(collections.health())
+            yield assistant
 
 
 def shown(stream: AnswerStream) -> None:
@@ -196,7 +197,7 @@ def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> in
         question = _from_stdin()
     alone = own_options(
         memory=chosen["memory"], threads=chosen["threads"], trace=report.trace, no_kv_cache=chosen["no_kv_cache"]
-    )
+    ) or ("it answers from one collection at a time" if len(set(chosen["collections"])) > 1 else "")
     try:
         return _served(question, options, chosen, alone, report)
     except Unserved as reason:
@@ -252,8 +253,8 @@ def _served(question: str, options: AskOptions, chosen: Mapping[str, Any], alone
     """
     connection = connected(configured(chosen), ASK, alone)
     asked = {
-        "question": question, "collection": str(locate(chosen["collection"])), "pipeline": chosen["pipeline"],
-        **options.to_json(),
+        "question": question, "collection": str(locate(next(iter(chosen["collections"]), None))),
+        "pipeline": chosen["pipeline"], **options.to_json(),
     }  # fmt: skip
     answer = ServedAnswer(connection, asked)
     try:
@@ -279,3 +280,119 @@ def _from_stdin() -> str:
         raise InputError(f"stdin cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"stdin is not valid UTF-8 (byte {error.start})") from None
+
+
+_HELP = """/sources  the passages of the last answer
+/why      how the last answer came about
+/new      forget the conversation
+/quit     end (so does the end of the input)"""
+
+_LONGEST_LINE = 1 << 20
+"""The most bytes of a question that is piped in. The longest query has fewer."""
+
+
+@click.command()
+@assistant_options
+@engine_options
+@device_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, a line each.")
+@click.option("--stats", is_flag=True, help="Print figures after each answer, to stderr.")
+@click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here.")
+def chat(as_json: bool, stats: bool, trace: Path | None, options: AskOptions, **chosen: Any) -> None:
+    """Talk about the indexed documents: a question per line; /help lists commands. Ctrl-C ends an answer, Ctrl-D or
+    /quit the conversation."""
+    recorder = Trace(events=trace is not None)
+    try:
+        with opened(recorder, options, **chosen) as assistant:
+            _talk(assistant, as_json, stats)
+    finally:
+        if trace is not None:
+            recorder.write(trace)
+
+
+def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
+    conversation = assistant.chat()
+    for line in _lines():
+        if line == "/quit":
+            return
+        if line == "/new":
+            conversation = assistant.chat()
+            continue
+        try:
+            if line.startswith("/"):
+                _command(line, conversation, as_json)
+            else:
+                _answer(conversation.stream(line), assistant.collection.health(), as_json, stats)
+        except EdgeError as error:  # the conversation goes on; any other exception is a bug and stays visible
+            click.echo(f"edge: {error}", err=True)
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():  # without a terminal no user can continue the conversation
+                raise
+            click.echo("edge: interrupted", err=True)
+
+
+def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) -> None:
+    """Prints an answer, with its sources or as JSON."""
+    if as_json:
+        with stream, interruptible(stream.cancel):
+            answer = stream.answer
+        click.echo(json.dumps(answer.to_json() | {"health": health.to_json()}, ensure_ascii=False))
+    else:
+        shown(stream)
+        answer = stream.answer
+        if answer.citations:
+            click.echo("\n" + "\n".join(cited(answer.citations)))
+        click.echo("")
+    for line in notices(answer):
+        click.echo(f"edge: {line}", err=True)
+    if stats:
+        click.echo("\n".join(figures(answer.stats)), err=True)
+
+
+def _lines() -> Iterator[str]:
+    """Yields the non-empty lines that are typed or piped in. A prompt is shown only on a terminal."""
+    if not sys.stdin.isatty():
+        while (read := read_line(sys.stdin.buffer, _LONGEST_LINE))[1]:
+            if line := _decoded(*read):
+                yield line
+        return
+    with suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401  # gives input() history and editing
+    click.echo("ask about your documents; /help lists commands", err=True)
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            click.echo("", err=True)
+            return
+        except KeyboardInterrupt:  # a fresh line, as in a shell
+            click.echo("\nCtrl-D or /quit ends", err=True)
+            continue
+        except UnicodeDecodeError as error:  # pasted in another encoding
+            click.echo(f"edge: what was typed is not valid UTF-8 (byte {error.start})", err=True)
+            continue
+        if line:
+            yield line
+
+
+def _decoded(line: bytes, length: int) -> str:
+    """A line as text; empty if it was too long, which is reported."""
+    if length > len(line):
+        click.echo(
+            f"edge: a line of {format_size(length)} is not read: {format_size(_LONGEST_LINE)} is the most", err=True
+        )
+        return ""
+    return line.decode("utf-8", errors="replace").strip()
+
+
+def _command(line: str, conversation: Conversation, as_json: bool) -> None:
+    """Executes a line that begins with /. With `as_json`, output goes to stderr, and stdout holds answers only."""
+    if line not in ("/sources", "/why"):
+        click.echo(_HELP, err=as_json or line != "/help")
+    elif not conversation.turns:
+        click.echo("nothing has been asked yet", err=True)
+    elif line == "/sources":
+        lines = list(cited(conversation.turns[-1].answer.citations, quotes=True))
+        click.echo("\n".join(lines or ["the last answer has no sources"]), err=as_json)
+    else:
+        click.echo("\n".join(reasons(conversation.turns[-1].answer)), err=as_json)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge.apps.assistant.units import Unit, units
@@ -222,6 +222,7 @@ class Citation:
         title: the title of the file.
         quote: the passage's sentence nearest to the statement.
         score: the reranker's probability that the passage answers the question; None without reranking.
+        collection: name of the passage's collection, if several were asked together.
     """
 
     number: int
@@ -234,6 +235,7 @@ class Citation:
     title: str
     quote: str
     score: float | None
+    collection: str = ""
 
     @property
     def place(self) -> str:
@@ -242,11 +244,11 @@ class Citation:
 
     def to_json(self) -> dict[str, Any]:
         """The citation in the form that `--json` prints."""
-        return {
-            "number": self.number, "id": self.id, "path": self.path, "line": self.line,
-            "line_start": self.line_start, "line_end": self.line_end, "page": self.page, "title": self.title,
-            "snippet": self.quote, "score": self.score,
-        }  # fmt: skip
+        found = asdict(self)
+        found["snippet"] = found.pop("quote")
+        if not self.collection:
+            del found["collection"]
+        return found
 
 
 class Citations:
@@ -265,7 +267,7 @@ class Citations:
         """The answer's number of a passage; a new number if the answer has not referred to it yet. A later round may
         find a longer version of a passage, joined with its neighbour. It replaces the shorter version."""
         for number, known in enumerate(self._cited, 1):
-            if known.id == passage.id:
+            if known.key == passage.key:
                 if _covers(passage, known):
                     self._cited[number - 1] = passage
                 return number
@@ -275,8 +277,8 @@ class Citations:
     def prompted(self, text: str, passages: Sequence[Hit]) -> str:
         """An answer's text with the numbers that a prompt gives to these passages, as a generator would write it. Marks
         of other passages are left out; the documents' own marks stay."""
-        cited = {hit.id for hit in self._cited}
-        places = {self.number(hit): place for place, hit in enumerate(passages, 1) if hit.id in cited}
+        cited = {hit.key for hit in self._cited}
+        places = {self.number(hit): place for place, hit in enumerate(passages, 1) if hit.key in cited}
         sources = Sources(hit.text for hit in (*self._cited, *passages))
 
         def written(match: re.Match[str]) -> str:
@@ -320,8 +322,9 @@ def _citation(number: int, hit: Hit, statement: str) -> Citation:
     at, quote = support(hit.text, statement, hit.kinds)
     line = hit.line_at(at)
     return Citation(
-        number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance
-    )
+        number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance,
+        hit.collection,
+    )  # fmt: skip
 
 
 QUOTE_CHARS = 240

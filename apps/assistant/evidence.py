@@ -287,7 +287,7 @@ def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
 
 def document_of(hit: Hit) -> Document:
     """A hit as a generator is given it, with its units that can be quoted."""
-    return Document(str(hit.id), hit.text, title_of(hit), quotable(hit.text, hit.kinds))
+    return Document(hit.key, hit.text, title_of(hit), quotable(hit.text, hit.kinds))
 
 
 def _units_in(passage: Document) -> Sequence[Unit]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from edge.apps.assistant import prompts
-from edge.apps.assistant.base import NotInDocuments
-from edge.apps.assistant.prefetching import Retrieval
+from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.question import judged_question
+from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps, dealt, merge_passages, relevance
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError

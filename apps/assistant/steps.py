@@ -13,14 +13,12 @@ from contextlib import closing
 from functools import partial
 from itertools import zip_longest
 
-from edge.apps.assistant.answer import Round
-from edge.apps.assistant.base import MIN_RELEVANCE, Cancelled, NotInDocuments, Vectors
+from edge.apps.assistant.answer import Cancelled, NotInDocuments, Round
 from edge.apps.assistant.evidence import document_of
-from edge.apps.assistant.library import CollectionLibrary
-from edge.apps.assistant.prefetching import Becoming, Prefetcher, QueryVectors, Retrieval
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
+from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
 from edge.apps.requests import AskOptions
 from edge.apps.store.fusion import reciprocal_rank_fusion
@@ -39,6 +37,10 @@ from edge.runtimes.generation.base import (
 from edge.runtimes.generation.extractive import Quoted
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.scheduling.predictor import BenefitGate, PromptWork, Seconds, TimePredictor
+
+MIN_RELEVANCE = 0.1
+"""The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
+model (see `evidence`), where the reranker's probability alone decides."""
 
 _RERANKING = "reranking"
 """The predictor's name for reranking work, which is counted in passages."""
@@ -271,7 +273,7 @@ class Steps:
         pool = fused(pools)[: self.options.pool]
         if self.options.rerank and isinstance(self.generator, ReusesStates):
             # Most of the best found passages will be in the prompt. Their states are read while the reranker computes.
-            self.generator.read_ahead([str(hit.id) for hit in pool[: self.most]])
+            self.generator.read_ahead([hit.key for hit in pool[: self.most]])
         hits = self._rank(rank_by, pool)
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
@@ -308,12 +310,7 @@ class Steps:
             "assistant.search_s", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"
         ):
             found = self.library.candidates(
-                [query.words for query in queries],
-                vectors,
-                k,
-                where=self.options.filters,
-                seconds=seconds,
-                window=window,
+                queries, vectors, k, where=self.options.filters, seconds=seconds, window=window
             )
         self.close()
         return found
@@ -397,17 +394,17 @@ def fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
     """The candidates of several queries in one order, by reciprocal rank fusion."""
     if len(pools) == 1:
         return list(pools[0])
-    hits = {hit.id: hit for pool in pools for hit in pool}
-    return [hits[identifier] for identifier, _ in reciprocal_rank_fusion([[hit.id for hit in pool] for pool in pools])]
+    hits = {hit.key: hit for pool in pools for hit in pool}
+    return [hits[key] for key, _ in reciprocal_rank_fusion([[hit.key for hit in pool] for pool in pools])]
 
 
 def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
     """The `most` most relevant passages of several sets. Passages of earlier sets keep their places and new ones
     follow, so that a prompt begins like the one before it and KV states are reused."""
-    seen: dict[int, Hit] = {}
+    seen: dict[str, Hit] = {}
     for hit in (hit for hits in sets for hit in hits):
-        if hit.id not in seen or relevance(hit) > relevance(seen[hit.id]):
-            seen[hit.id] = hit
+        if hit.key not in seen or relevance(hit) > relevance(seen[hit.key]):
+            seen[hit.key] = hit
     kept = sorted(seen.values(), key=relevance, reverse=True)[:most]
     return [hit for hit in seen.values() if hit in kept]
 
@@ -416,7 +413,7 @@ def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
     """The best passage of each set, then the second best of each, and so on, `most` in all. Every part of a question
     thus gets its share of the passages."""
     turns = (hit for turn in zip_longest(*sets) for hit in turn if hit is not None)
-    return list({hit.id: hit for hit in turns}.values())[:most]
+    return list({hit.key: hit for hit in turns}.values())[:most]
 
 
 def relevance(hit: Hit) -> float:

@@ -445,7 +445,7 @@ class Together(Closing):
     def health(self) -> Health:
         """Unfinished work and known damage. If there are several collections, each text begins with a name."""
         if len(self.collections) == 1:
-            return self._first.health()
+            return self.first.health()
         return Health(
             tuple(
                 replace(trouble, text=f"{name or collection.path}: {trouble.text}")
@@ -457,7 +457,7 @@ class Together(Closing):
     @property
     def budget(self) -> MemoryBudget:
         """The budget that all collections share."""
-        return self._first.budget
+        return self.first.budget
 
     def search(
         self,
@@ -476,7 +476,7 @@ class Together(Closing):
         """
         chosen = search_options(top_k, options, named)
         parts = Query.parse(checked_query(query))
-        first, collections = self._first, self.collections.values()
+        first, collections = self.first, self.collections.values()
         first.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
         vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
         own: list[list[Floats | None]] = []
@@ -510,7 +510,7 @@ class Together(Closing):
         Raises:
             BudgetExceeded: it does not. The message names the smallest limit that works.
         """
-        self._first.check_room("searching")
+        self.first.check_room("searching")
 
     def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int | None = None) -> list[Excerpt]:
         """Reads targets (see `read_excerpts`), each from the first collection that has it.
@@ -541,5 +541,7 @@ class Together(Closing):
             collection.close()
 
     @property
-    def _first(self) -> Collection:
-        return next(iter(self.collections.values()))
+    def first(self) -> Collection:
+        """The collection whose models work for all: the first one that has vectors, or else the first one."""
+        found = list(self.collections.values())
+        return next((one for one in found if len(found) == 1 or one.identity is not None), found[0])

@@ -89,6 +89,11 @@ class Hit:
     collection: str = ""
 
     @property
+    def key(self) -> str:
+        """The passage's name among those of all collections that were searched together."""
+        return f"{self.collection}:{self.id}" if self.collection else str(self.id)
+
+    @property
     def citation(self) -> str:
         """`path:line` of the best matching sentence, or `path p. N` if the format has pages."""
         return f"{self.path}:{self.line or self.line_start}" if self.page is None else f"{self.path} p. {self.page}"

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
-from edge.apps.assistant.assistant import Turn
+from edge.apps.assistant.assistant import AnswerStream, Turn
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.catalog import groups
 from edge.apps.collection.collection import Together
 from edge.apps.collection.hits import Hit

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge.apps.assistant.stream import AnswerStream
+from edge.apps.assistant.assistant import AnswerStream
 from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
 from edge.apps.serve.lent import ServedModels

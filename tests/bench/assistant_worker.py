@@ -16,8 +16,9 @@ from making.replay import ReplayGenerator
 from bench.computed_replay import ComputedReplay
 from bench.rag_index import LINK, opened_index, texts_of
 from bench.rag_traces import PASSAGES, ROUNDS
-from edge.apps.assistant.base import NotInDocuments, Vectors
+from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
@@ -64,7 +65,7 @@ _MOST_TOKENS = 64
 
 class IndexLibrary:
     """An index whose rows stand for sentences, with the interface of a collection for pipelines
-    (`edge.apps.assistant.library.CollectionLibrary`)."""
+    (`edge.apps.assistant.retrieval.CollectionLibrary`)."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class IndexLibrary:
 
     def candidates(
         self,
-        queries: Sequence[str],
+        queries: Sequence[Retrieval],
         vectors: Vectors,
         k: int,
         *,

@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from edge.apps.assistant.base import Vectors
+from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
@@ -69,7 +69,7 @@ class AtOnce:
 @pytest.fixture(autouse=True)
 def predictions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies of these tests take no time: a thread would hardly have begun to predict."""
-    monkeypatch.setattr("edge.apps.assistant.prefetching.Background", AtOnce)
+    monkeypatch.setattr("edge.apps.assistant.retrieval.Background", AtOnce)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class FakeLibrary:
 
     def candidates(
         self,
-        queries: Sequence[str],
+        queries: Sequence[Retrieval],
         vectors: Vectors,
         k: int,
         *,
@@ -128,7 +128,8 @@ class FakeLibrary:
     ) -> list[list[Hit]]:
         self.windows.append(window)
         self.batches.append(len(queries))
-        return [self._found(query, vector, k, seconds, where) for query, vector in zip(queries, vectors, strict=True)]
+        asked = zip(queries, vectors, strict=True)
+        return [self._found(query.words, vector, k, seconds, where) for query, vector in asked]
 
     def _found(self, query: str, vector: Vectors, k: int, seconds: float | None, where: Filters | None) -> list[Hit]:
         self.log.append(("search", (query, k, seconds, where)))

@@ -15,9 +15,8 @@ from naive.waiting import PATIENCE_S
 
 from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND, AnswerStats
-from edge.apps.assistant.assistant import Turn, recent, standalone
+from edge.apps.assistant.assistant import AnswerStream, Turn, recent, standalone
 from edge.apps.assistant.citations import Citation
-from edge.apps.assistant.stream import AnswerStream
 from edge.apps.requests import AskOptions
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError

@@ -12,6 +12,7 @@ import pytest
 from bench.evidence import Example, errors, fitted_on
 
 from edge.apps.assistant.answer import notices
+from edge.apps.assistant.assistant import AnswerStream, Turns, Writing
 from edge.apps.assistant.evidence import (
     NAME,
     SIGNALS,
@@ -24,7 +25,6 @@ from edge.apps.assistant.evidence import (
     signals,
 )
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.requests import AskOptions

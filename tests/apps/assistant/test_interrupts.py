@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from edge.apps.assistant import ask, chat
+from edge.apps.assistant import ask
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.ask import shown
-from edge.apps.assistant.assistant import Conversation, Turn
-from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
+from edge.apps.assistant.assistant import AnswerStream, Conversation, Texts, Turn, Turns, Writing
 from edge.apps.store.health import Health
 from edge.errors import ModelError
 
@@ -154,7 +153,7 @@ def test_ctrl_c_at_the_prompt_gives_a_fresh_line(
     assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(ctrl_c, "q")
-    chat._talk(assistant({}), False, False)
+    ask._talk(assistant({}), False, False)
     printed = capsys.readouterr()
     assert "Ctrl-D or /quit ends" in printed.err
     assert "word3" in printed.out, "the conversation goes on"
@@ -164,7 +163,7 @@ def test_what_cannot_be_decoded_gives_a_fresh_line(
     assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(lambda: b"caf\xe9".decode("utf-8"), "q")
-    chat._talk(assistant({}), False, False)
+    ask._talk(assistant({}), False, False)
     printed = capsys.readouterr()
     assert "edge: what was typed is not valid UTF-8 (byte 3)" in printed.err
     assert "word3" in printed.out, "the conversation goes on"
@@ -175,7 +174,7 @@ def test_a_second_ctrl_c_ends_the_answer_and_not_the_conversation(
 ) -> None:
     happens: dict[int, Told] = {1: lambda: [ctrl_c(), ctrl_c()]}  # type: ignore[dict-item,func-returns-value]
     typed("first question", "/why")
-    chat._talk(assistant(happens), False, False)
+    ask._talk(assistant(happens), False, False)
     printed = capsys.readouterr()
     assert printed.out.startswith("word0 \n")
     assert "edge: interrupted" in printed.err
@@ -183,17 +182,17 @@ def test_a_second_ctrl_c_ends_the_answer_and_not_the_conversation(
 
 
 def test_without_a_terminal_a_second_ctrl_c_ends_it_all(assistant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "_lines", lambda: iter(["q", "q"]))
+    monkeypatch.setattr(ask, "_lines", lambda: iter(["q", "q"]))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     with pytest.raises(KeyboardInterrupt):
-        chat._talk(assistant({1: lambda: [ctrl_c(), ctrl_c()]}), False, False)
+        ask._talk(assistant({1: lambda: [ctrl_c(), ctrl_c()]}), False, False)
 
 
 def test_a_conversation_in_json_is_a_line_per_answer(
     assistant: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(chat, "_lines", lambda: iter(["one", "/why", "/sources", "/help", "two"]))
-    chat._talk(assistant({}), True, False)
+    monkeypatch.setattr(ask, "_lines", lambda: iter(["one", "/why", "/sources", "/help", "two"]))
+    ask._talk(assistant({}), True, False)
     printed = capsys.readouterr()
     answers = [json.loads(line) for line in printed.out.splitlines()]
     assert [answer["stats"]["question"] for answer in answers] == ["one", "two"]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from making.synth import synth
 
-from edge.apps.assistant.library import CollectionLibrary
-from edge.apps.collection.collection import Collection
+from edge.apps.assistant.retrieval import CollectionLibrary, Retrieval
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 
 
@@ -53,12 +53,12 @@ def test_the_index_gets_the_time_that_the_rest_of_a_search_leaves(
         return search(*args, seconds=seconds, **options)
 
     monkeypatch.setattr(index, "search", passing(1000, watched))
-    for module in ("assistant.library", "collection.searching"):
+    for module in ("assistant.retrieval", "collection.searching"):
         monkeypatch.setattr(f"edge.apps.{module}.time", SimpleNamespace(perf_counter=lambda: now))
-    library = CollectionLibrary(collection)
+    library = CollectionLibrary(Together({"": collection}))
     monkeypatch.setattr(collection.source, "hits", passing(1, collection.source.hits))
-    query = ["the old bridge"]
-    vectors = np.asarray(library.embed_queries(query))
+    query = [Retrieval.of("the old bridge")]
+    vectors = np.asarray(library.embed_queries(["the old bridge"]))
     assert [hit.path for hits in library.candidates(query, vectors, 3) for hit in hits]
     library.candidates(query, vectors, 3, seconds=60.0)
     library.candidates(query, vectors, 3, seconds=1e-9)
@@ -83,9 +83,10 @@ def test_the_queries_of_a_batch_are_one_search_and_find_what_each_finds_alone(
         return search(db, queries, *args, **options)
 
     monkeypatch.setattr(index, "search", watched)
-    library = CollectionLibrary(collection)
-    queries = ["the old bridge", "a mill", "Ombra river"]
-    vectors = np.asarray(library.embed_queries(queries))
+    library = CollectionLibrary(Together({"": collection}))
+    texts = ["the old bridge", "a mill", "Ombra river"]
+    queries = [Retrieval.of(text) for text in texts]
+    vectors = np.asarray(library.embed_queries(texts))
     alone = [
         library.candidates([query], vector[None], 3, where=where)[0]
         for query, vector in zip(queries, vectors, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.assistant.base import NotInDocuments
+from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.steps import Steps

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
-from edge.apps.assistant.prefetching import Retrieval
 from edge.apps.assistant.question import (
     LONGEST,
     asked_value,
@@ -20,6 +19,7 @@ from edge.apps.assistant.question import (
     judged_question,
     refers_back,
 )  # fmt: skip
+from edge.apps.assistant.retrieval import Retrieval
 from edge.errors import InputError
 from edge.scheduling.predictor import Seconds
 

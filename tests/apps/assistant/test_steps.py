@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from edge.apps.assistant import prompts, replies
-from edge.apps.assistant.base import Cancelled, NotInDocuments
-from edge.apps.assistant.prefetching import Retrieval
+from edge.apps.assistant.answer import Cancelled, NotInDocuments
+from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps
 from edge.apps.requests import AskOptions
 from edge.errors import InputError
@@ -267,7 +267,7 @@ def test_states_of_the_best_found_passages_are_read_before_reranking(
     monkeypatch.setattr(library, "rerank", lambda *given: happened.append("reranked") or ranked(*given))
     options = AskOptions(passages=2, rerank=rerank)
     made = Steps(library, said, options, pipeline="p", predictor=TimePredictor())
-    found = library.candidates([QUESTION], library.embed_queries([QUESTION]), options.pool)[0]
+    found = library.candidates([Retrieval.of(QUESTION)], library.embed_queries([QUESTION]), options.pool)[0]
     made.retrieve(QUESTION)
     named = [str(hit.id) for hit in found[:2]]
     assert len(named) == 2

@@ -12,8 +12,8 @@ import pytest
 from naive.waiting import PATIENCE_S
 
 from edge.apps.assistant.answer import NOT_FOUND, Answer
+from edge.apps.assistant.assistant import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.errors import InputError
 
 Open = Callable[..., AnswerStream]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.apps.assistant import prefetching
-from edge.apps.assistant.prefetching import FOLLOWING, LOOKAHEAD, Prefetcher, Retrieval
+from edge.apps.assistant import retrieval as prefetching
+from edge.apps.assistant.retrieval import FOLLOWING, LOOKAHEAD, Prefetcher, Retrieval
 from edge.cache.lookahead import LookaheadOutcome
 from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
 from edge.trace import Trace

@@ -1,4 +1,5 @@
-"""Lookahead: index clusters near the next query are fetched while a reply is written (TeleRAG, section 4.1).
+"""`Retrieval`: one search of an answer. `CollectionLibrary`: the collections that are searched. `Prefetcher`: index
+clusters near the next query are fetched while a reply is written (TeleRAG, section 4.1).
 
 TeleRAG predicts the next query once, before the writing begins. Here the prediction may also follow the text as it
 grows, because a half-written passage is nearer to its query than the question is. A text of a few words predicts
@@ -10,20 +11,27 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from edge.apps.assistant.base import Cancelled, Vectors
-from edge.apps.assistant.library import CollectionLibrary
+from edge.apps.assistant.answer import Cancelled
+from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.question import judged_question
+from edge.apps.collection.collection import Collection, Together
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit, merge
+from edge.apps.collection.searching import Within, candidates
 from edge.cache.lookahead import Lookahead
 from edge.errors import EdgeError
 from edge.scheduling.background import Background
-from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
+from edge.scheduling.predictor import BenefitGate, RunningMean, Seconds, TimePredictor
+
+Vectors = npt.NDArray[np.float32]
 
 LOOKAHEAD = "lookahead"
 FOLLOWING = "following"
@@ -77,6 +85,101 @@ Left = Callable[[int], Seconds | None]
 """The remaining duration of a reply of which the given number of tokens is written; None if it is unknown."""
 
 
+class CollectionLibrary:
+    """Gives pipelines the stages of a search of one or several collections as separate calls. Thread-safe; every call
+    sees one committed state of each collection."""
+
+    def __init__(self, collections: Together, *, working: int = 0, judge: UnitJudge | None = None) -> None:
+        """
+        Args:
+            working: bytes to free before a model runs. An engine plans its work for the memory that is free, and does
+                not ask other caches to shrink.
+            judge: judges units of passages. The sentence picker shares it, so that each unit is judged once.
+        """
+        self._collections = collections
+        self._first = collections.first
+        self._working = working
+        self._judge = judge or UnitJudge(self._first)
+        self._beside = RunningMean()
+        """Seconds that a search takes outside the vector index: full text, fusion, reading the passages."""
+        self.budget = self._first.budget
+        self.trace = self._first.trace
+
+    def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        """The vectors of questions by the first collection's embedder, [n, dim] float32, of unit length."""
+        self._make_room()
+        return self._first.embed_queries(queries)
+
+    def candidates(
+        self, queries: Sequence[Retrieval], vectors: Vectors, k: int, *, where: Filters | None = None,
+        seconds: float | None = None, window: Lookahead | None = None,
+    ) -> list[list[Hit]]:  # fmt: skip
+        """The best `k` passages for each query, best first, before reranking. All queries are one search of each index,
+        so that a list that several of them probe is read once.
+
+        Args:
+            vectors: [n, dim], one for each query, by the first collection's embedder.
+            seconds: the time that all queries may take together. If given, as many lists are searched as fit into it,
+                and the recall target is not used.
+            window: the lookahead made for this search; it ends now.
+        """
+        own = [self._own_vectors(each, queries, vectors) for each in self._collections.collections.values()]
+        started = time.perf_counter()
+        left = None if seconds is None else max(0.0, seconds - self._beside.upper)
+        within = Within(left, window)
+        words = [query.words for query in queries]
+        found = candidates(self._collections.sources, words, own, k, where=where or Filters(), within=within)
+        self._beside.add(time.perf_counter() - started - within.took)
+        return found
+
+    def _own_vectors(
+        self, collection: Collection, queries: Sequence[Retrieval], vectors: Vectors
+    ) -> Sequence[Vectors | None]:
+        """The queries' vectors by a collection's own embedder."""
+        identity, first = collection.identity, self._first.identity
+        if identity is None:
+            return [None] * len(queries)
+        if first is None or identity.fingerprint == first.fingerprint:
+            return list(vectors)
+        texts = list(dict.fromkeys(text for query in queries for text in query.near))
+        return list(mean_vectors(dict(zip(texts, collection.embed_queries(texts), strict=True)), queries))
+
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        """The best of `hits`, which are given in retrieval order. The result has `stages.relevance` set."""
+        self._make_room()
+        return merge(self._first.rerank(query, hits, top_k), top_k)
+
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        """The probability that `hits` answer a question, and the probability that is enough. None if no probability
+        model was fitted for the models in use; then the reranker's relevance of each hit decides."""
+        self._make_room()
+        return self._judge.probability(query, hits)
+
+    def lookahead(
+        self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
+    ) -> Lookahead | None:
+        """Starts fetching the clusters nearest to `queries` [n, dim]. None if there is nothing to fetch, or if several
+        collections are searched.
+
+        Args:
+            seconds: the time to fetch for. If not given, fetching goes on until memory has no more room.
+            lost: called with the seconds that later searches wait for clusters which these clusters displaced.
+        """
+        if len(self._collections.collections) > 1:
+            return None
+        return self._first.lookahead(queries, seconds=seconds, lost=lost)
+
+    def _make_room(self) -> None:
+        self.budget.reserve("retrieval", self._working).release()
+
+
+def mean_vectors(rows: Mapping[str, Vectors], queries: Sequence[Retrieval]) -> Vectors:
+    """The mean of the vectors of each query's texts, scaled to unit length; [n, dim] float32."""
+    means = np.stack([np.sum([rows[text] for text in query.near], axis=0) for query in queries])
+    lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    return np.asarray(means / lengths, np.float32)
+
+
 class QueryVectors:
     """The vectors of one answer's queries, and how long embedding takes. Each text is embedded once."""
 
@@ -97,9 +200,7 @@ class QueryVectors:
             rows = self._embed(new)
             self._predictor.learn(_EMBEDDING, len(new), time.perf_counter() - started)
             self._rows.update(zip(new, rows, strict=True))
-        means = np.stack([np.sum([self._rows[text] for text in query.near], axis=0) for query in queries])
-        lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-        return np.asarray(means / lengths, np.float32)
+        return mean_vectors(self._rows, queries)
 
     def cost(self, queries: Sequence[Retrieval]) -> Seconds | None:
         """The expected duration of a prediction from some queries; None before the first prediction."""
