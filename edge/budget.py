@@ -358,35 +358,33 @@ class MemoryBudget:
         return resident
 
     def _resize(self, lease: Lease, nbytes: int, *, wait: bool = True) -> None:
+        """Gives a lease its new size. If it does not fit, caches are asked for memory first."""
         if nbytes < 0:
             raise RangeError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
-            if nbytes - lease.nbytes <= self.limit - self._used:
-                return self._take(lease, nbytes)
+            growth = nbytes - lease.nbytes
+            if growth <= self.limit - self._used:
+                if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
+                    trim_heap()  # the C library may still hold what an earlier owner has freed
+                self._used += growth
+                lease.nbytes = nbytes
+                self._moves += self._loader != threading.get_ident()
+                if nbytes:
+                    self._leases[id(lease)] = lease
+                else:
+                    self._leases.pop(id(lease), None)
+                return
         if wait:
-            return self.waiting(lambda: self._resize_now(lease, nbytes))
-        self._resize_now(lease, nbytes)
+            return self.waiting(lambda: self._make_room_for(lease, nbytes))
+        self._make_room_for(lease, nbytes)
 
-    def _resize_now(self, lease: Lease, nbytes: int) -> None:
+    def _make_room_for(self, lease: Lease, nbytes: int) -> None:
         with self._lock:
             # A growing cache may be asked to give memory back itself, and then needs more.
             self._ask(lambda: nbytes - lease.nbytes)
             if nbytes - lease.nbytes > self.free:
                 raise self._refusal(lease.owner, nbytes - lease.nbytes)
-            self._take(lease, nbytes)
-
-    def _take(self, lease: Lease, nbytes: int) -> None:
-        """Gives a lease its new size, which fits."""
-        growth = nbytes - lease.nbytes
-        if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
-            trim_heap()  # the C library may still hold what an earlier owner has freed
-        self._used += growth
-        lease.nbytes = nbytes
-        self._moves += self._loader != threading.get_ident()
-        if nbytes:
-            self._leases[id(lease)] = lease
-        else:
-            self._leases.pop(id(lease), None)
+            self._resize(lease, nbytes)
 
     def _settle(self) -> bool:
         """Waits for blocks on their way to caches, so that they can be evicted. Returns whether there were any.

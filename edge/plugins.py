@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
-from edge.errors import CapabilityError
+from edge.errors import CapabilityError, ConfigError
 
 
 def names(group: str) -> set[str]:
@@ -28,6 +28,22 @@ def load(group: str, name: str) -> Any:
         kind = group.removeprefix("edge.").removesuffix("s")
         raise CapabilityError(f"there is no {kind} {name!r}; installed: {', '.join(sorted(found)) or 'none'}")
     return found[name].load()
+
+
+def parse_device(text: str) -> tuple[str, dict[str, str]]:
+    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
+
+    Raises:
+        ConfigError: an option has no value.
+    """
+    name, _, rest = text.partition(":")
+    options = {}
+    for part in filter(None, rest.split(",")):
+        key, sign, value = part.partition("=")
+        if not (key and sign and value):
+            raise ConfigError(f"a device's options are written NAME:key=value,key=value, not {text!r}")
+        options[key.strip()] = value.strip()
+    return name.strip(), options
 
 
 def _registered(group: str) -> EntryPoints:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.budget import Lease, MemoryBudget
+from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.models.clipping import Clip
 from edge.models.packed import PackedModel
@@ -296,7 +296,7 @@ class PairTokenizer:
     def _encode(self, clips: list[Clip], most: int) -> list[Ids]:
         """Ids of each clip: all ids of a closed clip, and the settled ids of an open clip (see `clipping.settled`)."""
         texts = [clip.text for clip in clips if not clip.open]
-        with self._encoding(texts):
+        with self._budget.reserve("tokenizing", _more_nbytes(texts)):
             encodings = self._tables.ready(texts).encode_batch_fast(texts, add_special_tokens=False)
             closed = [self._tables.ids(encoding.ids) for encoding in encodings]
         rest = iter(closed)
@@ -305,14 +305,10 @@ class PairTokenizer:
     def _settled(self, clip: Clip, most: int) -> tuple[Ids, list[int]]:
         """A clip's ids (of an open clip only the settled ones), and the position in the clip's text where each ends."""
         # An open clip's last word is encoded again, character by character, while the first encoding is still held.
-        with self._encoding([clip.text] * (1 + clip.open)):
+        with self._budget.reserve("tokenizing", _more_nbytes([clip.text] * (1 + clip.open))):
             encoding = self._tables.ready([clip.text]).encode(clip.text, add_special_tokens=False)
             count = self._tables.settled(encoding, most) if clip.open else len(encoding.ids)
             return self._tables.ids(encoding.ids[:count]), [end for _, end in encoding.offsets[:count]]
-
-    def _encoding(self, texts: list[str]) -> Lease:
-        needed = sum(map(_encoding_nbytes, texts))
-        return self._budget.reserve("tokenizing", max(0, needed - _GROUP_NBYTES))
 
     def _frame(self, pair: bool) -> _Frame:
         if pair not in self._frames:
@@ -337,6 +333,11 @@ def _encoding_nbytes(text: str) -> int:
     if text.isascii():
         return _PER_TEXT + _ASCII * len(text)
     return _PER_TEXT + (_LIGATURES if _LIGATURE in text else _WIDE) * len(text)
+
+
+def _more_nbytes(texts: list[str]) -> int:
+    """Bytes that encoding some texts takes beyond those of a group, which are not leased."""
+    return max(0, sum(map(_encoding_nbytes, texts)) - _GROUP_NBYTES)
 
 
 def _groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +23,21 @@ import psutil
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
-from edge.ivf.device import parse_device
 from edge.link import Lane
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.models.tokenizer import TokenBatch
-from edge.plugins import load, names
+from edge.plugins import load, names, parse_device
 from edge.runtimes.input import Feed, InputEmbedding
+from edge.streaming.forwarding import MemoryPlan, Request, least
 from edge.streaming.hidden_states import (
     Groups,
     HiddenStates,
-    NumpyStates,
     OffloadedStates,
     ResidentStates,
     StatesShape,
     TokenChunk,
 )
-from edge.streaming.memory_plan import MemoryPlan, Request, least
 from edge.streaming.window import HostWay, Way
 from edge.trace import Trace
 
@@ -156,7 +154,7 @@ class Runtime(ABC):
             CapabilityError: the device is missing.
             BudgetExceeded: the host memory that the place needs does not fit.
         """
-        return HostPlace(budget, lane)
+        return Workplace(budget, lane)
 
     def working_nbytes(self, one: Request) -> int:
         """Bytes of host memory that a pass over one longest sequence needs."""
@@ -270,47 +268,15 @@ class Pass:
         return max(self.longest, self.memory_plan.chunk_tokens)
 
 
-class Workplace(Protocol):
-    """The memory for weights, intermediates and hidden states of a pass.
+class Workplace:
+    """The memory for weights, intermediates and hidden states of a pass: that of this process. A device overrides each
+    method.
 
     Attributes:
         memory: the budget of that memory.
         on_host: whether it is the memory of this process.
         lane: the lane that transfers weights, for its counters.
     """
-
-    memory: MemoryBudget
-    on_host: bool
-    lane: Lane
-
-    def way(self, model: PackedModel) -> Way:
-        """The way by which a model's layers are read into a window's buffers."""
-
-    def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
-        """Views of a layer's tensors in a window's buffer."""
-
-    def states(self, run: Pass) -> HiddenStates:
-        """The storage for a pass's hidden states between layers. Raises the errors of `HiddenStates`."""
-
-    def embed(self, feed: Feed, states: Any) -> Callable[[TokenChunk], Any]:
-        """A function that returns layer 0's input of a chunk, in the form that `states.store` takes.
-
-        Args:
-            states: the result of `states` for this pass.
-        """
-
-    def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
-        """Bytes that a pass takes here beside weights, states and the buffers of the layers: part of its workspace."""
-
-    def prefix(self, states: npt.NDArray[Any]) -> Any:
-        """Layer 0's input of a shared prefix, [tokens, hidden], in the form that `LayerKernel.run_prefix` takes."""
-
-    def close(self) -> None:
-        """Frees the memory of this place."""
-
-
-class HostPlace:
-    """The memory of this process."""
 
     on_host = True
 
@@ -319,36 +285,42 @@ class HostPlace:
         self.lane = lane
 
     def way(self, model: PackedModel) -> Way:
-        """Layers are read from the disk into buffers of this process."""
+        """The way by which a model's layers are read into a window's buffers."""
         return HostWay(self.lane)
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
-        """Views of the tensors. Nothing is copied."""
+        """Views of a layer's tensors in a window's buffer. Nothing is copied."""
         return model.tensors(model.layer_blocks[layer], buffer)
 
-    def states(self, run: Pass) -> NumpyStates:
-        """The states are in memory, or in a scratch file."""
+    def states(self, run: Pass) -> HiddenStates:
+        """The storage for a pass's hidden states between layers: memory, or a scratch file. Raises the errors of
+        `HiddenStates`."""
         if run.memory_plan.resident:
             return ResidentStates(run.shape, self.memory)
         return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)
 
-    def embed(self, feed: Feed, states: NumpyStates) -> Callable[[TokenChunk], npt.NDArray[Any]]:
-        """The host computes layer 0's input in the memory of the states."""
+    def embed(self, feed: Feed, states: Any) -> Callable[[TokenChunk], Any]:
+        """A function that returns layer 0's input of a chunk, in the form that `states.store` takes. The host computes
+        it in the memory of the states.
+
+        Args:
+            states: the result of `states` for this pass.
+        """
 
         def embed(chunk: TokenChunk) -> npt.NDArray[Any]:
-            into = states.room(chunk)
+            into: npt.NDArray[Any] = states.room(chunk)
             feed.chunk(chunk, into)
             return into
 
         return embed
 
     def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
-        """Nothing."""
+        """Bytes that a pass takes here beside weights, states and the buffers of the layers: part of its workspace."""
         return 0
 
     def prefix(self, states: npt.NDArray[Any]) -> Any:
-        """Returns the states unchanged."""
+        """Layer 0's input of a shared prefix, [tokens, hidden], in the form that `LayerKernel.run_prefix` takes."""
         return states
 
     def close(self) -> None:
-        """Does nothing, because the place owns nothing."""
+        """Frees the memory of this place."""

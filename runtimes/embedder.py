@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,21 +109,17 @@ class Embedder(Closing):
         while start < len(texts):
             size = _PASS_TEXTS if self.engine.holds_all_layers() else _STREAMED_PASS_TEXTS
             part = texts[start : start + size]
-            yield self._pass(part, query, watch)
+            job = Job(part, partial(PoolingObserver, self.model.spec, len(part)), queries=query)
+            stats = self.engine.run(job)
+            if watch is not None:
+                watch(stats)
+            assert isinstance(job.observer, PoolingObserver)
+            yield embeddings(self.model.spec, self.engine.head, job.observer.vectors)
             start += len(part)
 
     def close(self) -> None:
         """Closes the model and frees all memory."""
         self.engine.close()
-
-    def _pass(
-        self, texts: Sequence[str], query: bool, watch: Callable[[RunStats], object] | None
-    ) -> npt.NDArray[np.float32]:
-        observer = PoolingObserver(self.model.spec, len(texts))
-        stats = self.engine.run(Job(texts, lambda: observer, queries=query))
-        if watch is not None:
-            watch(stats)
-        return embeddings(self.model.spec, self.engine.head, observer.vectors)
 
 
 class PoolingObserver:

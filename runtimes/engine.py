@@ -40,8 +40,7 @@ from edge.runtimes.needs import (
 )
 from edge.runtimes.passes import Job, JoinedJobs, RunStats
 from edge.scheduling.waiting_line import Taken, WaitingLine
-from edge.streaming.forwarding import forward
-from edge.streaming.memory_plan import SLACK, MemoryPlan
+from edge.streaming.forwarding import SLACK, MemoryPlan, forward
 from edge.streaming.window import SlidingWindow
 from edge.trace import Trace
 

@@ -20,7 +20,7 @@ from edge.errors import CapabilityError
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, HostPlace, LayerKernel, Prefix, Runtime, Weights, rotation
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, Workplace, rotation
 from edge.streaming.window import Way
 from edge.trace import Trace
 
@@ -237,7 +237,7 @@ class SharedWay:
         return self._lane.rate.loss(nbytes)
 
 
-class UnifiedPlace(HostPlace):
+class UnifiedPlace(Workplace):
     """The memory of this process, which the GPU reads directly. One budget covers both."""
 
     def __init__(self, memory: MemoryBudget, lane: Lane, mx: Any) -> None:

@@ -27,7 +27,7 @@ from edge.models.tokenizer import PairTokenizer, TokenBatch, Vocabulary
 from edge.resident import trim_heap
 from edge.runtimes.base import HiddenDtype, LayerKernel, Runtime, Workplace, physical_cores
 from edge.runtimes.input import InputEmbedding
-from edge.streaming.memory_plan import SLACK, MemoryPlan, Request, least, plan_memory
+from edge.streaming.forwarding import SLACK, MemoryPlan, Request, least, plan_memory
 from edge.streaming.window import SLIDING, SlidingWindow
 
 HEADROOM = 16 << 20
@@ -115,7 +115,7 @@ def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], ma
 def pass_sizes(
     model: PackedModel, workspace: Callable[[int, int], int], *, tokens: int, longest: int, saturating: int
 ) -> Request:
-    """The sizes of a pass (see `edge.streaming.memory_plan.Request`)."""
+    """The sizes of a pass (see `edge.streaming.forwarding.Request`)."""
     return Request(
         tokens=tokens,
         longest=longest,

@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from edge.models.tokenizer import TokenBatch
 from edge.scheduling.waiting_line import Urgency, current_urgency
-from edge.streaming.forwarding import Observer
+from edge.streaming.forwarding import MemoryPlan, Observer
 from edge.streaming.hidden_states import TokenChunk
-from edge.streaming.memory_plan import MemoryPlan
 from edge.streaming.window import SlidingWindow
 
 

@@ -42,7 +42,7 @@ from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
-from edge.streaming.memory_plan import SLACK
+from edge.streaming.forwarding import SLACK
 from edge.trace import Trace
 
 _COPIES, _PER_TEXT = 8, 1_000

@@ -19,7 +19,7 @@ from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, ConfigError
 from edge.ivf.base import Bytes, Codec, Ids, Vectors
 from edge.link import Lane
-from edge.plugins import load, names
+from edge.plugins import load, names, parse_device
 from edge.trace import Trace
 
 
@@ -231,22 +231,6 @@ GROUP = "edge.devices"
 
 _MOST = 64
 """Largest number of devices of a kind."""
-
-
-def parse_device(text: str) -> tuple[str, dict[str, str]]:
-    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
-
-    Raises:
-        ConfigError: an option has no value.
-    """
-    name, _, rest = text.partition(":")
-    options = {}
-    for part in filter(None, rest.split(",")):
-        key, sign, value = part.partition("=")
-        if not (key and sign and value):
-            raise ConfigError(f"a device's options are written NAME:key=value,key=value, not {text!r}")
-        options[key.strip()] = value.strip()
-    return name.strip(), options
 
 
 def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, **options: Any) -> Place:

@@ -15,13 +15,13 @@ from edge.ivf.device import Event, Stream, open_device
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Pass, Runtime
+from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
 from edge.runtimes.input import Feed
+from edge.streaming.forwarding import SLACK, Request
 from edge.streaming.hidden_states import HiddenStates, TokenChunk
-from edge.streaming.memory_plan import SLACK, Request
 from edge.streaming.window import Arrival, Way
 from edge.trace import Trace
 
@@ -78,7 +78,7 @@ class CudaRuntime(Runtime):
         return open_device(self.name, budget, trace=trace, **self._options, **more)
 
 
-class CudaPlace:
+class CudaPlace(Workplace):
     """The memory of a GPU, as the workplace of one model."""
 
     on_host = False
@@ -90,9 +90,8 @@ class CudaPlace:
             lane: the disk's lane. A second lane over the same link is opened, so that its reads do not count as waits
                 of the engine.
         """
+        super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
         self.device = device
-        self.memory: MemoryBudget = device.memory
-        self.lane = Lane(lane.name, link=device.link.link, trace=trace)
         self._disk = Lane("weights", link=lane.link)
         self._way: DeviceWay | None = None
         self._rows_staging: Any = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
+from edge.streaming.forwarding import Request, least, plan_memory
 from edge.streaming.hidden_states import OffloadedStates
-from edge.streaming.memory_plan import Request, least, plan_memory
 
 SIZES = st.integers(1, 400)
 
