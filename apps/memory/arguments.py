@@ -1,11 +1,18 @@
-"""Arguments: the defaults, and the checks that are made once, where a value enters the library."""
+"""Arguments: the checks that are made once, where a value enters the library; `Scope`, and moments and days.
+
+Moments are stored in UTC with microseconds, all of the same width, so that comparing strings compares times. The day
+and hour of a moment depend on the time zone it was given in, so the moment in that zone is stored, too.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,3 +172,187 @@ def check_unicode(value: object, what: str) -> str:
     except UnicodeEncodeError as error:
         raise InputError(f"{what} is not valid Unicode at character {error.start}") from None
     return value
+
+
+SCOPE_FIELDS = ("user_id", "agent_id", "run_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The ids of a user, an agent and a run; None leaves an id open.
+
+    The scope of a stored memory is its three ids, including missing ones. The scope of a query matches every memory
+    that has all the ids it names.
+    """
+
+    user_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
+
+    @classmethod
+    def of(cls, ids: Mapping[str, Any]) -> Scope:
+        """Reads the three ids from a mapping and ignores its other keys. Ids are converted to text and stripped.
+
+        Raises:
+            InputError: an id is empty, not valid Unicode, or neither text nor a whole number.
+        """
+        return cls(**{name: _identifier(name, ids.get(name)) for name in SCOPE_FIELDS})
+
+    def __bool__(self) -> bool:
+        return any(value is not None for _, value in self.items())
+
+    def items(self) -> Iterator[tuple[str, str | None]]:
+        """The names and values of the ids, in the order of `SCOPE_FIELDS`."""
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
+
+    def within(self, bound: Scope) -> Scope:
+        """This scope, narrowed to the scope that a memory is bound to.
+
+        Raises:
+            InputError: both name the same id with different values.
+        """
+        for (name, own), (_, outer) in zip(self.items(), bound.items(), strict=True):
+            if own is not None and outer is not None and own != outer:
+                raise InputError(f"this memory was opened for {name} {outer!r}; {own!r} is another scope")
+        return Scope(*(own if own is not None else outer for own, outer in zip(self, bound, strict=True)))
+
+    def __iter__(self) -> Iterator[str | None]:
+        return (value for _, value in self.items())
+
+    def condition(self, table: str = "memories") -> tuple[str, list[str]]:
+        """SQL for the rows that this scope matches, with its parameters."""
+        named = [(name, value) for name, value in self.items() if value is not None]
+        return " AND ".join(f"{table}.{name} = ?" for name, _ in named) or "1", [value for _, value in named]
+
+    def exactly(self, table: str = "memories") -> tuple[str, list[str | None]]:
+        """SQL for the rows stored under exactly these ids, including missing ones, with its parameters."""
+        return " AND ".join(f"{table}.{name} IS ?" for name in SCOPE_FIELDS), list(self)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value!r}" for name, value in self.items() if value is not None) or "no scope"
+
+
+def _identifier(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{name} must be text that is not empty, not {value!r}")
+    return check_unicode(value.strip(), name)
+
+
+Clock = Callable[[], datetime]
+"""Returns the present moment with its time zone, which also determines the present day. Tests and replays pass a clock
+of their own."""
+
+_UTC = "+00:00"
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
+def local_now() -> datetime:
+    """The present moment in the time zone of this machine."""
+    return datetime.now().astimezone()
+
+
+def stamp(moment: datetime) -> str:
+    """The stored form of a moment. A moment without a time zone counts as UTC."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+def parse_moment(value: object, name: str = "timestamp") -> str:
+    """The stored form of a datetime, a date (its midnight), seconds since 1970, or ISO 8601 text.
+
+    Raises:
+        InputError: the value is none of these. The message names the field, `name`.
+    """
+    return parse_local(value, name)[0]
+
+
+def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None]:
+    """The stored form of a moment, and the moment in the time zone it was given in; None if that is UTC or not given.
+
+    Raises:
+        InputError: as for `parse_moment`.
+    """
+    try:
+        moment = _moment(value)
+        if moment is not None:
+            return stamp(moment), moment.isoformat(timespec="microseconds") if moment.utcoffset() else None
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise InputError(
+        f"{name} {value!r} is no moment: pass a datetime, seconds since 1970, or text like 2023-05-08T13:56"
+    )
+
+
+def parse_day(value: object, name: str = "expiration_date") -> str:
+    """A day as `YYYY-MM-DD`, from a date, a datetime, or text of that form.
+
+    Raises:
+        InputError: the value is none of these. The message names the field, `name`.
+    """
+    if isinstance(value, datetime):
+        return value.date().isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value.strip()).isoformat()
+        except ValueError:
+            pass
+    raise InputError(f"{name} {value!r} is no day: pass a date or text like 2026-12-31")
+
+
+def whole_day(value: object) -> str | None:
+    """The day as `YYYY-MM-DD`, if `value` is a day without a time; otherwise None. A filter that compares with a day
+    means the whole day."""
+    if isinstance(value, datetime) or not isinstance(value, date | str):
+        return None
+    try:
+        return parse_day(value)
+    except InputError:
+        return None
+
+
+def spoken(moment: str) -> str:
+    """A stored or local moment in the words of a person, `8 May 2023, 13:56`, which match questions about time."""
+    when = datetime.fromisoformat(moment)
+    day = f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
+    return day if when.time() == time() else f"{day}, {when:%H:%M}"
+
+
+def written(moment: str) -> str:
+    """A stored or local moment to the minute, with its time zone: `2023-05-08T13:56Z`, `2023-05-08T13:56-07:00`."""
+    text = datetime.fromisoformat(moment).isoformat(timespec="minutes")
+    return f"{text[: -len(_UTC)]}Z" if text.endswith(_UTC) else text
+
+
+def hours_between(one: str, other: str) -> float:
+    """The hours between two stored moments."""
+    return abs((datetime.fromisoformat(one) - datetime.fromisoformat(other)).total_seconds()) / 3_600
+
+
+def age_days(moment: str, now: datetime) -> float:
+    """The days from a stored moment to `now`; 0 if the moment lies in the future."""
+    return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds() / 86_400)
+
+
+def _moment(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, date):
+        return datetime.combine(value, time())
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return datetime.fromtimestamp(value, timezone.utc)
+    return datetime.fromisoformat(_iso(value)) if isinstance(value, str) else None
+
+
+def _iso(text: str) -> str:
+    text = text.strip()
+    return f"{text[:-1]}{_UTC}" if text[-1:] in ("Z", "z") else text

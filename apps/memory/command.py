@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from edge.apps.console import ProgressBar
+from edge.apps.console import ProgressBar, told
+from edge.apps.memory.arguments import written
 from edge.apps.memory.console import (
     everyone_option,
     exit_code,
     json_object,
-    memory_of,
     opened_memory,
+    own_memory,
     path_option,
     print_count,
     print_json,
@@ -23,7 +24,6 @@ from edge.apps.memory.console import (
     shown,
     stdin_lines,
 )
-from edge.apps.memory.moments import written
 from edge.apps.options import (
     LazyGroup,
     OutputFile,
@@ -281,7 +281,7 @@ def history(memory_id: str, as_json: bool, **options: Any) -> int:
 @scope_options
 def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
     """Write the memories of the ids given, with their history, to a JSON Lines file; - is stdout."""
-    with opened_memory(options, everyone=everyone) as opened:
+    with told(own_memory(options, everyone=everyone)) as opened:
         count = opened.export_jsonl(sys.stdout if str(target) == "-" else target)
     if str(target) != "-":  # with "-", stdout must hold the memories and nothing else
         print_count(count, f"{counted(count, 'memory', 'memories')} written to {target}", as_json)
@@ -296,7 +296,7 @@ def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
 @engine_options
 def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None:
     """Take in an exported file, - is stdin; memories that are there already stay as they are."""
-    with opened_memory(options, everyone=everyone, make=True) as opened:
+    with told(own_memory(options, everyone=everyone, make=True)) as opened:
         count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
     print_count(count, f"{counted(count, 'new memory', 'new memories')} taken in", as_json)
 
@@ -306,7 +306,7 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
 @json_option
 def status(as_json: bool, **options: Any) -> None:
     """Show the number of memories, of all users, agents and sessions, and unfinished work or damage."""
-    with memory_of(options, everyone=True) as opened:
+    with own_memory(options, everyone=True) as opened:
         health = opened.health(thorough=True)
         counts = opened.store.counts()
     if as_json:
@@ -326,6 +326,6 @@ def status(as_json: bool, **options: Any) -> None:
 @engine_options
 def rebuild(as_json: bool, **options: Any) -> None:
     """Embed everything again, of all users, agents and sessions, from the stored texts: where vectors are damaged."""
-    with opened_memory(options, everyone=True) as opened, ProgressBar(" texts") as bar:
+    with told(own_memory(options, everyone=True)) as opened, ProgressBar(" texts") as bar:
         count = opened.rebuild(progress=bar)
     print_count(count, f"{counted(count, 'text')} embedded again", as_json)

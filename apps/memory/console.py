@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edge.apps.commands.texts import Lines
 from edge.apps.console import told
-from edge.apps.memory.arguments import default_path, existing_memory
-from edge.apps.memory.moments import written
-from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.apps.memory.served import ServedMemory
+from edge.apps.memory.arguments import SCOPE_FIELDS, default_path, existing_memory, written
 from edge.apps.options import Command, configure, json_option
-from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
-from edge.errors import InputError
+from edge.apps.serve.connection import OWN, SEARCH, Lost, OwnServer, Refused, Unserved, connected, own_options
+from edge.apps.store.health import Health, Trouble
+from edge.config import Config
+from edge.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from edge.apps.memory.memory import Memory
@@ -113,20 +114,30 @@ def scope_options(command: Command) -> Command:
     return command
 
 
-def opened_memory(
-    options: dict[str, Any], *, everyone: bool = False, make: bool = False
-) -> AbstractContextManager[Memory]:
-    """Opens a memory as `memory_of` does, and prints unfinished work and damage to stderr at the end."""
-    return told(memory_of(options, everyone=everyone, make=make))
-
-
-def memory_of(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
-    """The memory that the common options name, bound to their scope; unbound for `everyone`. It is the server's where a
-    verb has `--no-server`, that is not given, and a server serves the memory.
+def own_memory(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
+    """The memory that the common options name, opened in this process and bound to their scope; unbound for `everyone`.
 
     Args:
         make: create the memory if there is none.
     """
+    return _named(options, everyone, make)[2]()
+
+
+def opened_memory(options: dict[str, Any], *, make: bool = False) -> AbstractContextManager[Memory | ServedMemory]:
+    """The memory of `own_memory`, or the server's where `--no-server` is not given and a server serves the memory.
+    Prints unfinished work and damage to stderr at the end."""
+    config, place, alone, ids = _named(options, False, make)
+    try:
+        server = connected(config, SEARCH, own_options(memory=options.get("memory"), threads=options.get("threads")))
+    except Unserved:
+        return told(alone())
+    return told(ServedMemory(server, place.expanduser().absolute(), ids, alone))
+
+
+def _named(
+    options: dict[str, Any], everyone: bool, make: bool
+) -> tuple[Config, Path, Callable[[], Memory], dict[str, Any]]:
+    """What the common options name: the configuration, the folder, a function that opens the memory, and its scope."""
     settings: dict[str, Any] = {name: options.get(name) for name in _SETTINGS}
     config = configure(**settings, no_server=bool(options.get("no_server", True)))
     given = tuple(options.get(name) for name in SCOPE_FIELDS)
@@ -140,8 +151,97 @@ def memory_of(options: dict[str, Any], *, everyone: bool = False, make: bool = F
 
         return Memory(place, **ids, config=config)
 
-    try:
-        server = connected(config, SEARCH, own_options(memory=options.get("memory"), threads=options.get("threads")))
-    except Unserved:
-        return alone()
-    return cast("Memory", ServedMemory(server, place.expanduser().absolute(), ids, alone))
+    return config, place, alone, ids
+
+
+READS = frozenset({"search", "get_all", "get", "history"})
+WRITES = frozenset({"add", "update", "pin", "forget", "delete", "delete_all"})
+
+
+class ServedMemory:
+    """Has the verbs of `READS` and `WRITES`, as `Memory` has them. A context manager.
+
+    This process does the work that the server refuses, and raises the errors of doing so. A write whose end is not
+    known is not repeated.
+    """
+
+    def __init__(
+        self, connection: OwnServer, place: Path, scope: Mapping[str, Any], alone: Callable[[], Memory]
+    ) -> None:
+        """
+        Args:
+            place: directory of the memory.
+            scope: the ids that it is bound to.
+            alone: opens it in this process.
+        """
+        self._connection = connection
+        self._asked = {"path": str(place), "scope": dict(scope)}
+        self._alone = alone
+        self._own: Memory | None = None
+        self._health = Health()
+
+    def add(self, texts: list[str], **fields: Any) -> dict[str, Any]:
+        return self._document("add", texts, **fields)
+
+    def update(self, memory_id: str, **changes: Any) -> dict[str, Any]:
+        return self._document("update", memory_id, **changes)
+
+    def pin(self, memory_id: str, pinned: bool) -> dict[str, Any]:
+        return self._document("pin", memory_id, pinned)
+
+    def forget(self, memory_id: str, forgotten: bool) -> dict[str, Any]:
+        return self._document("forget", memory_id, forgotten)
+
+    def delete(self, memory_id: str) -> dict[str, Any]:
+        return self._document("delete", memory_id)
+
+    def delete_all(self) -> dict[str, Any]:
+        return self._document("delete_all")
+
+    def search(self, query: str, top_k: int, **options: Any) -> dict[str, Any]:
+        return self._document("search", query, top_k, **options)
+
+    def get_all(self, **options: Any) -> dict[str, Any]:
+        return self._document("get_all", **options)
+
+    def get(self, memory_id: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._done("get", memory_id)
+        return found
+
+    def history(self, memory_id: str) -> list[dict[str, Any]]:
+        changes: list[dict[str, Any]] = self._done("history", memory_id)
+        return changes
+
+    def health(self) -> Health:
+        """The state of the memory after the last call."""
+        return self._health if self._own is None else self._own.health()
+
+    def _document(self, verb: str, *arguments: Any, **named: Any) -> dict[str, Any]:
+        document: dict[str, Any] = self._done(verb, *arguments, **named)
+        return document
+
+    def _done(self, verb: str, *arguments: Any, **named: Any) -> Any:
+        if self._own is None:
+            asked = {**self._asked, "verb": verb, "arguments": arguments, "named": named}
+            try:
+                answer = self._connection.ask(f"{OWN}/memory", asked)
+            except Unserved as reason:
+                unsure = isinstance(reason, Lost) or (isinstance(reason, Refused) and reason.status >= 500)
+                if unsure and verb in WRITES:
+                    raise StorageError(
+                        f"whether this was written is not known: {reason}; `edge memory list` shows what is remembered"
+                    ) from None
+                self._own = self._alone()
+            else:
+                self._health = Health(tuple(Trouble(**trouble) for trouble in answer["health"]))
+                return answer["result"]
+        return getattr(self._own, verb)(*arguments, **named)
+
+    def __enter__(self) -> ServedMemory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._own is not None:
+            self._own.close()

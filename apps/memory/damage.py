@@ -12,10 +12,9 @@ import apsw
 import numpy as np
 
 from edge.apps.memory.arguments import holds_memory
+from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
-from edge.apps.memory.opening import OpenMemory
-from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, text_hash
-from edge.apps.memory.records_writer import RecordsWriter
+from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, RecordsWriter, text_hash
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE, SEGMENTS, MemoryStore
 from edge.apps.memory.trajectories import ROW, read_action
@@ -37,7 +36,7 @@ VERBS = "edge memory"
 _HISTORY = ("id", *HISTORY_COLUMNS)
 
 
-Opener = Callable[[], AbstractContextManager[OpenMemory]]
+Opener = Callable[[], AbstractContextManager[Memory]]
 
 
 def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool = True) -> CheckReport:
@@ -301,7 +300,7 @@ def _record(row: Row) -> Record | None:
         return None
 
 
-def _mend_vectors(memory: OpenMemory, kept: Path | None, actions: list[str], progress: Progress | None) -> Path | None:
+def _mend_vectors(memory: Memory, kept: Path | None, actions: list[str], progress: Progress | None) -> Path | None:
     """Computes unreadable vectors again. Returns the folder with the copies of damaged files, if there is one."""
     store = memory.store
     with store.read() as db:

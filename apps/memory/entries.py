@@ -8,8 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from edge.apps.memory.arguments import check_metadata, check_share, check_text, check_unicode
-from edge.apps.memory.moments import hours_between, parse_day, parse_local, spoken
+from edge.apps.memory.arguments import (
+    check_metadata,
+    check_share,
+    check_text,
+    check_unicode,
+    hours_between,
+    parse_day,
+    parse_local,
+    spoken,
+)
 from edge.errors import InputError
 from edge.runtimes.generation.base import Generator, Message, Sampling
 

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge.apps.memory.arguments import check_unicode
-from edge.apps.memory.moments import parse_day, parse_moment, whole_day
-from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.apps.memory.arguments import SCOPE_FIELDS, check_unicode, parse_day, parse_moment, whole_day
 from edge.errors import InputError
 from edge.ivf.storage.connection import Connection
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEmbedder, TextReranker
-from edge.apps.memory.records_writer import RecordsWriter
+from edge.apps.memory.records import RecordsWriter
 from edge.apps.memory.schema import migrations
 from edge.apps.pool import Held
 from edge.apps.store.database import Database

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge.apps.memory.arguments import check_text, json_text
+from edge.apps.memory.arguments import Scope, check_text, json_text
 from edge.apps.memory.records import not_stored
 from edge.apps.memory.schema import PROVED, action_key
-from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.rows import row_sum
 from edge.errors import EdgeError

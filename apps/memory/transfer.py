@@ -10,9 +10,19 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from edge.apps.memory.arguments import check_metadata, check_share, check_text, check_unicode
+from edge.apps.memory.arguments import (
+    Clock,
+    Scope,
+    check_metadata,
+    check_share,
+    check_text,
+    check_unicode,
+    parse_day,
+    parse_local,
+    parse_moment,
+    stamp,
+)
 from edge.apps.memory.models import Vectors, in_context
-from edge.apps.memory.moments import Clock, parse_day, parse_local, parse_moment, stamp
 from edge.apps.memory.records import (
     SELECT,
     HistoryLine,
@@ -24,7 +34,6 @@ from edge.apps.memory.records import (
     restore_history,
     text_hash,
 )
-from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.json_size import parsed_nbytes
 from edge.config import format_size

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import Entry, goes_on
 from edge.apps.memory.models import REBUILD, Vectors, in_context
-from edge.apps.memory.moments import Clock, stamp
-from edge.apps.memory.records import SELECT, Record, batches, find_record, read_records, text_hash
-from edge.apps.memory.records_writer import MOST_LINKS, Added, Similar
-from edge.apps.memory.scope import Scope
+from edge.apps.memory.records import (
+    MOST_LINKS,
+    SELECT,
+    Added,
+    Record,
+    Similar,
+    batches,
+    find_record,
+    read_records,
+    text_hash,
+)
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget

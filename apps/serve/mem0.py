@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from edge.apps.memory.arguments import check_metadata, check_text
+from edge.apps.memory.arguments import SCOPE_FIELDS, check_metadata, check_text
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve.body import Whole, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal

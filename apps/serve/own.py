@@ -18,9 +18,8 @@ from edge.apps.assistant.answer import figures as answer_figures
 from edge.apps.assistant.answer import notices
 from edge.apps.collection.collection import Together
 from edge.apps.commands.searching import figures, look
-from edge.apps.memory.arguments import default_path
-from edge.apps.memory.scope import Scope
-from edge.apps.memory.served import READS, WRITES
+from edge.apps.memory.arguments import Scope, default_path
+from edge.apps.memory.console import READS, WRITES
 from edge.apps.requests import AskOptions, SearchOptions
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Whole, options_of, with_options
 from edge.apps.serve.connection import OWN, PROGRAM, settings_of

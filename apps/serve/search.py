@@ -19,7 +19,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.catalog import groups
 from edge.apps.collection.collection import Together
 from edge.apps.collection.hits import Hit
-from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.requests import AskOptions, SearchOptions
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath

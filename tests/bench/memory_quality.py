@@ -17,10 +17,9 @@ from typing import Any
 
 from bench.texts import Task, tasks
 from edge.apps.memory.actions import ActionCache, ActionExample
+from edge.apps.memory.arguments import Scope, local_now
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.moments import local_now
-from edge.apps.memory.scope import Scope
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.store.lexical import LexicalIndex
 from edge.errors import InputError

@@ -14,7 +14,7 @@ import numpy as np
 from bench.answers import FOLDER, HALVES
 from bench.figures import higher, lower, neither, tabulate
 from bench.options import Output, output_options
-from edge.apps.memory.ranking import NAME, SIGNALS, first_person, signals
+from edge.apps.memory.searching import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.models.evidence import Evidence, Logistic, fit, save

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.words import WordEmbedder, WordReranker
 
-from edge.apps.memory.actions import ActionExample
-from edge.apps.memory.confidence import SIGNALS, Confidence, describe, details, fit
+from edge.apps.memory.actions import SIGNALS, ActionExample, Confidence, describe, details, fit
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
 from edge.runtimes.reranker import Ranked

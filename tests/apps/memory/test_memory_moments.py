@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.memory.moments import (
+from edge.apps.memory.arguments import (
     age_days,
     local_now,
     parse_day,

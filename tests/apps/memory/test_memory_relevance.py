@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench.answers import FOLDER
 
-from edge.apps.memory.ranking import NAME, SIGNALS, first_person, relevance, signals
+from edge.apps.memory.searching import NAME, SIGNALS, first_person, relevance, signals
 from edge.models.evidence import Evidence, Logistic, log_odds
 
 

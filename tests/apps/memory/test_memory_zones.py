@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from naive.words import WordEmbedder
 
+from edge.apps.memory.arguments import local_now
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.moments import local_now
 from edge.errors import InputError
 
 Make = Callable[..., Memory]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from edge.apps import requests
-from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded

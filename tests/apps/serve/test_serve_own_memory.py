@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from naive.program import config_of
 
+from edge.apps.memory.console import ServedMemory
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.served import ServedMemory
 from edge.apps.serve.connection import Lost, Refused, Unserved
 from edge.errors import StorageError
 from tests.apps.serve.conftest import Running
