@@ -10,7 +10,7 @@ out text that was deleted under change tracking, and comments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local, outermost
@@ -27,7 +27,7 @@ from edge.apps.documents.base import (
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import OpenedFile, too_much_text
-from edge.apps.documents.tables import MOST_COLUMNS, row_blocks
+from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError
 
 _LEFT_OUT = frozenset({
@@ -380,7 +380,7 @@ class _OpenReader(_TextReader):
         return next(paragraph.iterancestors("{*}list-item"), None) is not None
 
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
-        return (" | ".join(values).rstrip(" |") for _, values in _odf_rows(table))
+        return (" | ".join(values).rstrip(" |") for _, _, values in _odf_rows(table))
 
 
 def _sheets(body: Any) -> Iterator[Block]:
@@ -410,7 +410,7 @@ def _slides(body: Any) -> Iterator[Block]:
         yield from text.blocks
 
 
-def _odf_rows(table: Any) -> Iterator[tuple[int, Sequence[str]]]:
+def _odf_rows(table: Any) -> Iterator[Row]:
     """Rows that are not empty, with their numbers and values. A row that stands for many equal rows is read once."""
     number = 1
     for row in _own(table, "table-row"):
@@ -428,7 +428,7 @@ def _odf_rows(table: Any) -> Iterator[tuple[int, Sequence[str]]]:
         while values and not values[-1]:
             values.pop()
         if values:
-            yield number, values
+            yield number, number, values
         number = min(number + repeated, _MOST_ROWS)
 
 

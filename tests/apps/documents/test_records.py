@@ -9,9 +9,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import openpyxl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from odf import table as odf_table
+from odf.opendocument import OpenDocumentSpreadsheet
+from odf.text import P
 
 from edge.apps.documents.base import DocumentBlocks
 from edge.apps.documents.json_files import NotJson, leaves
@@ -47,6 +51,50 @@ def test_csv_without_a_header(read: Read) -> None:
         (1, 1, "row", "1997\n8.2"),
         (2, 2, "row", "2013\n8.8\nextra"),
     ]
+
+
+ABOVE = {
+    "nothing": [],
+    "a title": [["Quarterly stock report"]],
+    "a title of its export": [["Report"], ["2025-01-31"], [], ["Exported by", "Ann"]],
+    "pairs": [["Client", "Ann Reed"], ["Period", "May"], []],
+    "a wide title": [["Stock", "of", "all shelves"], []],
+}
+TABLE = [["Product", "Shelf", "Count"], ["Lantern", "B7", "19"], ["Rope", "", "4"], ["Tent", "C2", "5"]]
+
+
+@pytest.mark.parametrize("kind", ["csv", "xlsx", "ods"])
+@pytest.mark.parametrize("above", ABOVE)
+@pytest.mark.parametrize("rows", [2, 4])
+def test_columns_have_the_names_of_their_header_whatever_is_above_it(
+    read: Callable[[str, bytes], DocumentBlocks], kind: str, above: str, rows: int
+) -> None:
+    table = [*ABOVE[above], *TABLE[:rows]]
+    buffer = io.BytesIO()
+    if kind == "csv":
+        buffer.write("\n".join(",".join(row) for row in table).encode())
+    elif kind == "xlsx":
+        book = openpyxl.Workbook()
+        for row in table:
+            book.active.append(row)
+        book.save(buffer)
+    else:
+        sheet = odf_table.Table(name="Sheet")
+        for row in table:
+            line = odf_table.TableRow()
+            for value in row:
+                cell = odf_table.TableCell()
+                cell.addElement(P(text=value))
+                line.addElement(cell)
+            sheet.addElement(line)
+        document = OpenDocumentSpreadsheet()
+        document.spreadsheet.addElement(sheet)
+        document.save(buffer)
+    blocks = list(read(f"a.{kind}", buffer.getvalue()).blocks)
+    assert [block.text for block in blocks if block.kind == "columns"] == ["Product | Shelf | Count"]
+    lantern = next(block for block in blocks if "Lantern" in block.text)
+    assert (lantern.text, lantern.line_start) == ("Product: Lantern\nShelf: B7\nCount: 19", len(ABOVE[above]) + 2)
+    assert all(": " not in block.text for block in blocks[: -rows + 1])
 
 
 def test_csv_with_more_values_than_columns(read: Read) -> None:

@@ -70,6 +70,42 @@ def test_sheets_rows_and_values(read: Read, workbook: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "code", "expected"),
+    [
+        (0.075, "0.0%", "7.5%"),
+        (0.1234, "0%", "12%"),
+        (42, "00000", "00042"),
+        (123456789, "000-00-0000", "123-45-6789"),
+        (1234567890123456, "General", "1234567890123456"),
+        (-1234567890123456, "0", "-1234567890123456"),
+        (0.1 + 0.2, "General", "0.3"),
+        (1234.5, '"€"#,##0.00', "€1,234.50"),
+        (1234.5, "#,##0.00 [$€-407]", "1,234.50 €"),
+        (-12.3, "#,##0.00_);[Red](#,##0.00)", "(12.30)"),
+        (-12.3, "#,##0.00", "-12.30"),
+        (-0.001, "0.00", "0.00"),
+        (0.125, "0.00", "0.13"),
+        (0, '0;-0;"none"', "none"),
+        (1234567, "#,##0,", "1,235"),
+        (5, "0.##", "5"),
+        (7, '0 "kg"', "7 kg"),
+        (0.5, "# ?/?", "0.5"),
+        (12000, "0.00E+00", "12000"),
+        (1e300, "0.00", "1e+300"),
+        (3, "0." + "0" * 200, "3"),
+        (45720.6041666, "dd/mm/yyyy hh:mm", "2025-03-04 14:30:00"),
+    ],
+)
+def test_numbers_are_as_the_sheet_shows_them(read: Read, value: float, code: str, expected: str) -> None:
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert sheet is not None
+    sheet["A1"] = value
+    sheet["A1"].number_format = code
+    assert [block.text for block in read("a.xlsx", saved(book)).blocks] == [expected]
+
+
 def test_values_of_formulas_and_shared_strings(read: Read, workbook: Any) -> None:
     data = rewritten(
         saved(workbook), "xl/worksheets/sheet1.xml",
