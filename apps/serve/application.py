@@ -34,15 +34,13 @@ TYPES = {
 """By suffix. The system is not asked about suffixes, because a browser runs no module of another type."""
 
 
-def page_routes(folder: Path = FOLDER) -> list[Any]:
-    """Routes of the page, `/` and `/page/NAME`: one for each file that is there now; none where there is no page."""
+def page_routes() -> list[Any]:
+    """Routes of the page, `/` and `/page/NAME`: one for each file that is there now."""
     from starlette.routing import Route
 
-    if not (folder / INDEX).is_file():
-        return []
-    files = sorted(path for path in folder.iterdir() if path.suffix in TYPES)
+    files = sorted(path for path in FOLDER.iterdir() if path.suffix in TYPES)
     routes = [Route(f"/page/{path.name}", _served(path), methods=["GET"]) for path in files]
-    return [Route("/", _served(folder / INDEX), methods=["GET"]), *routes]
+    return [Route("/", _served(FOLDER / INDEX), methods=["GET"]), *routes]
 
 
 def _served(path: Path) -> Any:
@@ -78,10 +76,7 @@ def application(server: HttpServer) -> Any:
     routes = [Route(path.path, Endpoint(server, path), methods=[path.method]) for path in every]
     app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: _missing, 405: _missing})
     app.router.redirect_slashes = False
-    access = server.access
-    return Gate(
-        _without_slash(app), hosts=access.hosts, origins=access.origins, token=access.token, rate=server.limits.rate
-    )
+    return Gate(_without_slash(app), server.access, server.limits.rate)
 
 
 def _without_slash(app: Any) -> Any:

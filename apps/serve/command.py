@@ -18,7 +18,7 @@ import click
 import platformdirs
 from click.core import ParameterSource
 
-from edge.apps.options import FiniteRange, collections_option, configure, engine_options
+from edge.apps.options import FiniteRange, Setup, collections_option, setup_options
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
@@ -99,7 +99,7 @@ _USUAL = Limits()
 )
 @click.option("--no-sharing", is_flag=True, help="Rerank one request after the other, for comparisons.")
 @collections_option
-@engine_options
+@setup_options()
 @click.pass_context
 def serve(
     context: click.Context,
@@ -120,9 +120,7 @@ def serve(
     editor: str,
     no_sharing: bool,
     collections: tuple[str, ...],
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
+    setup: Setup,
 ) -> int:
     """Serve reranking, search, answers and memory to other programs, within one memory limit.
 
@@ -134,12 +132,12 @@ def serve(
     from edge.apps.serve.editor import Editor
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
-    from edge.apps.serve.security import is_loopback, known_token
-    from edge.apps.serve.server import Access, HttpServer
+    from edge.apps.serve.security import Access, is_loopback, known_token
+    from edge.apps.serve.server import HttpServer
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    config = configure(memory=memory, runtime=runtime, threads=threads, llm=llm, reranker=reranker, embedder=embedder)
+    config = setup.config(llm=llm, reranker=reranker, embedder=embedder)
     outside = not is_loopback(host)
     digest = token = ""
     if outside or wants_token or new_token:

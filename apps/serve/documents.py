@@ -215,13 +215,14 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
     numbered = [(line.number, line.text) for line in lines]
     markdown = file.kind == "markdown" and parsed_nbytes(numbered) <= MOST_PARSED
     return {
-        **_described(file),
+        "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
+        "modified": modified(file.mtime_ns),
         "lines": [list(pair) for pair in numbered],
         "pages": _pages(lines),
         "earlier": chunks[first - 1].id if first > 0 else None,
         "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
         "blocks": rendered(numbered) if markdown else None,
-    }
+    }  # fmt: skip
 
 
 def indexed_file(db: Connection, path: str) -> FileRow:
@@ -234,13 +235,6 @@ def indexed_file(db: Connection, path: str) -> FileRow:
     if file is None or file.status != "indexed":
         raise NotIndexed(f"{path} is not indexed in this collection")
     return file
-
-
-def _described(file: FileRow) -> dict[str, Any]:
-    return {
-        "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
-        "modified": modified(file.mtime_ns),
-    }  # fmt: skip
 
 
 def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.registry import Registry, locate
-from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.pool import Held, patiently
 from edge.apps.serve.lent import ServedModels
@@ -33,22 +32,6 @@ DEFAULT = "default"
 
 OWN_LLM = "llm"
 """The name of this server's own generator."""
-
-
-class OpeningTurns:
-    """One thread at a time opens the same thing; different things are opened at once. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._locks: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
-        self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
-
-    @contextmanager
-    def turn(self, of: Hashable) -> Iterator[None]:
-        """Inside the block, no other thread has a turn of the same thing. Raises as `patiently` does."""
-        with self._looking:
-            lock = self._locks[of]
-        with patiently(lock):
-            yield
 
 
 MOST_ASSISTANTS = 8
@@ -125,26 +108,18 @@ class Assistants:
 Store = TypeVar("Store", Collection, Memory)
 
 
-class OpenStore:
-    """An open store, and which file it was opened from: another one may be put in its place."""
+Identity = tuple[int, int] | None
+"""The number of a file, and that of its disk; None if there is no file. The system gives no other file the number of
+one that is open."""
 
-    def __init__(self, store: Any, database: Path) -> None:
-        self.store = store
-        self._database = database
-        self._identity = self._present()
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether another store, or none, is where this one was opened. The system gives no other file the number of
-        one that is open."""
-        return self._present() != self._identity
-
-    def _present(self) -> tuple[int, int] | None:
-        try:
-            found = self._database.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+def identity_of(path: Path) -> Identity:
+    """The identity of the file that is at a path now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class ServedLibrary:
@@ -169,8 +144,10 @@ class ServedLibrary:
         self.memory_path = memory
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
-        self._turns = OpeningTurns()
-        self._stores: dict[tuple[Hashable, str | None], OpenStore] = {}
+        self._turns: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
+        self._stores: dict[tuple[Hashable, str | None], tuple[Any, Path, Identity]] = {}
+        """By kind and name: the store, the file of its database, and which file that was when it was opened."""
         self._assistants = Assistants()
 
     def names(self) -> Mapping[str, Path]:
@@ -212,16 +189,18 @@ class ServedLibrary:
             kind, name: its key. Of one kind, one store is opened at a time.
             opening: gives the store and the file of its database.
         """
-        with self._turns.turn(kind):
-            found = self._stores.get((kind, name))
-            if found is not None and found.is_replaced:
-                self._close_later(self._stores.pop((kind, name)).store)
-                found = None
-            if found is None:
-                opened, database = opening()
-                found = self._stores[kind, name] = OpenStore(opened, database)
-            store: Store = found.store
-            return store
+        with self._looking:
+            turn = self._turns[kind]
+        with patiently(turn):
+            if (kind, name) in self._stores:
+                store, database, identity = self._stores[kind, name]
+                if identity_of(database) == identity:
+                    return cast("Store", store)
+                del self._stores[kind, name]  # another store, or none, is in its place
+                self._close_later(store)
+            opened, database = opening()
+            self._stores[kind, name] = opened, database, identity_of(database)
+            return opened
 
     def _open(self, path: Path) -> Collection:
         pool = self.pool
@@ -272,10 +251,6 @@ class ServedLibrary:
         """The memory; with `user`, that of this user alone, for clients that name nobody. Raises as `Memory` does."""
         return self._current(Memory, user, lambda: self._open_memory(user))
 
-    def own_memory(self) -> Memory:
-        """The memory of the default user alone. Raises as `Memory` does."""
-        return self.memory(DEFAULT_USER)
-
     def _open_memory(self, user: str | None = None) -> tuple[Memory, Path]:
         pool = self.pool
         memory = Memory(
@@ -308,8 +283,8 @@ class ServedLibrary:
         """Closes everything."""
         with ExitStack() as closing:
             closing.callback(self.pool.close)
-            for opened in self._stores.values():
-                closing.callback(opened.store.close)
+            for store, _, _ in self._stores.values():
+                closing.callback(store.close)
             closing.callback(self._assistants.close)
         self._stores.clear()
 

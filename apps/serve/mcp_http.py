@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.mcp.protocol import ANSWER
+from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.limits import attending
 from edge.apps.serve.refusals import HttpRefusal
@@ -87,7 +88,7 @@ class McpTools:
         self._starting = self._starting or asyncio.Lock()
         async with self._starting:
             stores = await call.server.workers.run(call.urgency, self._stores)
-            if self._manager is None or not _same(stores, self._used):
+            if self._manager is None or stores != self._used:
                 if self._task is not None:  # another store was put in the place of one; requests on the old one may end
                     asyncio.get_running_loop().call_later(call.server.limits.request_s, self._task.cancel)
                 server = await call.server.workers.run(call.urgency, lambda: self._made(stores))
@@ -119,10 +120,6 @@ async def _running(server: MCPServer[Any]) -> tuple[asyncio.Task[None], Any]:
     return task, manager
 
 
-def _same(stores: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    return stores.keys() == others.keys() and all(stores[name] is others[name] for name in stores)
-
-
 def tool_paths(server: HttpServer) -> list[ServedPath]:
     """`/mcp` with the tools of the served collections, `/mcp/memory` with those of the default user's memory."""
     library = server.library
@@ -145,7 +142,7 @@ def tool_paths(server: HttpServer) -> list[ServedPath]:
     found = []
     for path, tools in (
         ("/mcp", McpTools(server.budget, collections, files)),
-        ("/mcp/memory", McpTools(server.budget, lambda: {"": library.own_memory()}, memory)),
+        ("/mcp/memory", McpTools(server.budget, lambda: {"": library.memory(DEFAULT_USER)}, memory)),
     ):
         found += [ServedPath("POST", path, tools.post)]
         found += [ServedPath(method, path, tools.other) for method in ("GET", "DELETE")]

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -49,29 +50,30 @@ _CLIENTS = 1024
 """Clients whose rates are remembered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The clients that may use a server.
+
+    Attributes:
+        hosts: further names by which this machine is called.
+        origins: of other sites whose pages may use the server (CORS).
+        token: SHA-256 of the token that requests must bring, in hexadecimal; empty if none is needed.
+    """
+
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    token: str = ""
+
+
 class Gate:
     """An ASGI application in front of another one."""
 
-    def __init__(
-        self,
-        application: Any,
-        *,
-        hosts: Sequence[str] = (),
-        origins: Sequence[str] = (),
-        token: str = "",
-        rate: int = 0,
-    ) -> None:
-        """
-        Args:
-            hosts: further names by which this machine is called.
-            origins: of other sites whose pages may use the server (CORS).
-            token: SHA-256, in hexadecimal, of the token that every request must bring; empty if none is needed.
-            rate: requests a minute for each token or address; 0 for no bound.
-        """
+    def __init__(self, application: Any, access: Access, rate: int = 0) -> None:
+        """`rate`: requests a minute for each token or address; 0 for no bound."""
         self._application = application
-        self._hosts = frozenset(host.lower() for host in hosts)
-        self._origins = frozenset(origins)
-        self._token = token
+        self._hosts = frozenset(host.lower() for host in access.hosts)
+        self._origins = frozenset(access.origins)
+        self._token = access.token
         self._rate = rate
         self._seen: OrderedDict[str, tuple[float, float]] = OrderedDict()
 

@@ -15,26 +15,12 @@ from edge.apps.serve.lent import ServedModels
 from edge.apps.serve.library import ServedLibrary
 from edge.apps.serve.limits import CLOSE_S, LEAVE_S, Limits, Workers, load_libraries, server_nbytes, serving_plan
 from edge.apps.serve.metrics import Metrics, TraceRecording
+from edge.apps.serve.security import Access
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.resident import Closing, anonymous_resident
 from edge.runtimes.engine import Tuning
 from edge.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The clients that may use a server.
-
-    Attributes:
-        hosts: further names by which this machine is called.
-        origins: of sites whose pages may use the server.
-        token: SHA-256 of the token that requests must bring, in hexadecimal; empty if none is needed.
-    """
-
-    hosts: Sequence[str] = ()
-    origins: Sequence[str] = ()
-    token: str = ""
 
 
 @dataclass(slots=True)

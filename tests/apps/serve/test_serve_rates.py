@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.serve.security import Gate
+from edge.apps.serve.security import Access, Gate
 
 pytest.importorskip("starlette")
 
@@ -46,7 +46,7 @@ def statuses(gate: Gate, requests: list[tuple[str, str, dict[str, str]]]) -> lis
 
 
 def test_a_token_has_one_bucket_however_it_is_brought_and_from_wherever() -> None:
-    gate = Gate(_served, token=sha256(TOKEN.encode()).hexdigest(), rate=RATE)
+    gate = Gate(_served, Access(token=sha256(TOKEN.encode()).hexdigest()), RATE)
     brought = [{"authorization": f"Bearer {TOKEN}"}, {"x-api-key": TOKEN}, {"api-key": TOKEN}]
     assert statuses(gate, [(f"10.0.0.{n}", "/v1/engine", headers) for n, headers in enumerate(brought)]) == [
         200, 200, 429,
@@ -55,7 +55,7 @@ def test_a_token_has_one_bucket_however_it_is_brought_and_from_wherever() -> Non
 
 def test_who_has_no_token_takes_nothing_from_those_who_have() -> None:
     """Open paths need none: a stranger's bucket is that of the address, whatever is written into the headers."""
-    gate = Gate(_served, token=sha256(TOKEN.encode()).hexdigest(), rate=RATE)
+    gate = Gate(_served, Access(token=sha256(TOKEN.encode()).hexdigest()), RATE)
     wrong = {"x-api-key": "another"}
     strangers = [("10.0.0.1", "/health", wrong), ("10.0.0.1", "/health", {}), ("10.0.0.1", "/health", {"api-key": "c"})]
     assert statuses(gate, strangers) == [200, 200, 429]
@@ -64,7 +64,7 @@ def test_who_has_no_token_takes_nothing_from_those_who_have() -> None:
 
 
 def test_without_a_token_each_address_has_its_own() -> None:
-    gate = Gate(_served, rate=RATE)
+    gate = Gate(_served, Access(), RATE)
     sent = {"authorization": "Bearer what a client sends anyway"}
     asked = [("10.0.0.1", "/v1/engine", sent)] * 3 + [("10.0.0.2", "/v1/engine", sent)]
     assert statuses(gate, asked) == [200, 200, 429, 200]

@@ -16,8 +16,8 @@ from naive.program import config_of
 from edge.apps.serve.application import application
 from edge.apps.serve.body import Shares
 from edge.apps.serve.limits import Limits, ThreadLine
-from edge.apps.serve.security import client_of
-from edge.apps.serve.server import Access, HttpServer
+from edge.apps.serve.security import Access, client_of
+from edge.apps.serve.server import HttpServer
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
