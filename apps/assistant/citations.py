@@ -18,7 +18,7 @@ from typing import Any
 
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.snippets import stem
+from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import Part, line_spans
 from edge.text.sentences import sentences
 
@@ -383,4 +383,4 @@ def _cut(quote: str) -> str:
 
 
 def _stems(text: str) -> Sequence[str]:
-    return [stem(word) for word in _WORD.findall(text)]
+    return stems(_WORD.findall(text))

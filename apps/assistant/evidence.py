@@ -30,7 +30,7 @@ from edge.apps.assistant.grounding import MONTHS, NUMBERS, WEEKDAYS
 from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.snippets import stem
+from edge.apps.collection.snippets import stem, stems
 from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.models import evidence
 from edge.models.evidence import Evidence, log_odds
@@ -362,7 +362,7 @@ class Words:
         self._initials = "".join(_CAPITAL.findall(text))
         self._folded = _THOUSANDS.sub("", _fold(text))
         self._words = set(_PLAIN_WORD.findall(self._folded))
-        self._stems = {stem(word) for word in self._words}
+        self._stems = set(stems(self._words))
 
     def hold(self, name: Name) -> bool:
         """Whether the passage holds a name, regardless of case, accents, endings and small misspellings; an acronym

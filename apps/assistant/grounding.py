@@ -17,7 +17,7 @@ from functools import lru_cache
 from edge.apps.assistant.citations import MARK, numbers_of
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.snippets import stem
+from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import Part
 from edge.text.sentences import boundaries
 
@@ -43,6 +43,7 @@ MONTHS = frozenset({
     "december",
 })  # fmt: skip
 WEEKDAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
+_WHOLE = MONTHS | WEEKDAYS
 _SILENT = (
     "a an the is are was were be been do does did how what when where which who whom whose why to of in on "
     "at for from by with and or not no i my me we our you your it its this that these those there can could "
@@ -260,7 +261,7 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
             if _value(word) is not None or (word in _EMPTY) or re.search(r"[.;!?]", text[end : follower.start()]):
                 break
             if word in _CURRENCIES or word.isalpha() or "'" in word or "’" in word:
-                counted, end = _CURRENCIES.get(word, _stem(word)), follower.end()
+                counted, end = _CURRENCIES.get(word) or _short([word])[0], follower.end()
                 break
         yield value, counted, text[token.start() : end]
 
@@ -297,18 +298,16 @@ def _names(statement: str) -> Iterator[str]:
 def _content(text: str) -> frozenset[str]:
     """The stems of a text's content words."""
     words = map(str.casefold, _TOKEN.findall(text))
-    return frozenset(_stem(word) for word in words if word[0].isalpha() and word not in _EMPTY and word not in NUMBERS)
+    return frozenset(_short([w for w in words if w[0].isalpha() and w not in _EMPTY and w not in NUMBERS]))
 
 
-def _words(text: str) -> Iterator[str]:
-    for word in _TOKEN.findall(text):
-        yield stem(word.casefold())
+def _words(text: str) -> list[str]:
+    return stems(map(str.casefold, _TOKEN.findall(text)))
 
 
-def _stem(word: str) -> str:
-    """A stem for comparing words. Names of months and days stay whole, and a possessive loses its ending."""
-    word = word.casefold().split("'")[0].split("’")[0]
-    if word in MONTHS | WEEKDAYS:
-        return word
-    short = stem(word)[:_STEM_CHARS]
-    return _SAME.get(short, short)
+def _short(words: Sequence[str]) -> list[str]:
+    """Short stems for comparing words in lower case. Names of months and days stay whole, and a possessive loses its
+    ending."""
+    words = [word.split("'")[0].split("’")[0] for word in words]
+    short = (form[:_STEM_CHARS] for form in stems(words))
+    return [word if word in _WHOLE else _SAME.get(form, form) for word, form in zip(words, short, strict=True)]

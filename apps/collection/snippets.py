@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -44,9 +44,7 @@ def snippet(passage: str, weights: Mapping[str, float], *, longest: int = SNIPPE
         longest: the most characters, including the ellipses for omitted text.
     """
     text = _SPACE.sub(" ", passage).strip()
-    wanted: dict[str, float] = {}
-    for word, weight in weights.items():
-        wanted[stem(word)] = max(weight, wanted.get(stem(word), 0.0))
+    wanted = _stemmed(weights)
     words = [(match.start(), match.end(), stem(match[0])) for match in _WORD.finditer(text)]
     start, end = _window(text, words, wanted, longest - 4)
     before, after = ("… " if start else ""), (" …" if end < len(text) else "")
@@ -62,13 +60,12 @@ def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
     Args:
         weights: weight of each query word; a word counts once in a sentence.
     """
-    wanted: dict[str, float] = {}
-    for word, weight in weights.items():
-        wanted[stem(word)] = max(weight, wanted.get(stem(word), 0.0))
+    wanted = _stemmed(weights)
     best, best_value, start = 0, 0.0, 0
     ends = [*(match.end() for match in _SENTENCE_END.finditer(passage)), len(passage)]
     for end in ends:
-        found = {stem(word): at for at, word in _words(passage, start, end) if stem(word) in wanted}
+        forms = ((stem(match[0]), match.start()) for match in _WORD.finditer(passage, start, end))
+        found = {form: at for form, at in forms if form in wanted}
         if (value := sum(wanted[form] for form in found)) > best_value:
             stretch = passage[start:end].rstrip()
             # So many lines without the end of a sentence are code or a table.
@@ -79,9 +76,16 @@ def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
     return best
 
 
-def _words(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-    for match in _WORD.finditer(text, start, end):
-        yield match.start(), match[0]
+def _stemmed(weights: Mapping[str, float]) -> dict[str, float]:
+    wanted: dict[str, float] = {}
+    for word, weight in weights.items():
+        wanted[stem(word)] = max(weight, wanted.get(stem(word), 0.0))
+    return wanted
+
+
+def stems(words: Iterable[str]) -> list[str]:
+    """The stem of each word."""
+    return [stem(word) for word in words]
 
 
 def stem(word: str) -> str:
