@@ -235,7 +235,7 @@ class Collection(Closing):
         Raises:
             InputError: a path is empty, or not valid Unicode; nothing was removed.
         """
-        means = [(item, {absolute(item), resolved(item)}) for item in listed(items)]
+        means = [(item, (absolute(item), resolved(item))) for item in listed(items)]
         return self._writer.delete([(item if isinstance(item, str) else None, paths) for item, paths in means])
 
     def rebuild(self, *, progress: Progress | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from edge.config import Config
 from edge.errors import ModelError
 from edge.ivf.storage.connection import Connection
 from edge.models.blending import Retrieved
-from edge.models.registry import models_dir
+from edge.models.registry import KNOWN, installed, models_dir
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
@@ -188,12 +189,18 @@ class CollectionModels:
             ModelError: the collection names a path.
         """
         source, folder = identity.source, self._database.path.parent
-        if folder.name == PROJECT and source != Path(source).name and not self._is_ours(source):
+        if folder.name == PROJECT and not self._is_name(source) and not self._is_ours(source):
             raise ModelError(
                 f"the collection in {folder} names the embedder {identity.name} by a path, {source!a}, and may have "
                 f"come with the folder: name it with --embedder, or as `embedder` in your own settings, if you trust it"
             )
         return source
+
+    def _is_name(self, source: str) -> bool:
+        """Whether a source names a model and is not read as a path, even where there is a file of that name."""
+        if source in KNOWN or any(name == source for name, _ in installed(self._config.models_dir)):
+            return True
+        return source == Path(source).name and not os.path.lexists(Path(source).expanduser())
 
     def _is_ours(self, source: str) -> bool:
         """Whether a path lies in the user's own models directory."""

@@ -160,14 +160,18 @@ def with_nested(given: Iterable[str], roots: Iterable[str]) -> list[str]:
 
 
 def absence(root: str, holds: Callable[[str], bool]) -> str | None:
-    """Why a root's files cannot be seen now, for example because its disk is not connected; None if they can be.
+    """Why a root's files cannot be seen now, for example because its disk is not connected; None if they can be. A scan
+    follows no link, so a root that has become one, or lies below one, would look empty.
 
     Args:
         holds: whether the collection has files below a root. If so, an empty folder counts as the mount point of an
             absent disk.
     """
     try:
-        if not stat.S_ISDIR(os.stat(root).st_mode):
+        status = os.stat(root)
+        if (real := os.path.realpath(root)) != root:
+            return f"is a link to {real} now"
+        if not stat.S_ISDIR(status.st_mode):
             return None
         with os.scandir(root) as entries:
             empty = next(entries, None) is None

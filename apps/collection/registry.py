@@ -15,6 +15,9 @@ from edge.apps.store.folder import COLLECTION
 from edge.errors import CollectionMissing, CorruptBlock, InputError, StorageError
 from edge.files.sealed import read_sealed, write_sealed
 
+DEFAULT = "default"
+"""The name of the collection that is used where none is named, unless another one has this name."""
+
 PROJECT = ".edge"
 """The folder with a project's settings and collection."""
 
@@ -94,14 +97,17 @@ def naming(names: dict[str, Path]) -> str:
     return f"the names are {', '.join(names)}" if names else "`edge collections add NAME` gives one a name"
 
 
-def locate(chosen: str | Path | None = None, *, start: Path | None = None) -> Path:
-    """The directory of a collection. `chosen` is a registered name or a directory. Without it, the nearest `.edge`
-    folder from `start` (the working directory) upward, or else the platform's folder for user data."""
+def locate(chosen: str | Path | None = None) -> Path:
+    """The directory of a collection. `chosen` is a registered name or a directory. Without it, or if it is `DEFAULT`
+    and no collection has that name or directory, the nearest `.edge` folder from the working directory upward, or else
+    the platform's folder for user data."""
     if chosen:
         if (named := Registry().names().get(str(chosen))) is not None:
             return named
-        return Path(chosen).expanduser().absolute()
-    start = (start or Path.cwd()).absolute()
+        path = Path(chosen).expanduser().absolute()
+        if str(chosen) != DEFAULT or holds_collection(path):
+            return path
+    start = Path.cwd()
     for folder in (start, *start.parents):
         if (folder / PROJECT).is_dir():
             return folder / PROJECT

@@ -153,11 +153,10 @@ def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
     ]
 
 
-def forget_roots(db: Connection, paths: Iterable[str]) -> None:
-    """Removes roots that are among `paths` or lie below one of them."""
-    for path in paths:
-        condition, params = below(path)
-        db.execute(f"DELETE FROM roots WHERE {condition}", params)
+def forget_roots(db: Connection, path: str) -> bool:
+    """Removes the roots at or below a path; returns whether there are any."""
+    condition, params = below(path)
+    return bool(db.execute(f"DELETE FROM roots WHERE {condition} RETURNING 1", params).fetchall())
 
 
 def read_descriptions(db: Connection) -> dict[str, str]:

@@ -151,11 +151,12 @@ class Writer:
                     self._maintain(tally)
         return names
 
-    def delete(self, items: Sequence[tuple[str | None, Set[str]]]) -> int:
+    def delete(self, items: Sequence[tuple[str | None, Sequence[str]]]) -> int:
         """Removes texts and files, and folders from the roots; returns how many files and texts it removed.
 
         Args:
-            items: for each item, its name if it may name a text, and the absolute paths that it means otherwise.
+            items: for each item, its name if it may name a text, and the absolute paths that it may mean otherwise,
+                of which the first that the collection holds counts.
         """
         with self._lock():
             files: set[int] = set()
@@ -165,10 +166,12 @@ class Writer:
                     if text is not None and text.root == TEXT_ROOT:
                         files.add(text.id)
                         continue
-                    forget_roots(db, paths)
                     for path in paths:
                         condition, params = files_below(path)
-                        files.update(row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params))
+                        found = [row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params)]
+                        files.update(found)
+                        if forget_roots(db, path) or found:
+                            break
             tally = Tally()
             Discovery(self._database, self._catalog, self._vectors(), tally).remove(sorted(files))
             self._maintain(tally)

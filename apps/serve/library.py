@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection, Together
-from edge.apps.collection.registry import Registry, locate
+from edge.apps.collection.registry import DEFAULT, Registry, locate
 from edge.apps.memory.memory import Memory
 from edge.apps.pool import Held, patiently
 from edge.apps.serve.lent import ServedModels
@@ -26,9 +26,6 @@ from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, 
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.reranker import Reranker
-
-DEFAULT = "default"
-"""The name of the collection that is used where none is named."""
 
 OWN_LLM = "llm"
 """The name of this server's own generator."""

@@ -81,6 +81,20 @@ def test_ask_json_stats_and_trace(edge: Edge) -> None:
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
 
 
+def test_several_collections_are_asked_together(edge: Edge) -> None:
+    (edge.home / "more").mkdir()
+    (edge.home / "more" / "bread.md").write_text("# Bread\n\nBread needs flour, water, salt and time.\n", "utf-8")
+    assert edge("index", "more", "-c", "second")[0] == 0
+    for name, collection in (("rivers.md", ".edge"), ("bread.md", "second")):
+        chosen = ("-c", ".edge", "-c", "second", "--filter", f"path:{name}")
+        code, out, err = edge("ask", QUESTION, *chosen, "--no-rerank", "--json")
+        assert code == 0, err
+        found = {(Path(each["path"]).name, each["collection"]) for each in json.loads(out)["citations"]}
+        assert found == {(name, collection)}
+    code, out, _ = edge("chat", "-c", ".edge", "-c", "second", "--no-rerank", "--json", stdin=QUESTION.encode())
+    assert (code, json.loads(out)["stats"]["found"]) == (0, True)
+
+
 def test_what_the_documents_do_not_say_is_exit_code_1(edge: Edge) -> None:
     code, out, err = edge("ask", QUESTION, "--min-score", "1")
     assert (code, out, err) == (1, "This is not in the documents.\n", "")

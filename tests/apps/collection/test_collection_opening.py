@@ -12,6 +12,7 @@ import pytest
 from apsw import Connection
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.schema import set_setting
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
@@ -190,15 +191,22 @@ def test_an_embedder_named_by_a_path_is_found_from_elsewhere(
     assert named.source == "tiny-embedder"
 
 
+@pytest.mark.parametrize("named", ["by its path", "by a name that is a folder here"])
 def test_a_projects_collection_does_not_choose_a_path_to_a_model(
-    make: Make, tmp_path: Path, tiny_config: Config, model_folder: Path
+    make: Make, tmp_path: Path, tiny_config: Config, model_folder: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     """It may have come with a cloned folder, and the model with it."""
     shutil.copytree(model_folder / "tiny-embedder", tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path)
     own = dataclasses.replace(tiny_config, embedder="")
     for name in (".edge", "mine"):
         with make(name, embedder=str(tmp_path / "elsewhere")) as collection:
             collection.add("A river floods.", ids=["river"])
+            if named != "by its path":
+                identity = collection.identity
+                assert identity is not None
+                with collection.database.write() as db:
+                    set_setting(db, "embedder", dataclasses.replace(identity, source="elsewhere").to_json())
         with make(name, config=own, read_only=True) as collection:
             if name == "mine":
                 assert collection.search("river", rerank=False)

@@ -93,6 +93,14 @@ def test_names_stand_for_directories(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert locate("work") == tmp_path / "elsewhere"
     assert locate("other") == Path.cwd() / "other"
     assert list(Registry().names()) == ["notes", "work"]
+    monkeypatch.chdir(tmp_path)
+    assert locate("default") == locate() == tmp_path / "data" / "collection"
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "edge.db").touch()
+    assert locate("default") == tmp_path / "default"
+    registry.add("default", tmp_path / "mine")
+    assert locate("default") == tmp_path / "mine"
+    registry.remove("default")
     with pytest.raises(InputError, match="is the collection in"):
         registry.add("work", tmp_path / "a third")
     with pytest.raises(InputError, match="in upper and lower case alone"):

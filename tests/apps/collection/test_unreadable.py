@@ -56,6 +56,30 @@ def names(collection: Collection) -> list[str]:
 ALL = ["ice.txt", "bread.md", "rivers.md"]
 
 
+@pytest.mark.parametrize("moved", ["root", "folder above"])
+def test_a_root_that_becomes_a_link_keeps_its_files(collection: Collection, small: Any, moved: str) -> None:
+    """Links are not followed, so the folder would look empty. Indexed by its new name, the old one can go alone."""
+    root = small.path if moved == "root" else small.path / "kitchen"
+    collection.index(root)
+    held = names(collection)
+    big = small.path.with_name("big")
+    os.rename(small.path, big)
+    small.path.symlink_to(big)
+    for report in (collection.index(), collection.update([root])):
+        assert (report.missing, report.removed) == ((str(root),), 0)
+    assert names(collection) == held
+    collection.index(root)
+    assert collection.roots == sorted([str(root), str(root.resolve())])
+    assert collection.delete(root) >= len(held)  # also the file that was skipped
+    assert collection.roots == [str(root.resolve())]
+    assert [file.path for file in collection.files()] == sorted(str(root.resolve() / f) for f in relative(root))
+
+
+def relative(folder: Path) -> list[Path]:
+    found = [path for path in folder.resolve().rglob("*") if path.suffix in (".md", ".txt")]
+    return [path.relative_to(folder.resolve()) for path in found]
+
+
 def test_an_unreadable_folder_keeps_its_files(
     collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None]
 ) -> None:
