@@ -253,7 +253,7 @@ class Held(Generic[Model]):
 
     def give_way(self, nbytes: int = 0) -> None:
         """Closes the model, unless a request uses it."""
-        with self.pool.budget.locked(), self._count:
+        with self.pool.budget.lock, self._count:
             model = self._model
             if self.users or model is None:
                 return

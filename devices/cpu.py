@@ -25,10 +25,9 @@ _RUN_ROWS = 32
 """Selected rows are scanned in place if they form runs of at least this many rows on average, and otherwise copied."""
 
 
-class CpuDevice:
-    """Scans lists in place, with the codec's scanners."""
+class HostMemory:
+    """A device whose buffers are arrays of this process. Its link is the disk, unless another one is given."""
 
-    name = "cpu"
     in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
@@ -40,8 +39,6 @@ class CpuDevice:
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None
-        self._lock = threading.Lock()
-        self._spare: weakref.WeakKeyDictionary[Codec, list[Scanner]] = weakref.WeakKeyDictionary()
 
     def allocate(self, nbytes: int) -> Bytes:
         """A buffer in host memory. The caller holds a lease for it."""
@@ -53,6 +50,22 @@ class CpuDevice:
 
     def free(self, buffer: Bytes) -> None:
         """Does nothing. The system gets the pages back when the last reference is gone."""
+
+    def close(self) -> None:
+        """Closes the link."""
+        if self._own_link:
+            self.link.close()
+
+
+class CpuDevice(HostMemory):
+    """Scans lists in place, with the codec's scanners."""
+
+    name = "cpu"
+
+    def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
+        super().__init__(memory, link=link, trace=trace)
+        self._lock = threading.Lock()
+        self._spare: weakref.WeakKeyDictionary[Codec, list[Scanner]] = weakref.WeakKeyDictionary()
 
     def search(self, request: SearchRequest) -> Candidates:
         """Scans list by list in the caller's thread. Each list is scanned for all queries that probe it."""
@@ -87,11 +100,6 @@ class CpuDevice:
                 vectors @ query
             seconds = time.perf_counter() - started
         return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
-
-    def close(self) -> None:
-        """Closes the link."""
-        if self._own_link:
-            self.link.close()
 
     def _scanner(self, codec: Codec) -> Scanner:
         with self._lock:

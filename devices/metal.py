@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
+from edge.devices.cpu import HostMemory
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
-from edge.link import Lane
 from edge.trace import Trace
 
 _BLOCK_NBYTES = 32 << 20
@@ -28,12 +28,11 @@ _PQ_CENTROIDS = 256
 Decode = Callable[[Any], Any]
 
 
-class MetalDevice:
+class MetalDevice(HostMemory):
     """Lists in memory that host and GPU share. They are read from the disk into this memory, and the GPU reads them in
     place. The process's budget covers them."""
 
     name = "metal"
-    in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, trace: Trace | None = None) -> None:
         """
@@ -48,8 +47,7 @@ class MetalDevice:
         except ImportError as error:
             raise CapabilityError('device metal needs mlx: pip install "edge-rag[mlx]"') from error
         self._mx.set_cache_limit(0)  # mlx returns freed memory at once
-        self.memory = memory
-        self.link = Lane.shared(trace=trace)
+        super().__init__(memory, trace=trace)
         self._lock = threading.RLock()  # the garbage collector may call `free` at any point
         self._starts: list[int] = []
         self._arrays: dict[int, Any] = {}
@@ -65,10 +63,6 @@ class MetalDevice:
             bisect.insort(self._starts, start)
             self._arrays[start] = array
         return view[:nbytes]
-
-    def write(self, buffer: Bytes, data: Bytes) -> None:
-        """Copies into a buffer."""
-        buffer[: data.size] = data.reshape(-1)
 
     def free(self, buffer: Bytes) -> None:
         """Removes a buffer. Its memory is freed with the last reference to it."""
@@ -120,7 +114,7 @@ class MetalDevice:
 
     def close(self) -> None:
         """Frees the codecs' tables and closes the link."""
-        self.link.close()
+        super().close()
         with self._lock:
             for _, _, lease in self._codecs.values():
                 lease.release()
@@ -194,12 +188,14 @@ def _decoder(mx: Any, spec: CodecSpec) -> Decode:
         low, step = state[:dim], state[dim:] / _SQ_LEVELS
         start = low + step / 2  # a code represents the middle of its step
         return lambda codes: codes.reshape(-1, dim).astype(mx.float32) * step + start
-    if spec.name == "pq":
-        parts = spec.code_size
-        table, offsets = state.reshape(parts * _PQ_CENTROIDS, -1), mx.arange(parts) * _PQ_CENTROIDS
-        return lambda codes: table[codes.reshape(-1, parts).astype(mx.int32) + offsets].reshape(-1, dim)
-    if spec.name == "opq":
-        turn, own, parts = state[: dim * dim].reshape(dim, dim), state[dim * dim :], spec.code_size
-        turned, places = own.reshape(parts * _PQ_CENTROIDS, -1), mx.arange(parts) * _PQ_CENTROIDS
-        return lambda codes: turned[codes.reshape(-1, parts).astype(mx.int32) + places].reshape(-1, dim) @ turn
+    if spec.has_tables:
+        turn = state[: dim * dim].reshape(dim, dim) if spec.name == "opq" else None
+        parts, own = spec.code_size, state if turn is None else state[dim * dim :]
+        table, offsets = own.reshape(parts * _PQ_CENTROIDS, -1), mx.arange(parts) * _PQ_CENTROIDS
+
+        def looked_up(codes: Any) -> Any:
+            vectors = table[codes.reshape(-1, parts).astype(mx.int32) + offsets].reshape(-1, dim)
+            return vectors if turn is None else vectors @ turn
+
+        return looked_up
     raise CapabilityError(f"device metal scans lists of the codecs flat, sq8, pq and opq, not {spec.name}")

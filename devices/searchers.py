@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, InputError, PartLost
+from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, PartLost
 from edge.ivf.base import Bytes, Ids, Vectors
 from edge.ivf.device import Candidates, ListScan, Search, SearchPlace, SearchRequest, open_device
 from edge.link import Lane
@@ -210,8 +210,10 @@ class SearchersDevice:
         """
         self._whole = _layout(lists)
         self._confidence = _CONFIDENCE if confidence is None else _share(confidence)
-        if confidence is not None:
-            self._check_confidence()
+        if confidence is not None and self._whole:
+            raise ConfigError("queues of searchers may be short only where every list is dealt evenly over them")
+        if not 0 < self._confidence < 1:
+            raise ConfigError(f"searchers cannot have a confidence of {self._confidence}: it is between 0 and 1")
         self._trace = trace or Trace()
         self._own: list[SearchPlace] = []
         try:
@@ -349,12 +351,6 @@ class SearchersDevice:
         if failed:
             raise PartLost(f"one of the {self.name} is lost: {failed}")
         return [answer for _, answer in settled if not isinstance(answer, _Failure)]
-
-    def _check_confidence(self) -> None:
-        try:
-            queue_length(1, 1, confidence=self._confidence, striped=not self._whole)
-        except InputError as error:
-            raise ConfigError(f"the searchers' queues cannot be bounded: {error}") from error
 
     def _close_searchers(self) -> None:
         while self._own:

@@ -126,7 +126,8 @@ class MemoryBudget:
     way to caches, and asks again, unless the thread holds the lock of a ledger.
 
     Attributes:
-        lock: the lock that `locked` holds, for code that takes it once for each of many blocks.
+        lock: locks the ledger over several steps. If a cache's shrinker takes the cache's own lock, the cache must take
+            that lock inside this one wherever it may reserve while holding it.
     """
 
     def __init__(self, limit: int, *, baseline: int | None = None, part: bool = False) -> None:
@@ -192,16 +193,6 @@ class MemoryBudget:
         lease = Lease(self, owner, 0)
         self._resize(lease, nbytes, wait=wait)
         return lease
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Locks the ledger over several steps.
-
-        If a cache's shrinker takes the cache's own lock, the cache must take that lock inside this one wherever it may
-        reserve while holding it.
-        """
-        with self._lock:
-            yield
 
     def waiting(self, reserve: Callable[[], Result]) -> Result:
         """Calls code that reserves while it locks the ledger. Before that is refused, the ledger waits for blocks on

@@ -82,18 +82,6 @@ def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
     return scores
 
 
-def blended(logits: Floats64, retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
-    """``weight * z(logits) + (1 - weight) * z(retrieved)``, where z standardizes over the candidates (the last axis).
-    A candidate whose logit rises never gets a lower place.
-
-    Raises:
-        ValueError: the weight is not within 0 and 1.
-    """
-    if not 0.0 <= weight <= 1.0:
-        raise ValueError(f"blend weight {weight} is not within 0 and 1")
-    return weight * standard(logits) + (1 - weight) * standard(retrieved)
-
-
 def sharpness(weight: float = WEIGHT) -> float:
     """The factor for the log-odds of a blend, below 1 where the reranker's share is small. On the scale of the logits
     retrieval's part grows as the share falls. Without the factor the best candidates' probabilities would all be
@@ -105,8 +93,9 @@ def sharpness(weight: float = WEIGHT) -> float:
 def prior_logits(retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
     """The amount that each candidate's retrieval score adds to its logit, in standard deviations of the pool's logits.
 
-    ``logits + logits.std() * prior_logits(retrieved)`` orders the pool as `blended` does. It is the same mix on the
-    scale of the logits, so that single candidates can be scored without their pool. The sigmoid of this sum, made less
+    ``logits + logits.std() * prior_logits(retrieved)`` orders the pool as ``weight * z(logits) + (1 - weight) *
+    z(retrieved)`` does, where z standardizes over the candidates. On the scale of the logits single candidates can be
+    scored without their pool. The sigmoid of this sum, made less
     steep by `sharpness`, is the score.
 
     Raises:

@@ -3,7 +3,6 @@ that the passages hold an answer. `evidence.json` holds one model per name, and 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CorruptBlock
-from edge.files.sealed import read_sealed, write_sealed
+from edge.files.sealed import read_sealed
 from edge.models.manifest import remedy
 
 Floats = npt.NDArray[np.float64]
@@ -97,7 +96,6 @@ def probability(values: Floats, weights: Sequence[float] | Floats) -> Floats:
 
 
 FILE = "evidence.json"
-_log = logging.getLogger("edge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,26 +148,6 @@ def verify(directory: Path) -> None:
         CorruptBlock: the file is damaged.
     """
     _read(directory / FILE)
-
-
-def save(directory: Path, name: str, fingerprint: str, evidence: Evidence) -> None:
-    """Writes a model beside a reranker. Stored models that were fitted on other weights are dropped.
-
-    Raises:
-        StorageError: the directory cannot be written.
-    """
-    path = directory / FILE
-    try:
-        stored = _read(path)
-    except CorruptBlock as error:
-        _log.warning("edge: %s; only %s is kept", error, name)
-        stored = {}
-    kept = stored.get("models", {}) if stored.get("fingerprint") == fingerprint else {}
-    entry = {
-        "signals": list(evidence.signals), **evidence.model.to_json(), "threshold": round(evidence.threshold, 4),
-        "embedder": evidence.embedder, "examples": evidence.examples,
-    }  # fmt: skip
-    write_sealed(path, {"fingerprint": fingerprint, "models": {**kept, name: entry}})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from edge.models.family import Family, part_rows
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
 from edge.models.packed import EMBEDDING_SCALE, HEADER, ROW_BLOCKS, Layout, PackedModel, Progress, Section, header_of
 from edge.models.spec import MATRIX_DTYPE, HeadSpec, ModelSpec, Precision, TensorSpec
-from edge.models.tables import VOCABULARY, build
+from edge.models.tables import VOCABULARY, build, read_tokenizer
 from edge.resident import Closing
 
 SLAB = 4 << 20
@@ -417,12 +417,7 @@ def _token_rows(path: Path, spec: ModelSpec) -> tuple[int, int] | None:
     """Checks that the tokenizer belongs to the model, and finds the ids of the `no` and `yes` tokens."""
     if not path.is_file():
         raise ModelError(f"{path.parent} has no {TOKENIZER}; a fast tokenizer's save_pretrained writes one")
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ModelError(f"{path} cannot be read as a tokenizer ({error})") from error
+    tokenizer = read_tokenizer(path)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if size > spec.vocab:
         raise ModelError(f"{path} has {size:,} tokens, the embedding table only {spec.vocab:,} rows")

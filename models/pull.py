@@ -152,7 +152,6 @@ def _pinned(known: KnownModel) -> tuple[str, str]:
     return file, digest
 
 
-_log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 _HUB_NOTES = ".cache"

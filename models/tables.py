@@ -8,7 +8,6 @@ tokens. So the pieces stay on disk, sorted by checksum, and a small tokenizer gr
 from __future__ import annotations
 
 import gc
-import hashlib
 import io
 import json
 import os
@@ -24,12 +23,10 @@ import numpy.typing as npt
 
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.clipping import inseparable, settled
-from edge.models.manifest import remedy
+from edge.models.manifest import file_sha256, remedy
 from edge.models.spec import Architecture, ModelSpec
 from edge.resident import anonymous_resident, trim_heap
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
@@ -86,6 +83,20 @@ def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
         score=np.array([score for _, score in pieces], np.float64),
     )
     return True
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json.
+
+    Raises:
+        ModelError: the file is no tokenizer.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read as a tokenizer ({error})") from error
 
 
 class PartialTokenizer:
@@ -254,7 +265,7 @@ _PARTIAL_NBYTES = 16 << 20
 class Tables:
     """The tokenizer of a tokenizer.json. It is loaded at first use, and again after `release`. Not thread-safe."""
 
-    def __init__(self, path: Path, spec: ModelSpec, sha256: str | None) -> None:
+    def __init__(self, path: Path, spec: ModelSpec, sha256: str | None = None) -> None:
         """Prepares the tables. No file is read yet.
 
         Args:
@@ -340,27 +351,20 @@ class Tables:
         return self._path.parent / VOCABULARY
 
     def _whole(self) -> Tokenizer:
-        from tokenizers import Tokenizer
-
-        if self._sha256 is not None and self._digest() != self._sha256:
+        try:
+            changed = self._sha256 is not None and file_sha256(self._path) != self._sha256
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be read: {error.strerror}") from error
+        if changed:
             raise CorruptBlock(f"{self._path} does not match its sha256; {remedy(self._path.parent)}")
         before = anonymous_resident()
-        try:
-            tokenizer = Tokenizer.from_file(str(self._path))
-        except Exception as error:
-            raise ModelError(f"{self._path} cannot be read as a tokenizer ({error})") from error
+        tokenizer = read_tokenizer(self._path)
         # Files keep the settings with which they were saved: that of all-MiniLM-L6-v2 pads and truncates to 128 tokens.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         trim_heap()
         self._measured = max(anonymous_resident() - before, self._path.stat().st_size)
         return tokenizer
-
-    def _digest(self) -> str:
-        try:
-            return hashlib.sha256(self._path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be read: {error.strerror}") from error
 
     def _longest_piece(self) -> int:
         if self._partial is not None:

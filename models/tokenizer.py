@@ -106,10 +106,13 @@ class _Frame:
 
 
 class PairTokenizer:
-    """The tokenizer of one packed model. It is loaded at first use, and again after `release`. Not thread-safe.
+    """The tokenizer of one packed model. Not thread-safe.
 
     If the pack has a table of a large vocabulary's pieces beside tokenizer.json, only the pieces that the texts can use
     are loaded (`PartialTokenizer`). The ids are the same.
+
+    Attributes:
+        tables: the tokenizer's tables in memory. They are loaded at first use, and again after a release.
     """
 
     def __init__(
@@ -123,41 +126,10 @@ class PairTokenizer:
             budget: the budget that holds the leases for encoding and for the sequences. The memory of one group of
                 texts is not leased.
         """
-        self.path = Path(path)
         self.spec = spec
-        self._tables = Tables(self.path, spec, sha256)
+        self.tables = Tables(Path(path), spec, sha256)
         self._budget = MemoryBudget(_UNLIMITED, part=True) if budget is None else budget
         self._frames: dict[bool, _Frame] = {}
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the tables are in memory."""
-        return self._tables.loaded
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory the tables take, see `Tables.nbytes`."""
-        return self._tables.nbytes
-
-    @property
-    def loading_nbytes(self) -> int:
-        """Upper bound on the bytes of memory while the tables are being loaded."""
-        return self._tables.loading_nbytes
-
-    def load(self) -> None:
-        """Loads the tables, if they are not loaded.
-
-        Raises:
-            CorruptBlock: the file does not match its sha256.
-            ModelError: the file is no tokenizer.
-        """
-        self._tables.ready()
-
-    def release(self) -> None:
-        """Frees the tables' memory. The next use loads them again."""
-        self._tables.release()
-
-    close = release
 
     def encode_pairs(self, query: str, docs: Sequence[str], max_tokens: int | None = None) -> TokenBatch:
         """Sequences that a reranker scores, one per document.
@@ -228,7 +200,7 @@ class PairTokenizer:
         room = limit - len(self._ids(head.prefix, limit)) - len(self._ids(infix, limit)) - len(suffix)
         if room < 2:
             raise InputError(f"{limit} tokens leave no room beside the template's {limit - room}")
-        clip = Clip(query, room // 2, inseparable=self._tables.inseparable)
+        clip = Clip(query, room // 2, inseparable=self.tables.inseparable)
         ids, ends = self._settled(clip, room // 2 + 1)
         while clip.cut and len(ids) <= room // 2:
             clip = clip.longer()
@@ -284,7 +256,7 @@ class PairTokenizer:
 
     def _many(self, texts: Iterable[str], most: int, lead: str = "") -> Iterator[Ids]:
         """The first `most` ids of `lead` + text for each text, without special tokens."""
-        inseparable = self._tables.inseparable
+        inseparable = self.tables.inseparable
         for group in _groups(Clip(text, most, lead=lead, inseparable=inseparable) for text in texts):
             for start, ids in zip(group, self._encode(group, most), strict=True):
                 clip = start
@@ -297,8 +269,8 @@ class PairTokenizer:
         """Ids of each clip: all ids of a closed clip, and the settled ids of an open clip (see `clipping.settled`)."""
         texts = [clip.text for clip in clips if not clip.open]
         with self._budget.reserve("tokenizing", _more_nbytes(texts)):
-            encodings = self._tables.ready(texts).encode_batch_fast(texts, add_special_tokens=False)
-            closed = [self._tables.ids(encoding.ids) for encoding in encodings]
+            encodings = self.tables.ready(texts).encode_batch_fast(texts, add_special_tokens=False)
+            closed = [self.tables.ids(encoding.ids) for encoding in encodings]
         rest = iter(closed)
         return [self._settled(clip, most)[0] if clip.open else next(rest) for clip in clips]
 
@@ -306,13 +278,13 @@ class PairTokenizer:
         """A clip's ids (of an open clip only the settled ones), and the position in the clip's text where each ends."""
         # An open clip's last word is encoded again, character by character, while the first encoding is still held.
         with self._budget.reserve("tokenizing", _more_nbytes([clip.text] * (1 + clip.open))):
-            encoding = self._tables.ready([clip.text]).encode(clip.text, add_special_tokens=False)
-            count = self._tables.settled(encoding, most) if clip.open else len(encoding.ids)
-            return self._tables.ids(encoding.ids[:count]), [end for _, end in encoding.offsets[:count]]
+            encoding = self.tables.ready([clip.text]).encode(clip.text, add_special_tokens=False)
+            count = self.tables.settled(encoding, most) if clip.open else len(encoding.ids)
+            return self.tables.ids(encoding.ids[:count]), [end for _, end in encoding.offsets[:count]]
 
     def _frame(self, pair: bool) -> _Frame:
         if pair not in self._frames:
-            tokenizer = self._tables.ready(["a", "b"])
+            tokenizer = self.tables.ready(["a", "b"])
             # A partial tokenizer also gives the model's own ids for special tokens, because its template contains them.
             encoding = tokenizer.encode("a", "b") if pair else tokenizer.encode("a")
             owners, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
@@ -401,11 +373,12 @@ class Vocabulary:
         self._busy = False
         self._forget: Callable[[], None] = _nothing
         self._tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256, budget=budget)
+        self._tables = self._tokenizer.tables
         self._load_s = 0.0
-        with budget.charge("tokenizer", self._tokenizer.loading_nbytes) as self._lease:
+        with budget.charge("tokenizer", self._tables.loading_nbytes) as self._lease:
             self._load()
         # A partial tokenizer grows with the first texts.
-        self.nbytes = max(self._lease.nbytes, self._tokenizer.nbytes)
+        self.nbytes = max(self._lease.nbytes, self._tables.nbytes)
         try:
             self._lease.resize(self.nbytes)
         except BaseException:
@@ -453,7 +426,7 @@ class Vocabulary:
             # Tokenizing takes leases, and a lease may ask for the memory of this tokenizer.
             if self._busy or not self._lease.nbytes:
                 return False
-            self._tokenizer.release()
+            self._tables.release()
             self._lease.release()
             return True
         finally:
@@ -462,13 +435,13 @@ class Vocabulary:
     def close(self) -> None:
         """Frees the tokenizer's memory permanently."""
         with self._lock:
-            self._tokenizer.release()
+            self._tables.release()
             self._forget()
             self._lease.release()
 
     def _load(self) -> None:
         started = time.perf_counter()
-        self._tokenizer.load()
+        self._tables.ready()
         self._load_s = time.perf_counter() - started
 
     def _shrink(self, nbytes: int) -> None:
@@ -480,11 +453,11 @@ class Vocabulary:
             self._busy = True  # the lease for loading must not release this tokenizer
             try:
                 if self._lease.nbytes == 0:
-                    self._lease.resize(max(self.nbytes, self._tokenizer.loading_nbytes))
+                    self._lease.resize(max(self.nbytes, self._tables.loading_nbytes))
                     try:
                         self._load()
                     finally:
-                        self._lease.resize(self.nbytes if self._tokenizer.loaded else 0)
+                        self._lease.resize(self.nbytes if self._tables.loaded else 0)
                 yield self._tokenizer
             finally:
                 self._busy = False

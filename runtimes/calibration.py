@@ -25,7 +25,7 @@ from edge.models.calibration import Calibration, Forecast, Lens, Measured
 from edge.models.spec import ModelSpec
 from edge.runtimes.passes import Job
 from edge.runtimes.reranker import Reranker
-from edge.runtimes.scoring import Pool, lens_input, logits, pool
+from edge.runtimes.scoring import CandidatePool, lens_input, logits, pool
 from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.pruning import BoundedPruning, Mode
 
@@ -161,10 +161,10 @@ def _kept(
     return float(np.mean([row.overlap for row in rows])) if rows else 1.0
 
 
-def _pool(record: RecordedScores, calibration: Calibration, retrieved: bool) -> Pool:
+def _pool(record: RecordedScores, calibration: Calibration, retrieved: bool) -> CandidatePool:
     count = record.scores.shape[1]
     found = record.retrieved if retrieved else False
-    return Pool(count, retrieved=found, calibration=calibration, weight=record.weight)
+    return CandidatePool(count, retrieved=found, calibration=calibration, weight=record.weight)
 
 
 _LENS_PAIRS = 4096

@@ -107,7 +107,7 @@ class Embedder(Closing):
             raise InputError("embed takes a list of texts, not a single string")
         start = 0
         while start < len(texts):
-            size = _PASS_TEXTS if self.engine.holds_all_layers() else _STREAMED_PASS_TEXTS
+            size = _PASS_TEXTS if self.engine.room.holds_all_layers else _STREAMED_PASS_TEXTS
             part = texts[start : start + size]
             job = Job(part, partial(PoolingObserver, self.model.spec, len(part)), queries=query)
             stats = self.engine.run(job)

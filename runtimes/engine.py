@@ -327,10 +327,6 @@ class Engine(Closing):
         if self._closed:
             raise InputError(f"the model {self.model.name} has been closed")
 
-    def holds_all_layers(self) -> bool:
-        """Whether every layer is in memory, or would be if a pass began now."""
-        return self.room.holds_all_layers
-
     def _check_fits(self) -> None:
         """Frees memory for the engine before anything is loaded: other holders in the budget release their caches.
 

@@ -23,7 +23,8 @@ from edge.errors import BudgetExceeded
 from edge.files.sealed import recall, remember
 from edge.models.packed import HEAD, PackedModel
 from edge.models.spec import ModelSpec
-from edge.models.tokenizer import PairTokenizer, TokenBatch, Vocabulary
+from edge.models.tables import Tables
+from edge.models.tokenizer import TokenBatch, Vocabulary
 from edge.resident import trim_heap
 from edge.runtimes.base import HiddenDtype, LayerKernel, Runtime, Workplace, physical_cores
 from edge.runtimes.input import InputEmbedding
@@ -84,7 +85,7 @@ class EngineNeeds:
 def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_tokens: int) -> EngineNeeds:
     """The needs of an engine for sequences of up to `max_tokens`."""
     spec = model.spec
-    tokenizer = PairTokenizer(model.tokenizer_path, spec).loading_nbytes
+    tokenizer = Tables(model.tokenizer_path, spec).loading_nbytes
     rows = InputEmbedding.memory_needed(model, LEAST_ROWS, max_tokens)
     workspace = runtime.planned(spec.layer, threads=threads, hidden_dtype=hidden_dtype(spec))
     return EngineNeeds(

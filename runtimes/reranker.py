@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
-from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
+from edge.runtimes.scoring import CandidatePool, LayerReport, Pruning, PruningObserver, Scorer, Watch
 from edge.streaming.pruning import BoundedPruning, Mode, ProgressivePruning
 from edge.trace import Trace
 
@@ -107,7 +108,7 @@ class Reranker(Closing):
             BudgetExceeded: the limit is too small; the error names the smallest that works.
         """
         config = config or Config.load()
-        self.mode: Mode = _checked(config.mode if mode is None else mode)
+        self.mode: Mode = _checked(cast(Mode, config.mode) if mode is None else mode)
         self._threshold = parse_threshold(config.threshold if threshold is None else threshold)
         with opened_model(model or config.reranker or DEFAULT_RERANKER, "reranker", config) as self.model:
             self.calibration, self._damage = self._calibrated()
@@ -179,8 +180,8 @@ class Reranker(Closing):
             raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
         mode = self.mode if mode is None else _checked(mode)
 
-        def begin() -> tuple[Pruning, Pool]:
-            pool = Pool(len(docs), retrieved=retrieved, calibration=self.calibration, weight=share_of(query))
+        def begin() -> tuple[Pruning, CandidatePool]:
+            pool = CandidatePool(len(docs), retrieved=retrieved, calibration=self.calibration, weight=share_of(query))
             return self._pruning(k, mode, threshold, len(docs), pool), pool
 
         observer, stats = self._pass(query, docs, begin, every_layer, watch)
@@ -195,7 +196,7 @@ class Reranker(Closing):
                 late = ids[exact:] if pool.separable else np.arange(len(docs))
                 texts = [docs[i] for i in late]
 
-                def again() -> tuple[Pruning, Pool]:
+                def again() -> tuple[Pruning, CandidatePool]:
                     return ProgressivePruning(len(late), mode="ranked", candidates=len(late)), pool.part(late)
 
                 last, more = self._pass(query, texts, again, every_layer)
@@ -234,7 +235,7 @@ class Reranker(Closing):
         self,
         query: str,
         docs: Sequence[str],
-        begin: Callable[[], tuple[Pruning, Pool]],
+        begin: Callable[[], tuple[Pruning, CandidatePool]],
         every_layer: bool,
         watch: Watch | None = None,
     ) -> tuple[PruningObserver, RunStats]:
@@ -262,7 +263,7 @@ class Reranker(Closing):
             undo()
 
     def _pruning(
-        self, k: int, mode: Mode, threshold: str | float | None, candidates: int, pool: Pool
+        self, k: int, mode: Mode, threshold: str | float | None, candidates: int, pool: CandidatePool
     ) -> ProgressivePruning | BoundedPruning:
         """The pruning rule: the calibrated margin, unless a threshold of dispersion was set by hand."""
         limit, forecast = self._limit(threshold), pool.forecast
@@ -291,9 +292,7 @@ def _check_documents(docs: object) -> None:
         raise InputError("there are no documents to rank")
 
 
-def _checked(mode: str) -> Mode:
-    if mode == "ranked":
-        return "ranked"
-    if mode == "top-k":
-        return "top-k"
-    raise InputError(f"the mode is `ranked` or `top-k`, not {mode!r}")
+def _checked(mode: Mode) -> Mode:
+    if mode not in get_args(Mode):
+        raise InputError(f"the mode is `ranked` or `top-k`, not {mode!r}")
+    return mode

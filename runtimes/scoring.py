@@ -155,7 +155,7 @@ class Scorer:
         return logits(self._spec, self._head, vectors)
 
 
-class Pool:
+class CandidatePool:
     """The candidates' logits so far, and the amounts that retrieval adds to them, if there was a retrieval.
 
     The blend (see `models.blending`) is scaled by the standard deviation of a pool's logits (the spread). With the
@@ -210,9 +210,9 @@ class Pool:
         """Whether a candidate's score depends only on its own logit and on retrieval."""
         return self._prior is None or self._spread is not None
 
-    def part(self, ids: npt.NDArray[np.int64]) -> Pool:
+    def part(self, ids: npt.NDArray[np.int64]) -> CandidatePool:
         """A pool of some of these candidates, without logits, with the same amounts from retrieval as in this pool."""
-        part = Pool(len(ids), retrieved=False)
+        part = CandidatePool(len(ids), retrieved=False)
         part._spread, part._forecast, part._sharpness = self._spread, self._forecast, self._sharpness
         part._places = self._places[ids]
         part._prior = None if self._prior is None else self._prior[ids]
@@ -268,7 +268,7 @@ class PruningObserver:
     spec: ModelSpec
     scorer: Scorer
     pruning: Pruning
-    pool: Pool
+    pool: CandidatePool
     candidates: int
     every_layer: bool = False
     watch: Watch | None = None

@@ -21,11 +21,11 @@ from edge.apps.documents.process import WorkerProcess
 from edge.apps.options import json_option
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size
-from edge.devices.base import GROUP, Place, Profile, capabilities, open_device, parse_device
 from edge.errors import EdgeError
+from edge.ivf.device import GROUP, Place, Profile, capabilities, open_device
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
-from edge.plugins import names
+from edge.plugins import names, parse_device
 from edge.runtimes.native.library import native_state, processor_level
 
 _LIBRARIES = {

@@ -37,7 +37,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Setting:
     """A memory limit in bytes, a reranking depth (0 without reranking) and a number of passages."""
 
     memory: int
@@ -70,13 +70,13 @@ def visited(
     place: Path,
     config: Config,
     questions: Sequence[str],
-    schedules: Sequence[Schedule],
+    schedules: Sequence[Setting],
     *,
     pipeline: str,
     max_tokens: int,
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda text: None,
-) -> dict[Schedule, list[Visit]]:
+) -> dict[Setting, list[Visit]]:
     """Visits every schedule `rounds` times, in turns, so that a change of the machine's speed meets all of them.
 
     The first question warms up and is not counted. KV states of documents are not kept, so that every question costs as
@@ -94,7 +94,7 @@ def visited(
             name: getattr(config, name) for name in ("embedder", "reranker", "llm", "runtime", "threads", "models_dir")
         },
     }  # fmt: skip
-    found: dict[Schedule, list[Visit]] = {schedule: [] for schedule in schedules}
+    found: dict[Setting, list[Visit]] = {schedule: [] for schedule in schedules}
     for number in range(rounds):
         for place_in_round, schedule in enumerate(schedules[:: 1 if number % 2 == 0 else -1], 1):
             say(f"round {number + 1} of {rounds}, schedule {place_in_round} of {len(schedules)}")
@@ -110,7 +110,7 @@ def visited(
     return found
 
 
-def reading(schedule: Schedule, visits: Sequence[Visit]) -> Reading:
+def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
     """The times of a schedule: of each question the median over the visits, and their mean over the questions."""
 
     def typical(values: Sequence[Sequence[float]]) -> Floats:
@@ -190,7 +190,7 @@ def measure_limit(
     middle depth, each number of passages is measured. See `visited`."""
     middle = DEPTHS[len(DEPTHS) // 2]
     schedules = [
-        Schedule(config.memory, depth, passages)
+        Setting(config.memory, depth, passages)
         for depth in DEPTHS
         for passages in (PASSAGES if depth in (0, middle) else PASSAGES[1:2])
     ]

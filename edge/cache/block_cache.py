@@ -118,6 +118,18 @@ class Policy(Protocol):
         """A policy of its own that knows the same blocks."""
 
 
+DECAY = 1.02
+"""Factor by which hotness falls in a round. An unused block cools to a half in 35 rounds."""
+
+GAIN = 1.0
+"""Hotness that a block gains once in each round in which it is used."""
+
+INITIAL = 1.0
+"""Hotness of a block that has just been fetched."""
+
+_STEP = math.log(DECAY)
+
+
 class DecayedHotness:
     """Lowest hotness first: h <- h / decay + (used ? gain : 0) per round (TeleRAG, appendix C).
 
@@ -125,31 +137,20 @@ class DecayedHotness:
     logarithm of h * decay ** round, and beginning a round costs nothing.
     """
 
-    def __init__(self, *, decay: float = 1.02, gain: float = 1.0, initial: float = 1.0) -> None:
-        """
-        Args:
-            decay: factor above 1 per round. An unused block cools to a half in log(2) / log(decay) rounds.
-            gain: added once in each round in which the block is used.
-            initial: hotness of a block that has just been fetched.
-        """
-        if decay <= 1 or gain <= 0 or initial <= 0:
-            raise ValueError(f"decay must be above 1, gain and initial above 0; not {decay}, {gain}, {initial}")
-        self._step = math.log(decay)
-        self._gain = gain
-        self._initial = initial
+    def __init__(self) -> None:
         self._round = 0
         self._hot: dict[Hashable, tuple[float, int, int]] = {}  # level, order of entry, round of the last use
         self._heap: list[tuple[float, int, Hashable]] = []
         self._order = itertools.count()
 
     def insert(self, key: Hashable) -> None:
-        self._set(key, math.log(self._initial) + self._round * self._step)
+        self._set(key, math.log(INITIAL) + self._round * _STEP)
 
     def touch(self, key: Hashable) -> None:
         level, _, last = self._hot[key]
         if last < self._round:
-            now = self._round * self._step
-            self._set(key, now + math.log(math.exp(level - now) + self._gain))
+            now = self._round * _STEP
+            self._set(key, now + math.log(math.exp(level - now) + GAIN))
 
     def remove(self, key: Hashable) -> None:
         del self._hot[key]
@@ -159,7 +160,6 @@ class DecayedHotness:
 
     def copy(self) -> DecayedHotness:
         made = DecayedHotness()
-        made._step, made._gain, made._initial = self._step, self._gain, self._initial
         made._round, made._hot, made._heap = self._round, dict(self._hot), list(self._heap)
         made._order = itertools.count(next(self._order))
         return made

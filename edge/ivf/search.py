@@ -35,6 +35,9 @@ _GROUP = 16
 
 _SMOOTHING = 0.2
 
+_FAST_SHARE = 0.5
+"""Share of a fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction)."""
+
 _ANNOUNCED = 4
 """Ratio of the lists whose vectors are announced to the lists probed, since the predicted query is not exact."""
 
@@ -56,7 +59,6 @@ class IndexSearcher:
         places: Sequence[SearchPlace] = (),
         policy: Callable[[], Policy] = DecayedHotness,
         capacity: int | None = None,
-        share: float = 0.5,
         trace: Trace | None = None,
     ) -> None:
         """
@@ -66,7 +68,6 @@ class IndexSearcher:
             places: devices that searches and lookahead fill.
             policy: makes the eviction policy of each tier; see `edge.cache.residency`.
             capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
-            share: share of the fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction).
         """
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
@@ -77,7 +78,7 @@ class IndexSearcher:
                 DeviceTier(
                     place,
                     policy=policy(),
-                    share=share if place is fast else 1.0,
+                    share=_FAST_SHARE if place is fast else 1.0,
                     trace=self.trace,
                     name=name,
                     behind=self.host,

@@ -68,7 +68,7 @@ class KnowledgeStates:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Locks the tree. The ledger's lock is taken first, because the ledger's shrinkers take this one inside it."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             yield
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:

@@ -171,7 +171,6 @@ def modelled_tables(
     chips: Sequence[int],
     servers: Sequence[int],
     batches: Sequence[int] = BATCHES,
-    host: Host = HOST,
 ) -> dict[str, StageTable]:
     """Tables for the stages of a pipeline, by stage name.
 
@@ -182,7 +181,7 @@ def modelled_tables(
     for stage in schema.stages():
         origin: Origin = "calibrated"  # because of the accelerators' efficiency
         if stage.kind == "retrieve":
-            points, origin = retrieval_points(stage, servers, batches, host), "predicted"
+            points, origin = retrieval_points(stage, servers, batches), "predicted"
         else:
             points = accelerator_points(stage, chips, batches, device)
         tables[stage.name] = StageTable(stage.name, tuple(points), origin)

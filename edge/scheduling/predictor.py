@@ -66,8 +66,6 @@ _WHAT = "the times of generations"
 _FORGET = 0.9
 """Factor by which the weight of earlier readings falls with each further one."""
 
-_DEVIATIONS = 2.0
-
 _FADE = 0.97
 """Factor by which the weight of earlier savings falls each time the work is refused, so that it is tried again
 later."""
@@ -108,53 +106,14 @@ class PromptWork:
     restored: int = 0
 
 
-class Rate:
-    """Seconds per unit of one kind of work. Not thread-safe.
+class _Sums:
+    """Three sums of readings that lose weight. Not thread-safe.
 
-    It is the slope of the least-squares line through zero. Readings are weighted by their units, and earlier ones lose
-    weight.
+    Args:
+        sums: the learned state, as `sums` returned it.
     """
 
     def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
-        """
-        Args:
-            sums: sums of the units, the seconds, and the squares of seconds over units, as `sums` returned them.
-        """
-        self._units, self._seconds, self._squares = map(float, sums)
-
-    @property
-    def sums(self) -> tuple[float, float, float]:
-        """The learned state, for storage."""
-        return self._units, self._seconds, self._squares
-
-    @property
-    def mean(self) -> float:
-        """Seconds per unit; 0 before the first reading."""
-        return self._seconds / self._units if self._units else 0.0
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of the seconds per unit."""
-        return math.sqrt(max(0.0, self._squares / self._units - self.mean**2)) if self._units else 0.0
-
-    def add(self, units: float, seconds: float) -> None:
-        """Learns one reading."""
-        self._units = _FORGET * self._units + units
-        self._seconds = _FORGET * self._seconds + seconds
-        self._squares = _FORGET * self._squares + seconds**2 / units
-
-
-class Saving:
-    """Seconds that one kind of speculative work saved, less the seconds that others lost by it. Not thread-safe.
-
-    Earlier observations lose weight.
-    """
-
-    def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
-        """
-        Args:
-            sums: sums of the weights, the seconds and their squares, as `sums` returned them.
-        """
         self._weight, self._seconds, self._squares = map(float, sums)
 
     @property
@@ -163,14 +122,43 @@ class Saving:
         return self._weight, self._seconds, self._squares
 
     @property
+    def mean(self) -> float:
+        """Seconds per unit of weight; 0 before the first reading."""
+        return self._seconds / self._weight if self._weight else 0.0
+
+    def _learn(self, weight: float, seconds: float, square: float) -> None:
+        self._weight = _FORGET * self._weight + weight
+        self._seconds = _FORGET * self._seconds + seconds
+        self._squares = _FORGET * self._squares + square
+
+
+class Rate(_Sums):
+    """Seconds per unit of one kind of work.
+
+    It is the slope of the least-squares line through zero. The sums are those of the units, the seconds, and the
+    squares of seconds over units.
+    """
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the seconds per unit."""
+        return math.sqrt(max(0.0, self._squares / self._weight - self.mean**2)) if self._weight else 0.0
+
+    def add(self, units: float, seconds: float) -> None:
+        """Learns one reading."""
+        self._learn(units, seconds, seconds**2 / units)
+
+
+class Saving(_Sums):
+    """Seconds that one piece of speculative work saved, less the seconds that others lost by it.
+
+    The sums are those of the weights of the observations, the seconds, and their squares.
+    """
+
+    @property
     def weight(self) -> float:
         """The weighted number of observations."""
         return self._weight
-
-    @property
-    def mean(self) -> float:
-        """Mean seconds saved by one piece of work."""
-        return self._seconds / self._weight if self._weight else 0.0
 
     @property
     def error(self) -> float:
@@ -184,9 +172,7 @@ class Saving:
 
     def add(self, seconds: float) -> None:
         """Learns the saving of one piece of work."""
-        self._weight, self._seconds, self._squares = (
-            _FORGET * self._weight + 1, _FORGET * self._seconds + seconds, _FORGET * self._squares + seconds**2
-        )  # fmt: skip
+        self._learn(1, seconds, seconds**2)
 
     def charge(self, seconds: float) -> None:
         """Subtracts seconds that earlier work turned out to cost others."""

@@ -9,14 +9,14 @@ context.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from edge.errors import ConfigError, DeadlinePassed, Withdrawn
-from edge.link import Clock, SystemClock
+from edge.errors import DeadlinePassed, Withdrawn
 
 PERSON, PROGRAM, BATCH = 0, 1, 2
 """Priorities, the most urgent first: a person waits, a program waits, or no one waits."""
@@ -29,12 +29,11 @@ class Urgency:
         priority: the request with the smaller number goes first.
     """
 
-    def __init__(self, priority: int = PROGRAM, *, seconds: float | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, priority: int = PROGRAM, *, seconds: float | None = None) -> None:
         """`seconds`: time from now until the result becomes useless; None for no deadline."""
         self.priority = priority
-        self._clock = clock or SystemClock()
         self._seconds = seconds
-        self._deadline = None if seconds is None else self._clock.now() + seconds
+        self._deadline = None if seconds is None else time.perf_counter() + seconds
         self._cancelled = False
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
@@ -42,7 +41,7 @@ class Urgency:
     @property
     def remaining(self) -> float | None:
         """Seconds until the deadline, 0 if it has passed; None without one."""
-        return None if self._deadline is None else max(0.0, self._deadline - self._clock.now())
+        return None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
 
     def cancel(self) -> None:
         """Withdraws the request. Running work ends at its next step. May be called from any thread, and twice."""
@@ -61,7 +60,7 @@ class Urgency:
         """
         if self._cancelled:
             raise Withdrawn("the request was withdrawn")
-        if self._deadline is not None and self._clock.now() >= self._deadline:
+        if self._deadline is not None and time.perf_counter() >= self._deadline:
             raise DeadlinePassed(f"the request was not done within its {self._seconds:g} seconds")
 
     @contextmanager
@@ -101,7 +100,8 @@ def urgent(urgency: Urgency) -> Iterator[None]:
 Task = TypeVar("Task")
 
 WINDOW = 16
-"""Number of more urgent later tasks that may go before an earlier one."""
+"""Number of more urgent later tasks that may go before an earlier one; with 0, tasks are served in the order of
+arrival."""
 
 
 @dataclass(eq=False, slots=True)
@@ -129,21 +129,15 @@ class WaitingLine(Generic[Task]):
     A task that `window` later ones have overtaken goes before all tasks behind it, so that every task has its turn.
     """
 
-    def __init__(self, work: Callable[[Taken[Task]], None], *, window: int = WINDOW) -> None:
+    window = WINDOW
+
+    def __init__(self, work: Callable[[Taken[Task]], None]) -> None:
         """Makes an empty line.
 
         Args:
             work: takes at least one task from its argument, and does the tasks it takes. One thread at a time runs it.
                 When it returns, all tasks that it took and did not put back count as done.
-            window: number of later tasks that may go before an earlier one; with 0, tasks are served in the order of
-                arrival.
-
-        Raises:
-            ConfigError: the window is negative.
         """
-        if window < 0:
-            raise ConfigError(f"the reordering window is a number of tasks of at least 0, not {window}")
-        self.window = window
         self._work = work
         self._places: list[_Place[Task]] = []
         self._changed = threading.Condition()

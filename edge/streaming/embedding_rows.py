@@ -44,7 +44,6 @@ class RowCache:
         *,
         checksums: npt.NDArray[np.uint32] | None = None,
         trace: Trace | None = None,
-        owner: str = "embedding rows",
         remedy: str = "",
     ) -> None:
         """Reserves the cache's memory.
@@ -64,7 +63,7 @@ class RowCache:
         self._checksums = checksums
         self._remedy = f"; {remedy}" if remedy else ""
         self._trace = trace or Trace()
-        self._lease = budget.reserve(owner, self.memory_needed(table, self.capacity))
+        self._lease = budget.reserve("embedding rows", self.memory_needed(table, self.capacity))
         self._lane = lane
         self._slot_of = np.full(table.rows, -1, np.int32)
         self._row_in = np.full(self.capacity, -1, np.int64)

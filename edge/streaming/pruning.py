@@ -64,17 +64,22 @@ class Decision:
     finished: bool
 
 
-class ProgressivePruning:
+class _Pruning:
     """The state of one request's pruning: the remaining places among the results."""
 
-    def __init__(
-        self,
-        k: int,
-        *,
-        mode: Mode = "top-k",
-        threshold: float = math.inf,
-        candidates: int,
-    ) -> None:
+    def __init__(self, k: int, mode: Mode, candidates: int) -> None:
+        if k <= 0:
+            raise InputError(f"the number of results must be at least 1, not {k}")
+        self.k = min(k, candidates)
+        # If every candidate is a result, only the order remains to be found.
+        self.mode: Mode = "ranked" if k >= candidates else mode
+        self.remaining = self.k
+
+
+class ProgressivePruning(_Pruning):
+    """Pruning by clusters of scores."""
+
+    def __init__(self, k: int, *, mode: Mode = "top-k", threshold: float = math.inf, candidates: int) -> None:
         """Prepares for a pool of `candidates`.
 
         Args:
@@ -85,13 +90,8 @@ class ProgressivePruning:
         Raises:
             InputError: k is not positive.
         """
-        if k <= 0:
-            raise InputError(f"the number of results must be at least 1, not {k}")
-        self.k = min(k, candidates)
-        # If every candidate is a result, only the order remains to be found.
-        self.mode: Mode = "ranked" if k >= candidates else mode
+        super().__init__(k, mode, candidates)
         self.threshold = threshold
-        self.remaining = self.k
 
     def wants(self, layer: int) -> bool:
         """Whether `decide` would use the scores after `layer` layers; if not, computing them is wasted."""
@@ -151,7 +151,7 @@ def dispersion(scores: npt.NDArray[np.float64]) -> float:
     return float(np.std(scores) / max(float(np.mean(scores)), 1e-6))
 
 
-def cluster_scores(scores: npt.NDArray[np.float64], max_clusters: int = MAX_CLUSTERS) -> npt.NDArray[np.int64]:
+def cluster_scores(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Exact one-dimensional k-means with the number of clusters chosen from the data.
 
     For each number of clusters, dynamic programming over the sorted scores minimizes the within-cluster sum of squares
@@ -169,7 +169,7 @@ def cluster_scores(scores: npt.NDArray[np.float64], max_clusters: int = MAX_CLUS
     n = len(values)
     labels = np.zeros(n, np.int64)
     distinct = int(np.count_nonzero(np.diff(values))) + 1
-    most = min(max_clusters, distinct)
+    most = min(MAX_CLUSTERS, distinct)
     if most < 2:
         return labels
     starts = _partitions(values, most)[1]
@@ -256,8 +256,8 @@ def _partitions(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray
 _NONE = np.empty(0, np.int64)
 
 
-class BoundedPruning:
-    """The state of one request's pruning. It compares log-odds, since the errors are measured on that scale."""
+class BoundedPruning(_Pruning):
+    """Pruning by calibrated errors. It compares log-odds, since the errors are measured on that scale."""
 
     def __init__(
         self, k: int, *, mode: Mode = "ranked", errors: Sequence[float], margin: float, candidates: int
@@ -276,12 +276,7 @@ class BoundedPruning:
         Raises:
             InputError: k is not positive.
         """
-        if k <= 0:
-            raise InputError(f"the number of results must be at least 1, not {k}")
-        self.k = min(k, candidates)
-        # If every candidate is a result, only the order remains to be found.
-        self.mode: Mode = "ranked" if k >= candidates else mode
-        self.remaining = self.k
+        super().__init__(k, mode, candidates)
         self._everybody = k >= candidates
         self._errors = errors
         self.margin = margin

@@ -100,7 +100,6 @@ class SlidingWindow:
         lane: Lane | Way,
         budget: MemoryBudget,
         *,
-        owner: str = "weights",
         widest: int | None = None,
     ) -> None:
         """Creates the window without buffers: `start` reserves the two sliding ones, `widen` the pinned ones.
@@ -109,7 +108,6 @@ class SlidingWindow:
             order: the blocks of one pass.
             lane: the lane over which blocks come into buffers of this process, or a `Way` to other buffers.
             budget: the budget of the memory that holds the buffers.
-            owner: the window's name in the ledger.
             widest: largest number of buffers, even if more memory is free; None for no bound.
         """
         self.order = tuple(order)
@@ -125,9 +123,9 @@ class SlidingWindow:
         self._buffers = 0
         self._passing = False
         self._growing = False
-        self._lease = budget.reserve(owner, 0)
+        self._lease = budget.reserve("weights", 0)
         # Each pass reads the blocks again that are not pinned.
-        self._unregister = budget.add_shrinker(owner, self._shrink, loss=lambda: self._way.loss(self.block_nbytes))
+        self._unregister = budget.add_shrinker("weights", self._shrink, loss=lambda: self._way.loss(self.block_nbytes))
 
     @property
     def buffers(self) -> int:
@@ -154,7 +152,7 @@ class SlidingWindow:
 
         Call it between `start` and the first block.
         """
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             wanted = min(self._widest - self._buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
                 self._add_buffers(wanted)
@@ -215,7 +213,7 @@ class SlidingWindow:
 
     def close(self) -> None:
         """Waits for running transfers, and releases all memory."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             for index in list(self._slots):
                 self._drop(index)
             for buffer in self._free:
@@ -226,7 +224,7 @@ class SlidingWindow:
             self._unregister()
 
     def _hold(self) -> None:
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             missing = min(SLIDING, len(self.order)) - self._buffers
             if missing > 0:
                 self._add_buffers(missing)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from ..blending import WEIGHT, Floats64, blended, retrieval_scores
-from .measures import ndcg
+from ..blending import WEIGHT, Floats64, retrieval_scores
+from .measures import blended, ndcg
 from .mining import Floats
 from .model import LayeredReranker, batches, padded, pair_tokenizer
 from .precision import CHOICES, in_bfloat16

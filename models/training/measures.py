@@ -1,10 +1,10 @@
-"""The measure by which rankings are judged: nDCG."""
+"""The measure by which rankings are judged, nDCG, and the blended order of a whole pool."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..blending import Floats64
+from ..blending import WEIGHT, Floats64, standard
 
 
 def ndcg(scores: Floats64, grades: Floats64, ideal: Floats64, k: int = 10) -> Floats64:
@@ -18,3 +18,15 @@ def ndcg(scores: Floats64, grades: Floats64, ideal: Floats64, k: int = 10) -> Fl
     best = -np.sort(-ideal, axis=-1)[..., :k]
     limit = (best / np.log2(np.arange(2, best.shape[-1] + 2))).sum(-1)
     return np.asarray((gains * discount).sum(-1) / np.maximum(limit, 1e-9))
+
+
+def blended(logits: Floats64, retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
+    """``weight * z(logits) + (1 - weight) * z(retrieved)``, where z standardizes over the candidates (the last axis).
+    A candidate whose logit rises never gets a lower place.
+
+    Raises:
+        ValueError: the weight is not within 0 and 1.
+    """
+    if not 0.0 <= weight <= 1.0:
+        raise ValueError(f"blend weight {weight} is not within 0 and 1")
+    return weight * standard(logits) + (1 - weight) * standard(retrieved)

@@ -146,12 +146,12 @@ class KeptPages:
 
     def close(self) -> None:
         """Gives the memory back."""
-        with self._device.host.locked():
+        with self._device.host.lock:
             self._drop()
             self._unregister()
 
     def _taken(self, nbytes: int) -> Any:
-        with self._device.host.locked():
+        with self._device.host.lock:
             self._in_use = True
             try:
                 if self._pinned is None or self._pinned.array.nbytes < nbytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import numpy as np
 import numpy.typing as npt
+from making.evidence import save
 
 from bench.answers import copy_documents, questions
 from bench.figures import Figure, lower, neither, tabulate
@@ -28,7 +29,7 @@ from edge.apps.collection.hits import Hit, merge
 from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, fit, save
+from edge.models.evidence import Evidence, fit
 from edge.models.training.corpora import Corpus, load
 
 _PLAIN_FLOOR = 0.1

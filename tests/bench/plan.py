@@ -13,7 +13,7 @@ from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import Output, numbers, output_options, stated
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
-from edge.apps.plan.machine import Schedule, conditions, profile_path, reading, visited
+from edge.apps.plan.machine import Setting, conditions, profile_path, reading, visited
 from edge.apps.plan.profile import Questions, questions_options, rounds_option, say
 from edge.config import format_size
 from edge.errors import InputError
@@ -88,7 +88,7 @@ def plan(
     found = known.choices(depths, passages)
     if not found:
         raise InputError("nothing was profiled for these limits: run edge profile first")
-    schedules = [Schedule(p.limit, p.depth, p.passages) for p in found]
+    schedules = [Setting(p.limit, p.depth, p.passages) for p in found]
     visits = visited(
         place, config, questions.read(), schedules,
         pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds, say=say,

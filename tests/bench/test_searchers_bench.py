@@ -9,13 +9,14 @@ from typing import Any
 import click
 import pytest
 from naive.program import output_of
+from naive.published_systems import tail
 
 from bench import searchers as bench
 from bench.command import bench as command
 from bench.run_record import RunRecord
 from bench.searchers import simulated_loss
 from edge.errors import EdgeError
-from edge.planner.search_accelerator import queue_length, tail
+from edge.planner.search_accelerator import queue_length
 
 
 def run(*arguments: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.devices.base import Candidates, SearchRequest
+from edge.ivf.device import Candidates, SearchRequest
 from edge.link import Lane
 
 

@@ -17,7 +17,6 @@ import shelf_device
 from shelf_device import ShelfDevice
 
 from edge.budget import MemoryBudget
-from edge.devices.base import Candidates, Place, SearchRequest
 from edge.devices.cpu import CpuDevice
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.fpga import FpgaDevice
@@ -26,6 +25,7 @@ from edge.devices.metal import MetalDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice
 from edge.devices.testing import check_device
+from edge.ivf.device import Candidates, Place, SearchRequest
 
 THREE = functools.partial(SearchersDevice, of="cpu+fpga+limited")
 WHOLE = functools.partial(SearchersDevice, of="cpu", count=2, lists="whole")

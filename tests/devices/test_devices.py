@@ -10,13 +10,23 @@ import numpy as np
 import pytest
 
 from edge.budget import MemoryBudget
-from edge.devices.base import GROUP, Profile, Search, SearchPlace, capabilities, open_device, parse_device
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
-from edge.ivf.device import Candidates, ListScan, SearchRequest
+from edge.ivf.device import (
+    GROUP,
+    Candidates,
+    ListScan,
+    Profile,
+    Search,
+    SearchPlace,
+    SearchRequest,
+    capabilities,
+    open_device,
+)
 from edge.link import Lane
+from edge.plugins import parse_device
 
 
 def budget(limit: int = 1 << 36) -> MemoryBudget:

@@ -7,11 +7,11 @@ import pytest
 from naive.lists import NaiveCodec
 
 from edge.budget import MemoryBudget
-from edge.devices.base import Candidates, Estimate, ListScan, SearchRequest, open_device
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.fpga import FpgaDevice
 from edge.errors import CapabilityError, ConfigError
 from edge.ivf.base import Codec
+from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest, open_device
 from edge.planner.search_accelerator import LARGEST, PUBLISHED, Scanned, joules, queue_length, seconds
 from edge.trace import Trace
 

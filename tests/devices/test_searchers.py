@@ -12,13 +12,13 @@ import pytest
 from naive.beside import DIM, Both
 
 from edge.budget import MemoryBudget
-from edge.devices.base import Candidates, ListScan, SearchRequest, open_device
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, PartLost
 from edge.ivf.base import Bytes
+from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
 from edge.planner.search_accelerator import queue_length
 from edge.trace import Trace
 

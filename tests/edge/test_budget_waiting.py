@@ -59,13 +59,13 @@ def test_code_that_locks_the_ledger_is_called_again_after_the_blocks_have_arrive
     calls = []
 
     def reserve() -> int:
-        with budget.locked():
+        with budget.lock:
             calls.append(budget.free)
             return budget.reserve("other", 600).nbytes
 
     assert budget.waiting(reserve) == 600
     assert (calls, cache.waited) == ([300, 300], 1)
-    with budget.locked(), pytest.raises(BudgetExceeded):
+    with budget.lock, pytest.raises(BudgetExceeded):
         budget.waiting(reserve)
     assert len(calls) == 3
 
@@ -74,9 +74,9 @@ def test_no_waiting_where_others_would_wait_for_this_thread() -> None:
     """With the lock of this ledger or of another, or where the caller takes what is free at once."""
     budget, device = MemoryBudget(LIMIT, baseline=0), MemoryBudget(LIMIT, part=True)
     cache = Arriving(budget, 700)
-    with budget.locked(), pytest.raises(BudgetExceeded):
+    with budget.lock, pytest.raises(BudgetExceeded):
         budget.reserve("other", 500)
-    with device.locked(), pytest.raises(BudgetExceeded):
+    with device.lock, pytest.raises(BudgetExceeded):
         budget.reserve("other", 500)
     with pytest.raises(BudgetExceeded):
         budget.reserve("other", 500, wait=False)

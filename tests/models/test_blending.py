@@ -14,12 +14,12 @@ from edge.models.blending import (
     LONG,
     LONG_WEIGHT,
     WEIGHT,
-    blended,
     prior_logits,
     retrieval_scores,
     retrieved_scores,
     share_of,
 )
+from edge.models.training.measures import blended
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:

@@ -140,7 +140,7 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
         with ResidentWatch(0.001) as watch:
             for _ in range(3):
                 tokenizer.encode_pairs("a query", docs, 512)
-        print(tokenizer.nbytes, watch.high_water - before)
+        print(tokenizer.tables.nbytes, watch.high_water - before)
     """
     announced, peak = map(int, printed(program, folder=tmp_path).split())
     assert peak < 30 << 20

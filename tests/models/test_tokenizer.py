@@ -304,9 +304,9 @@ def test_files_that_are_no_tokenizers(tmp_path: Path) -> None:
     spec = spec_of("bert-reranker")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be read as a tokenizer"):
-        PairTokenizer(tmp_path / "tokenizer.json", spec).load()
+        PairTokenizer(tmp_path / "tokenizer.json", spec).tables.ready()
     with pytest.raises(CorruptBlock, match="does not match its sha256"):
-        PairTokenizer(tmp_path / "tokenizer.json", spec, sha256="00").load()
+        PairTokenizer(tmp_path / "tokenizer.json", spec, sha256="00").tables.ready()
 
 
 def test_release_gives_the_memory_back(tmp_path: Path) -> None:
@@ -319,17 +319,17 @@ def test_release_gives_the_memory_back(tmp_path: Path) -> None:
         from edge.models.tokenizer import PairTokenizer
         from edge.resident import anonymous_resident
         tokenizer = PairTokenizer(Path({str(path)!r}), {synth.model_spec("ms-marco-minilm-l6")!r})
-        estimate = tokenizer.nbytes
+        estimate = tokenizer.tables.nbytes
         import tokenizers, numpy
         before = anonymous_resident()
         first = tokenizer.encode_pairs("a query", ["a document"]).tokens.tolist()
-        assert tokenizer.loaded
-        held = tokenizer.nbytes
+        assert tokenizer.tables.loaded
+        held = tokenizer.tables.nbytes
         assert 0.5 * estimate < held < 2 * estimate, (estimate, held)
         grown = anonymous_resident() - before
         assert abs(grown - held) < 3 << 20, (grown, held)
-        tokenizer.release()
-        assert not tokenizer.loaded
+        tokenizer.tables.release()
+        assert not tokenizer.tables.loaded
         assert anonymous_resident() - before < held / 4, anonymous_resident() - before
         assert tokenizer.encode_pairs("a query", ["a document"]).tokens.tolist() == first
     """

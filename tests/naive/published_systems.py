@@ -8,7 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from edge.planner.search_accelerator import Alternation, SearchParameters, Units, queries_per_second, queue_length, tail
+from edge.planner.search_accelerator import (
+    Alternation,
+    SearchParameters,
+    Units,
+    _exactly,
+    queries_per_second,
+    queue_length,
+)
 from edge.planner.traversal import Vectors, at_once, nearest_graph, traverse
 from naive.published_rago import Check
 
@@ -37,6 +44,11 @@ TRAVERSAL_RECALL: Sequence[Sequence[float]] = (
     (94.36, 94.73, 95.05, 95.31, 95.50, 95.64, 95.79), (94.48, 94.93, 95.31, 95.54, 95.72, 95.89, 95.91),
 )  # fmt: skip
 """Recall@10 in percent of the same searches, with a queue of 64 results over 10 million vectors."""
+
+
+def tail(results: int, queues: int, length: int) -> float:
+    """Probability that a given one of `queues` queues gets more than `length` of the best `results`."""
+    return math.fsum(_exactly(results, queues, count) for count in range(length + 1, results + 1))
 
 
 def unpipelined(chunks: Sequence[float], retrieval: float) -> float:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 
-from edge.cache.block_cache import DecayedHotness
+from edge.cache.block_cache import DECAY, DecayedHotness
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Hotness:
 
 def hotness(policy: DecayedHotness, key: Hashable) -> float:
     """A block's present value."""
-    return math.exp(policy._hot[key][0] - policy._round * policy._step)
+    return math.exp(policy._hot[key][0] - policy._round * math.log(DECAY))
 
 
 class LeastRecent:

@@ -14,10 +14,11 @@ import pytest
 
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
-from edge.models.blending import Retrieved, blended, retrieval_scores
+from edge.models.blending import Retrieved, retrieval_scores
 from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
+from edge.models.training.measures import blended
 from edge.runtimes.calibration import MARGINS, Example, RecordedScores, calibrate, find_margin, measure, replay
 from edge.runtimes.passes import Job
 from edge.runtimes.reranker import Ranked, Reranker

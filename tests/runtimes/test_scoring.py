@@ -13,7 +13,7 @@ from edge.errors import BudgetExceeded
 from edge.models.architectures import family_of
 from edge.models.spec import ModelSpec
 from edge.runtimes import scoring
-from edge.runtimes.scoring import Pool, PruningObserver, Scorer
+from edge.runtimes.scoring import CandidatePool, PruningObserver, Scorer
 from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.pruning import ProgressivePruning
 
@@ -34,7 +34,7 @@ def observer(spec: ModelSpec, candidates: int, budget: MemoryBudget | None = Non
         "out.bias": np.zeros(1, np.float32),
     }
     pruning = ProgressivePruning(candidates, mode="ranked", threshold=float("inf"), candidates=candidates)
-    pool = Pool(candidates, retrieved=False)
+    pool = CandidatePool(candidates, retrieved=False)
     return PruningObserver(spec, Scorer(spec, head), pruning, pool, candidates, budget=budget)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench.evidence import Example, errors, fitted_on
+from making.evidence import save
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.assistant import AnswerStream, Turns, Writing
@@ -69,13 +70,13 @@ def model(**changes: Any) -> Evidence:
 
 
 def test_a_model_is_stored_for_its_weights_and_signals_only(tmp_path: Path) -> None:
-    evidence.save(tmp_path, NAME, "abc", model())
-    evidence.save(tmp_path, "other", "abc", model(threshold=0.7))
+    save(tmp_path, NAME, "abc", model())
+    save(tmp_path, "other", "abc", model(threshold=0.7))
     assert evidence.load(tmp_path, NAME, "abc", SIGNALS) == model()
     assert evidence.load(tmp_path, NAME, "abd", SIGNALS) is None
     assert evidence.load(tmp_path, NAME, "abc", SIGNALS[1:]) is None
     assert evidence.load(tmp_path / "nowhere", NAME, "abc", SIGNALS) is None
-    evidence.save(tmp_path, NAME, "abd", model())
+    save(tmp_path, NAME, "abd", model())
     assert evidence.load(tmp_path, "other", "abd", SIGNALS) is None, "it was fitted on other weights"
     (tmp_path / evidence.FILE).write_text("{")
     with pytest.raises(CorruptBlock):
@@ -110,7 +111,7 @@ def test_hits_answer_a_question_if_the_model_says_so(
     hits = [hit(1, "It floods in spring. Nobody works there.", stages=Stages(relevance=0.5))]
     models: Any = Models(tmp_path, cosine)
     assert UnitJudge(models).probability("when?", hits) is None
-    evidence.save(tmp_path, NAME, "abc", model())
+    save(tmp_path, NAME, "abc", model())
     judged = UnitJudge(models).probability("when?", hits)
     assert judged is not None
     assert (judged[0] >= judged[1]) is found

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from edge.apps.plan import machine
-from edge.apps.plan.machine import Schedule, Visit, reading, visited
+from edge.apps.plan.machine import Setting, Visit, reading, visited
 from edge.config import Config
 
-ONE, TWO, THREE = (Schedule(10**9, depth, 4) for depth in (0, 8, 30))
+ONE, TWO, THREE = (Setting(10**9, depth, 4) for depth in (0, 8, 30))
 
 
 def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from naive.published_rago import device_seconds
-from naive.published_systems import dense_operations, pipelined, rounds, unpipelined
+from naive.published_systems import dense_operations, pipelined, rounds, tail, unpipelined
 
 from edge.planner.bank_placement import Banks
 from edge.planner.modelled import (
@@ -33,7 +33,7 @@ from edge.planner.schedule import (
     stage_costs,
 )
 from edge.planner.schema import MODELS, PUBLISHED, Model, RagSchema, Stage
-from edge.planner.search_accelerator import Alternation, queue_length, tail
+from edge.planner.search_accelerator import Alternation, queue_length
 from edge.planner.tables import Point, StageTable, unbeaten
 
 SMALL = Model("small", 1e9, 4, 100, 1000)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive.waiting import PATIENCE_S, until
 
-from edge.errors import ConfigError, DeadlinePassed, Withdrawn
+from edge.errors import DeadlinePassed, Withdrawn
 from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Taken, Urgency, WaitingLine, current_urgency, urgent
 
 
@@ -22,7 +22,8 @@ class Held:
         self.threads: list[int] = []
         self.go = threading.Event()
         self.most = most
-        self.line: WaitingLine[str] = WaitingLine(self.work, window=window)
+        self.line: WaitingLine[str] = WaitingLine(self.work)
+        self.line.window = window
         self.pool = ThreadPoolExecutor(40)
 
     def work(self, taken: Taken[str]) -> None:
@@ -169,11 +170,6 @@ def test_an_interrupted_thread_leaves_the_others_their_tasks() -> None:
             first.result(PATIENCE_S)
         assert second.result(PATIENCE_S) is None
     assert tried == [["a", "b"], ["b", None]]
-
-
-def test_a_window_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 0"):
-        WaitingLine(lambda taken: None, window=-1)
 
 
 def test_an_urgency_belongs_to_what_is_done_inside() -> None:
