@@ -199,6 +199,10 @@ class Outline:
         self._open.append((level, title))
         return self.path
 
+    def clear(self) -> None:
+        """Ends all headings."""
+        self._open.clear()
+
 
 def first_heading(blocks: Iterable[Block]) -> str:
     """The first heading, which is the title of a document that names none; empty if there is no heading."""

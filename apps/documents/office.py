@@ -1,16 +1,17 @@
 """DOCX and PPTX, ODT, ODS and ODP: the texts, slides and sheets of office programs.
 
-Of a DOCX file, the headings, paragraphs, tables, text boxes and notes of the main text are read. Lines are paragraphs
-and table rows. Of a PPTX file, each slide is a page under its title, followed by its notes. Lines are paragraphs
-and table rows of a slide.
+Of a DOCX file, the main text is read with its list numbers, text boxes and notes. Behind it come comments, headers,
+footers, drawings, and documents that it includes. Lines are paragraphs and table rows. Of a PPTX file, each slide is
+a page under its title, followed by its charts and notes. Lines are paragraphs and table rows of a slide.
 
 The parts are read directly. This unpacks no pictures, includes the text of content controls and text boxes, and leaves
-out text that was deleted under change tracking, and comments.
+out text that was deleted under change tracking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local, outermost
@@ -25,15 +26,23 @@ from edge.apps.documents.base import (
     meaningful,
 )  # fmt: skip
 from edge.apps.documents.decoding import clean
+from edge.apps.documents.drawings import description, drawings, paragraph_text, shown_lines
+from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
-from edge.apps.documents.opened import OpenedFile, too_much_text
+from edge.apps.documents.numbering import Numbering
+from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError
 
 _LEFT_OUT = frozenset({
     "del", "moveFrom", "Fallback", "instrText", "delText", "pPr", "rPr", "tblPr", "sectPr", "object",
 })  # fmt: skip
-_PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "txbxContent"})
+_PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "txbxContent", "docPr"})
+_NOTES = ("footnotes", "endnotes")
+_BEHIND = {"comments": "Comments", "header": "Header", "footer": "Footer"}
+"""Relations of a document to other texts, with the headings that these have."""
+
+_SPACES = re.compile(" {2,}")
 _MOST_BASES = 20
 
 
@@ -47,17 +56,22 @@ def extract_docx(file: OpenedFile) -> DocumentBlocks:
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "word/document.xml"
         document = archive.xml(main)
-        styles = archive.related(main, "styles")
-        reader = _WordReader(archive.xml(styles) if styles in archive.names else None)
+        related: dict[str, list[str]] = {}
+        for kind, name in archive.relations(main).values():
+            if name in archive.names:
+                related.setdefault(kind, []).append(name)
+        styles, numbering = (
+            archive.xml(related[kind][0]) if kind in related else None for kind in ("styles", "numbering")
+        )
+        reader = _WordReader(styles, numbering)
         reader.read(document)
-        for kind in ("footnotes", "endnotes"):
-            notes = archive.related(main, kind)
-            if notes in archive.names:
-                reader.read(archive.xml(notes))
+        for name in (name for kind in _NOTES for name in related.get(kind, ())):
+            reader.read(archive.xml(name))
+        warning = reader.read_behind(archive, main, related)
         title = archive.title()
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
-    return DocumentBlocks(meaningful(title) or first_heading(reader.blocks), reader.blocks)
+    return DocumentBlocks(meaningful(title) or first_heading(reader.blocks), reader.blocks, warning=warning)
 
 
 class _TextReader:
@@ -126,27 +140,65 @@ class _WordReader(_TextReader):
 
     paragraphs, tables, left_out = frozenset({"p"}), frozenset({"tbl"}), _LEFT_OUT
 
-    def __init__(self, styles: Any) -> None:
+    def __init__(self, styles: Any, numbering: Any) -> None:
         super().__init__(Outline())
         self._levels = {} if styles is None else _heading_levels(styles)
-        named = () if styles is None else styles.iter("{*}style")
-        self._lists = {attribute(style, "styleId") for style in named if style.find("{*}pPr/{*}numPr") is not None}
+        self._numbering = Numbering(numbering, styles)
+
+    def read_behind(self, archive: Archive, main: str, related: Mapping[str, Sequence[str]]) -> str:
+        """Reads the texts behind the main one; returns a sentence about those that cannot be read."""
+        left: list[str] = []
+        shown: set[str] = set()
+        for kind, heading in _BEHIND.items():
+            for name in related.get(kind, ()):
+                self.outline.enter(1, heading)
+                first = len(self.blocks)
+                try:
+                    self.read(archive.xml(name))
+                except InputError:
+                    left.append(name)
+                text = "\n".join(block.text for block in self.blocks[first:])
+                if text in shown or not any(map(str.isalpha, text)):  # the same on each page, or only its number
+                    del self.blocks[first:]
+                shown.add(text)
+        self.outline.clear()
+        try:
+            for text in drawings(archive, main):
+                self.add_paragraph(text, 0)
+        except InputError:
+            left.append("a drawing")
+        for name in related.get("aFChunk", ()):
+            file = Attached(name.rpartition("/")[2], archive.read(name))
+            try:
+                blocks = load(choose(file.name, file.head).extractor)(file).blocks
+            except InputError:
+                left.append(name)
+                continue
+            for block in blocks:
+                if block.kind == "heading":
+                    self.add_paragraph(block.path[-1], len(block.path))
+                else:
+                    self.add_paragraph(block.text, 0, in_list=block.kind == "item")
+        return f"parts that cannot be read: {', '.join(left)}" if left else ""
 
     def text(self, paragraph: Any, inner: list[Any]) -> str:
-        return _text(paragraph, inner)
+        label, text = self._numbering.label(paragraph), _text(paragraph, inner)
+        return f"{label} {text}" if label and text else text
 
     def in_list(self, paragraph: Any) -> bool:
-        style = paragraph.find("{*}pPr/{*}pStyle")
-        if style is not None and attribute(style, "val") in self._lists:
-            return True
-        return paragraph.find("{*}pPr/{*}numPr") is not None
+        return self._numbering.in_list(paragraph)
 
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
         for row in _rows(table):
             cells = [cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row]
-            texts = [" ".join(" ".join(_own_paragraphs(cell, inner)).split()) for cell in cells]
+            texts = [" ".join(" ".join(self._own_paragraphs(cell, inner)).split()) for cell in cells]
             if any(texts):
                 yield " | ".join(texts).rstrip()
+
+    def _own_paragraphs(self, cell: Any, boxes: list[Any]) -> Iterator[str]:
+        """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
+        for paragraph in outermost(cell, {"p"}, _LEFT_OUT | {"tbl"}):
+            yield self.text(paragraph, boxes)
 
     def level(self, paragraph: Any) -> int:
         properties = paragraph.find("{*}pPr")
@@ -171,19 +223,16 @@ def _rows(table: Any) -> Iterator[Any]:
             waiting += reversed(found)
 
 
-def _own_paragraphs(cell: Any, boxes: list[Any]) -> Iterator[str]:
-    """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
-    for paragraph in outermost(cell, {"p"}, _LEFT_OUT | {"tbl"}):
-        yield _text(paragraph, boxes)
-
-
 def _text(paragraph: Any, boxes: list[Any]) -> str:
     """A paragraph's text; text boxes that are anchored in the paragraph are appended to `boxes`."""
     parts: list[str] = []
     for found in outermost(paragraph, _PIECES, _LEFT_OUT):
         name = local(found)
         if name == "t":
-            parts.append(found.text or "")
+            # Parts of a formula, such as numerator and denominator, are words of their own.
+            parts.append(f" {found.text or ''} " if "/math" in found.tag else found.text or "")
+        elif name == "docPr":
+            parts.append(f" {found.get('descr', '')} ")
         elif name in ("tab", "ptab"):
             parts.append("\t")
         elif name in ("br", "cr"):
@@ -192,13 +241,7 @@ def _text(paragraph: Any, boxes: list[Any]) -> str:
             parts.append("-")
         else:
             boxes.append(found)
-    return _lines("".join(parts))
-
-
-def _lines(text: str) -> str:
-    """The lines of a text that are not blank, without white space around them."""
-    lines = (line.strip() for line in clean(text).split("\n"))
-    return "\n".join(line for line in lines if line)
+    return shown_lines(_SPACES.sub(" ", "".join(parts)))
 
 
 def _heading_levels(styles: Any) -> dict[str, int]:
@@ -254,6 +297,7 @@ def extract_pptx(file: OpenedFile) -> DocumentBlocks:
         Skipped: the file is encrypted, or its slides have no text.
     """
     blocks: list[Block] = []
+    damaged: list[int] = []
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "ppt/presentation.xml"
         relations = archive.relations(main)
@@ -263,15 +307,17 @@ def extract_pptx(file: OpenedFile) -> DocumentBlocks:
             kind, name = relations.get(identity, ("", ""))
             if kind != "slide":
                 raise InputError(f"a damaged document: slide {page} is missing")
-            blocks += _slide(archive, name, page)
+            blocks += _slide(archive, name, page, damaged)
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "no slide shows any text")
     title = next((block.path[0] for block in blocks if block.path), "")
-    return DocumentBlocks(title, blocks)
+    warning = f"slides with a drawing that cannot be read: {', '.join(map(str, damaged))}" if damaged else ""
+    return DocumentBlocks(title, blocks, warning=warning)
 
 
-def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
-    """The blocks of a slide: its title, its other text, its notes."""
+def _slide(archive: Archive, name: str, page: int, damaged: list[int]) -> Iterator[Block]:
+    """The blocks of a slide: its title, its other text, its drawings, its notes. Its page is appended to `damaged` if a
+    drawing cannot be read."""
     slide = archive.xml(name)
     shapes = list(_shapes(slide))
     titles = [shape for shape in shapes if _placeholder(shape) in _TITLES]
@@ -284,23 +330,28 @@ def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
             yield Block(text, line, line, page, "heading", path)
             line += 1
     notes = archive.related(name, "notesSlide")
-    parts = [(shape, path) for shape in shapes if shape not in titles[:1]]
+    lines = [(shape, path, *line) for shape in shapes if shape not in titles[:1] for line in _shape_lines(shape)]
+    try:
+        lines += [(None, path, "p", text) for text in drawings(archive, name)]
+    except InputError:
+        damaged.append(page)
     if notes in archive.names:
-        parts += [(shape, (*path, "Notes")) for shape in _shapes(archive.xml(notes))]
-    for shape, under in parts:
-        if _placeholder(shape) in _FURNITURE:
+        under = (*path, "Notes")
+        lines += [(shape, under, *line) for shape in _shapes(archive.xml(notes)) for line in _shape_lines(shape)]
+    for shape, under, element, text in lines:
+        role = "" if shape is None else _placeholder(shape)
+        if role in _FURNITURE:
             continue
-        kind = "item" if _placeholder(shape) == "body" and under[-1:] != ("Notes",) else "paragraph"
-        for element, text in _shape_lines(shape):
-            lines = (line,) * (text.count("\n") + 1)
-            row = ((ROW, len(text)),) if element == "tr" else None
-            yield Block(text, line, line, page, kind, under, lines, row)
-            line += 1
+        kind = "item" if role == "body" and under[-1:] != ("Notes",) else "paragraph"
+        numbers = (line,) * (text.count("\n") + 1)
+        row = ((ROW, len(text)),) if element == "tr" else None
+        yield Block(text, line, line, page, kind, under, numbers, row)
+        line += 1
 
 
 def _shapes(slide: Any) -> Iterator[Any]:
-    """Shapes and graphic frames with text, in the order of the file, which is the drawing order."""
-    return outermost(slide, {"sp", "graphicFrame"}, {"Fallback"})
+    """Shapes, pictures and graphic frames, in the order of the file, which is the drawing order."""
+    return outermost(slide, {"sp", "graphicFrame", "pic", "cxnSp"}, {"Fallback"})
 
 
 def _placeholder(shape: Any) -> str:
@@ -310,28 +361,26 @@ def _placeholder(shape: Any) -> str:
 
 
 def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
-    """The paragraphs (`p`) and table rows (`tr`) of a shape, with their texts."""
+    """The paragraphs (`p`) and table rows (`tr`) of a shape, with their texts; first its alternative text."""
+    if described := description(shape):
+        yield "p", described
     for found in outermost(shape, {"tr", "p"}):
         if local(found) == "tr":
             cells = (
-                " ".join(" ".join(_paragraph_text(p) for p in cell.iter("{*}p")).split())
-                for cell in found.iter("{*}tc")
+                " ".join(" ".join(paragraph_text(p) for p in cell.iter("{*}p")).split()) for cell in found.iter("{*}tc")
             )
             row = " | ".join(cells)
             if row.strip(" |"):
                 yield "tr", row.rstrip()
-        elif text := _paragraph_text(found):
+        elif text := paragraph_text(found):
             yield "p", text
 
 
-def _paragraph_text(paragraph: Any) -> str:
-    found = paragraph.iter("{*}t", "{*}br", "{*}tab")
-    text = "".join({"br": "\n", "tab": "\t"}.get(local(element)) or element.text or "" for element in found)
-    return _lines(text)
-
-
-_ODF_LEFT_OUT = frozenset({"tracked-changes", "annotation", "annotation-end", "forms", "sequence-decls",
+_ODF_LEFT_OUT = frozenset({"tracked-changes", "annotation-end", "forms", "sequence-decls",
                            "table-of-content", "ruby-text"})  # fmt: skip
+_OBJECT = re.compile(r"(?:[^/]+/)*Object[^/]*/content\.xml")
+"""The names of charts and formulas."""
+
 _MOST_ROWS = 10**9
 
 
@@ -349,6 +398,9 @@ def extract_odf(file: OpenedFile) -> DocumentBlocks:
                 raise Skipped(Reason.ENCRYPTED, "the document is encrypted")
         content = archive.xml("content.xml")
         title = dublin_core_title(archive.xml("meta.xml")) if "meta.xml" in archive.names else ""
+        objects = [archive.xml(name) for name in sorted(archive.names) if _OBJECT.fullmatch(name)]
+        if "styles.xml" in archive.names:
+            objects += archive.xml("styles.xml").iter("{*}header", "{*}footer")
     body = next(content.iter("{*}body"), None)
     kind = "" if body is None or not len(body) else local(body[0])
     if kind == "spreadsheet":
@@ -357,6 +409,10 @@ def extract_odf(file: OpenedFile) -> DocumentBlocks:
         blocks = list(_slides(body))
     else:
         blocks = _OpenReader(Outline()).read(content if body is None else body)
+    behind = _OpenReader(Outline())
+    for each in objects:
+        behind.read(each)
+    blocks += [block for block in behind.blocks if any(map(str.isalpha, block.text))]
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
     if sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
@@ -462,7 +518,7 @@ def _odf_text(paragraph: Any, inner: list[Any]) -> str:
         name = local(found)
         if name in ("s", "tab", "line-break"):  # the number of spaces does not matter
             parts.append({"s": " ", "tab": "\t", "line-break": "\n"}[name])
-        elif name in ("text-box", "note-body"):
+        elif name in ("text-box", "note-body", "annotation"):
             inner.append(found)
         elif name not in _ODF_LEFT_OUT and name not in ("note-citation", "p", "h"):
             parts.append(found.text or "")

@@ -18,6 +18,7 @@ from typing import Any
 from edge.apps.documents.archive import Archive, attribute, local
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Reason, Skipped
 from edge.apps.documents.decoding import clean
+from edge.apps.documents.drawings import description, drawings, paragraphs
 from edge.apps.documents.number_formats import BUILT_IN, shown
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
@@ -188,17 +189,50 @@ def extract_xlsx(file: OpenedFile) -> DocumentBlocks:
         relations = archive.relations(main)
         reader = _SheetReader(archive, main, workbook)
         blocks: list[Block] = []
+        damaged: list[str] = []
         sheets = list(workbook.iter("{*}sheet"))
         for page, sheet in enumerate(sheets, 1):
             kind, part = relations.get(attribute(sheet, "id") or "", ("", ""))
             if kind != "worksheet" or part not in archive.names:
                 continue
             name = " ".join(clean(sheet.get("name", "")).split())
-            blocks += row_blocks(reader.rows(part), name, page if len(sheets) > 1 else None)
+            place = page if len(sheets) > 1 else None
+            blocks += row_blocks(reader.rows(part), name, place)
+            try:
+                for row, text in _beside(archive, part):
+                    blocks.append(Block(text, row, row, place, "lines", (name,), (row,) * (text.count("\n") + 1)))
+            except InputError:
+                damaged.append(name)
         title = archive.title()
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the sheets have no values")
-    return DocumentBlocks(title, blocks)
+    warning = f"sheets with a drawing or comments that cannot be read: {', '.join(damaged)}" if damaged else ""
+    return DocumentBlocks(title, blocks, warning=warning)
+
+
+def _beside(archive: Archive, sheet: str) -> Iterator[tuple[int, str]]:
+    """The comments of a sheet, and the texts of its shapes and charts, with their rows.
+
+    Raises:
+        InputError: a part is damaged.
+    """
+    for kind, part in archive.relations(sheet).values():
+        if part not in archive.names:
+            continue
+        if kind in ("comments", "threadedComment"):
+            for comment in archive.xml(part).iter("{*}comment", "{*}threadedComment"):
+                place = comment.get("ref", "")
+                cell = _CELL.fullmatch(place)
+                text = " ".join(clean("".join(comment.itertext())).split())
+                if text and not text.startswith("[Threaded comment]"):
+                    yield int(cell[2]) if cell else 1, f"{place}: {text}"
+        elif kind == "drawing":
+            for anchor in archive.xml(part):
+                row = anchor.findtext("{*}from/{*}row", "0")
+                for text in filter(None, (description(anchor), *paragraphs(anchor))):
+                    yield int(row) + 1 if row.isdecimal() and len(row) < 8 else 1, text
+            for text in drawings(archive, part):
+                yield 1, text
 
 
 class _SheetReader:

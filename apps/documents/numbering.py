@@ -1,0 +1,117 @@
+"""List numbers of DOCX files, which the paragraphs do not contain (ECMA-376, part 1, 17.9)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from edge.apps.documents.archive import attribute
+
+_PLACE = re.compile("%([1-9])")
+_LARGEST = 10_000
+_MOST_BASES = 20
+_ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
+          (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
+
+
+class Numbering:
+    """Counts the numbered paragraphs of a document, in their order."""
+
+    def __init__(self, numbering: Any, styles: Any) -> None:
+        """Reads the definitions of lists and the styles that number paragraphs; each is the root of a part, or None."""
+        levels: dict[str, dict[int, tuple[int, str, str]]] = {}
+        self._lists: dict[str, tuple[str, dict[int, tuple[int, str, str]], dict[int, int]]] = {}
+        self._counts: dict[str, dict[int, int]] = {}
+        self._styles: dict[str, tuple[str, int]] = {}
+        self._based: dict[str, str] = {}
+        by_style: dict[str, int] = {}
+        for found in () if numbering is None else numbering.iter("{*}abstractNum"):
+            own = levels[attribute(found, "abstractNumId") or ""] = {}
+            for level in found.iter("{*}lvl"):
+                depth = _number(level, "ilvl")
+                own[depth] = (
+                    _number(level.find("{*}start"), "val", 1),
+                    _value(level, "numFmt"),
+                    _value(level, "lvlText"),
+                )
+                if style := _value(level, "pStyle"):
+                    by_style[style] = depth
+        for found in () if numbering is None else numbering.iter("{*}num"):
+            changed = ((_number(each, "ilvl"), each.find("{*}startOverride")) for each in found.iter("{*}lvlOverride"))
+            starts = {level: _number(start, "val", 1) for level, start in changed if start is not None}
+            abstract = _value(found, "abstractNumId")
+            self._lists[attribute(found, "numId") or ""] = (abstract, levels.get(abstract, {}), starts)
+        for style in () if styles is None else styles.iter("{*}style"):
+            numbered = style.find("{*}pPr/{*}numPr")
+            name = attribute(style, "styleId") or ""
+            if numbered is not None:
+                depth = _number(numbered.find("{*}ilvl"), "val", by_style.get(name, 0))
+                self._styles[name] = (_value(numbered, "numId"), depth)
+            self._based[name] = _value(style, "basedOn")
+
+    def in_list(self, paragraph: Any) -> bool:
+        """Whether a paragraph is an item of a list."""
+        return self._place(paragraph) is not None
+
+    def label(self, paragraph: Any) -> str:
+        """Counts a paragraph; returns its number as shown, such as `12.1`, or an empty text."""
+        name, depth = self._place(paragraph) or ("", 0)
+        if name not in self._lists:
+            return ""
+        abstract, levels, starts = self._lists[name]
+        counts = self._counts.setdefault(abstract, {})
+        for level, start in starts.items():  # a list of its own, although it has the levels of another
+            counts[level] = start - 1
+        starts.clear()
+        start, form, shown = levels.get(depth, (1, "", ""))
+        counts[depth] = counts.get(depth, start - 1) + 1
+        for deeper in [level for level in counts if level > depth]:
+            del counts[deeper]
+        if form in ("bullet", "none"):
+            return ""
+
+        def place(match: re.Match[str]) -> str:
+            level = int(match[1]) - 1
+            first, form, _ = levels.get(level, (1, "", ""))
+            return _shown(counts.get(level, first), form)
+
+        return _PLACE.sub(place, shown).strip()
+
+    def _place(self, paragraph: Any) -> tuple[str, int] | None:
+        """The list and the level of a paragraph; None if it is in none."""
+        style = _value(paragraph.find("{*}pPr"), "pStyle")
+        for _ in range(_MOST_BASES):
+            if style in self._styles or style not in self._based:
+                break
+            style = self._based[style]
+        numbered = paragraph.find("{*}pPr/{*}numPr")
+        if numbered is None and style not in self._styles:
+            return None
+        name, depth = self._styles.get(style, ("", 0))
+        if numbered is not None:
+            name, depth = _value(numbered, "numId") or name, _number(numbered.find("{*}ilvl"), "val", depth)
+        return None if name == "0" else (name, depth)
+
+
+def _shown(number: int, form: str) -> str:
+    if form.endswith("Letter") and 0 < number < _LARGEST:  # a, ..., z, aa, bb, ...
+        text = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
+    elif form.endswith("Roman") and 0 < number < _LARGEST:
+        text = ""
+        for value, letters in _ROMAN:
+            text += letters * (number // value)
+            number %= value
+    else:
+        return f"{number:02}" if form == "decimalZero" else str(number)
+    return text.upper() if form.startswith("upper") else text
+
+
+def _value(element: Any, name: str) -> str:
+    """The value of an element's child; empty if there is none."""
+    child = None if element is None else element.find(f"{{*}}{name}")
+    return "" if child is None else attribute(child, "val") or ""
+
+
+def _number(element: Any, name: str, default: int = 0) -> int:
+    value = "" if element is None else attribute(element, name) or ""
+    return int(value) if value.isdecimal() and len(value) < 9 else default

@@ -1,0 +1,271 @@
+"""Parts of office files beside the main text: comments, headers, drawings, list numbers, formulas."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import docx
+import openpyxl
+import pptx
+import pytest
+from odf import draw, office, style, text
+from odf.dc import Creator
+from odf.opendocument import OpenDocumentText
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
+from pptx.util import Inches
+
+from edge.apps.documents.base import DocumentBlocks
+
+Read = Callable[[str, bytes], DocumentBlocks]
+
+NAMESPACES = (
+    'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+    'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships" '
+    'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math" '
+    'xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing" '
+    'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
+    'xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart" '
+    'xmlns:dgm="http://schemas.openxmlformats.org/drawingml/2006/diagram" '
+    'xmlns:xdr="http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing"'
+)
+RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
+TYPES = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+
+def relations(targets: Mapping[str, str]) -> str:
+    """A list of relations, by target and kind."""
+    inner = "".join(
+        f'<Relationship Id="r{n}" Type="{TYPES}/{kind}" Target="{target}"/>'
+        for n, (target, kind) in enumerate(targets.items())
+    )
+    return f'<Relationships xmlns="{RELATIONS}">{inner}</Relationships>'
+
+
+def paragraph(words: str, properties: str = "") -> str:
+    return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t>{words}</w:t></w:r></w:p>"
+
+
+def drawn(words: str) -> str:
+    return f"<a:p><a:r><a:t>{words}</a:t></a:r></a:p>"
+
+
+def docx_of(body: str, parts: Mapping[str, tuple[str, str]] = {}) -> bytes:
+    """A DOCX of a body, and of parts: name to kind and content."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as made:
+        made.writestr("_rels/.rels", relations({"word/document.xml": "officeDocument"}))
+        made.writestr("word/document.xml", f"<w:document {NAMESPACES}><w:body>{body}</w:body></w:document>")
+        made.writestr("word/_rels/document.xml.rels", relations({name: kind for name, (kind, _) in parts.items()}))
+        for name, (_, content) in parts.items():
+            made.writestr(f"word/{name}", content)
+    return buffer.getvalue()
+
+
+def root(name: str, inner: str) -> str:
+    return f"<{name} {NAMESPACES}>{inner}</{name}>"
+
+
+def texts(document: DocumentBlocks) -> list[str]:
+    return [block.text for block in document.blocks]
+
+
+CHART = root(
+    "c:chartSpace",
+    f"<c:title>{drawn('Trout per town')}</c:title><c:ser><c:tx><c:v>Sold</c:v></c:tx><c:cat><c:v>Oslo</c:v><c:v>Bergen"
+    "</c:v></c:cat><c:val><c:v>1</c:v><c:v>2</c:v></c:val></c:ser>",
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "path", "expected"),
+    [
+        ("comments", root("w:comments", f"<w:comment>{paragraph('Is it?')}</w:comment>"), ("Comments",), ["Is it?"]),
+        ("header", root("w:hdr", paragraph("Kingfisher Ltd, tel 555")), ("Header",), ["Kingfisher Ltd, tel 555"]),
+        ("footer", root("w:ftr", paragraph("Reference ZX-4471")), ("Footer",), ["Reference ZX-4471"]),
+        ("footer", root("w:ftr", paragraph("- 12 -")), ("Footer",), []),
+        ("diagramData", root("dgm:dataModel", f"<dgm:t>{drawn('Approve it')}</dgm:t>"), (), ["Approve it"]),
+        ("chart", CHART, (), ["Trout per town", "Sold: Oslo 1, Bergen 2"]),
+        ("footnotes", root("w:footnotes", paragraph("See below.")), (), ["See below."]),
+    ],
+)  # fmt: skip
+def test_parts_of_a_docx_beside_its_text(
+    read: Read, kind: str, content: str, path: tuple[str, ...], expected: list[str]
+) -> None:
+    document = read("a.docx", docx_of(paragraph("The text."), {"part.xml": (kind, content)}))
+    assert texts(document) == ["The text.", *expected]
+    assert {block.path for block in list(document.blocks)[1:]} == ({path} if expected else set())
+
+
+def test_a_header_of_every_page_is_read_once_and_a_damaged_part_costs_itself(read: Read) -> None:
+    header = ("header", root("w:hdr", paragraph("Kingfisher Ltd")))
+    parts = {"h1.xml": header, "h2.xml": header, "c.xml": ("comments", "<w:comments"), "d.xml": ("chart", "<")}
+    document = read("a.docx", docx_of(paragraph("The text."), parts))
+    assert texts(document) == ["The text.", "Kingfisher Ltd"]
+    assert document.warning == "parts that cannot be read: word/c.xml, a drawing"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("chunk.htm", b"<html><body><h1>Terms</h1><p>An included paragraph.</p></body></html>"),
+        ("chunk.docx", docx_of(paragraph("Terms", '<w:outlineLvl w:val="0"/>') + paragraph("An included paragraph."))),
+        ("chunk.txt", b"Terms\n=====\n\nAn included paragraph.\n"),
+    ],
+)
+def test_documents_that_a_docx_includes(read: Read, name: str, content: bytes) -> None:
+    document = read("a.docx", docx_of('<w:altChunk r:id="r0"/>', {name: ("aFChunk", content)}))
+    assert texts(document)[-1] == "An included paragraph."
+    assert document.title == "Terms"
+
+
+def level(depth: int, form: str, shown: str, start: int = 1) -> str:
+    values = f'<w:start w:val="{start}"/><w:numFmt w:val="{form}"/><w:lvlText w:val="{shown}"/>'
+    return f'<w:lvl w:ilvl="{depth}">{values}</w:lvl>'
+
+
+def item(words: str, depth: int, number: int = 1) -> str:
+    return paragraph(words, f'<w:numPr><w:ilvl w:val="{depth}"/><w:numId w:val="{number}"/></w:numPr>')
+
+
+def test_list_numbers_are_those_of_word(read: Read) -> None:
+    levels = (
+        level(0, "decimal", "Section %1", 12) + level(1, "decimal", "%1.%2") + level(2, "lowerLetter", "(%3)")
+        + level(3, "upperRoman", "%4.") + level(4, "bullet", "o")
+    )  # fmt: skip
+    numbering = root(
+        "w:numbering",
+        f'<w:abstractNum w:abstractNumId="0">{levels}</w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num>'
+        '<w:num w:numId="2"><w:abstractNumId w:val="0"/><w:lvlOverride w:ilvl="0"><w:startOverride w:val="3"/>'
+        "</w:lvlOverride></w:num>",
+    )
+    styles = root(
+        "w:styles",
+        '<w:style w:styleId="Clause"><w:pPr><w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr></w:pPr>'
+        "</w:style>"
+        '<w:style w:styleId="Clause2"><w:basedOn w:val="Clause"/></w:style>',
+    )
+    body = (
+        item("Term", 0) + item("Notice", 1) + item("by mail", 2) + item("by fax", 2) + item("now", 3) + item("dot", 4)
+        + paragraph("Payment", '<w:pStyle w:val="Clause2"/>') + item("plain", 1, 0) + item("Law", 0)
+        + f"<w:tbl><w:tr><w:tc>{item('Court', 1)}</w:tc></w:tr></w:tbl>" + item("Again", 0, 2) + item("More", 0, 2)
+    )  # fmt: skip
+    document = read("a.docx", docx_of(body, {"n.xml": ("numbering", numbering), "s.xml": ("styles", styles)}))
+    assert texts(document) == [
+        "Section 12 Term", "12.1 Notice", "(a) by mail", "(b) by fax", "I. now", "dot", "12.2 Payment", "plain",
+        "Section 13 Law", "13.1 Court", "Section 3 Again", "Section 4 More",
+    ]  # fmt: skip
+    assert [block.text for block in document.blocks if block.kind == "paragraph"] == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("form", "last"),
+    [("lowerLetter", "bb"), ("upperLetter", "BB"), ("lowerRoman", "xxviii"), ("decimalZero", "28"), ("new", "28")],
+)
+def test_numbers_of_a_long_list(read: Read, form: str, last: str) -> None:
+    numbering = root(
+        "w:numbering",
+        f'<w:abstractNum w:abstractNumId="0">{level(0, form, "%1)")}</w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num>',
+    )
+    body = "".join(item("x", 0) for _ in range(28))
+    assert texts(read("a.docx", docx_of(body, {"n.xml": ("numbering", numbering)})))[-1] == f"{last}) x"
+
+
+def test_parts_of_a_formula_and_the_alternative_text_of_a_picture(read: Read) -> None:
+    formula = "<m:f><m:num><m:r><m:t>voltage</m:t></m:r></m:num><m:den><m:r><m:t>resistance</m:t></m:r></m:den></m:f>"
+    picture = (
+        '<w:r><w:drawing><wp:inline><wp:docPr id="1" name="p" descr="A heron at dawn"/></wp:inline></w:drawing></w:r>'
+    )
+    body = f"<w:p><w:r><w:t>It is</w:t></w:r><m:oMath>{formula}</m:oMath></w:p><w:p>{picture}</w:p>"
+    assert texts(read("a.docx", docx_of(body))) == ["It is voltage resistance", "A heron at dawn"]
+
+
+def saved(document: Any) -> bytes:
+    buffer = io.BytesIO()
+    document.save(buffer)
+    return buffer.getvalue()
+
+
+def test_headers_as_python_docx_writes_them(read: Read) -> None:
+    made = docx.Document()
+    made.add_paragraph("The text.")
+    made.sections[0].header.paragraphs[0].text = "Kingfisher Ltd"
+    made.sections[0].footer.paragraphs[0].text = "Reference ZX"
+    assert texts(read("a.docx", saved(made))) == ["The text.", "Kingfisher Ltd", "Reference ZX"]
+
+
+def test_charts_and_pictures_of_slides(read: Read) -> None:
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[5])
+    slide.shapes.title.text = "Sales"
+    data = CategoryChartData()
+    data.categories = ["Oslo", "Bergen"]
+    data.add_series("Trout sold", (1, 2))
+    slide.shapes.add_chart(XL_CHART_TYPE.COLUMN_CLUSTERED, 0, 0, Inches(4), Inches(3), data)
+    slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", "A chart of trout")
+    slide.notes_slide.notes_text_frame.text = "Say why."
+    document = read("a.pptx", saved(deck))
+    assert texts(document) == ["Sales", "A chart of trout", "Trout sold: Oslo 1, Bergen 2", "Say why."]
+    assert [block.line_start for block in document.blocks] == [1, 2, 3, 4]
+
+
+def test_shapes_charts_and_comments_of_sheets(read: Read) -> None:
+    from openpyxl.chart import BarChart, Reference
+    from openpyxl.comments import Comment
+
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert sheet is not None
+    for row in (["Town", "Trout"], ["Oslo", 1], ["Bergen", 2]):
+        sheet.append(row)
+    sheet["A2"].comment = Comment("buy before the auction", "Ann")
+    chart = BarChart()
+    chart.title = "Trout per town"
+    chart.add_data(Reference(sheet, min_col=2, min_row=1, max_row=3), titles_from_data=True)
+    sheet.add_chart(chart, "D5")
+    data = saved(book)
+    shape = f"<xdr:from><xdr:row>6</xdr:row></xdr:from><xdr:sp>{drawn('A box')}</xdr:sp>"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(buffer, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "xl/drawings/drawing1.xml":
+                content = content.replace(
+                    b"</wsDr>", f"<xdr:oneCellAnchor>{shape}</xdr:oneCellAnchor></wsDr>".encode()
+                ).replace(b"<wsDr ", f"<wsDr {NAMESPACES} ".encode())
+            new.writestr(name, content)
+    blocks = [block for block in read("a.xlsx", buffer.getvalue()).blocks if block.kind == "lines"]
+    assert {(block.text, block.line_start) for block in blocks} == {
+        ("A2: buy before the auction", 2), ("A box", 7), ("Trout per town", 1),
+    }  # fmt: skip
+    assert {block.path for block in blocks} == {("Sheet",)}
+
+
+def test_comments_headers_and_charts_of_an_opendocument_text(read: Read) -> None:
+    document = OpenDocumentText()
+    paragraph = text.P(text="The text.")
+    note = office.Annotation()
+    note.addElement(Creator(text="Ann"))
+    note.addElement(text.P(text="Is it so?"))
+    paragraph.addElement(note)
+    document.text.addElement(paragraph)
+    layout = style.PageLayout(name="L")
+    document.automaticstyles.addElement(layout)
+    master = style.MasterPage(name="Standard", pagelayoutname=layout)
+    header = style.Header()
+    header.addElement(text.P(text="Kingfisher Ltd"))
+    master.addElement(header)
+    document.masterstyles.addElement(master)
+    chart = OpenDocumentText()
+    chart.text.addElement(text.P(text="Trout per town"))
+    frame = draw.Frame()
+    frame.addElement(draw.Object(href=document.addObject(chart)))
+    box = text.P()
+    box.addElement(frame)
+    document.text.addElement(box)
+    assert texts(read("a.odt", saved(document))) == ["The text.", "Is it so?", "Trout per town", "Kingfisher Ltd"]
