@@ -97,6 +97,7 @@ class Config:
         llm_key: bearer token for the server, if it needs one.
         llm_remote: allows a server on another machine, to which questions and documents are then sent.
         context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
+        answers: answers that a language model in this process writes at a time; further ones wait.
         runtime: the library that executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
@@ -119,6 +120,7 @@ class Config:
     llm_key: str = field(default="", repr=False)
     llm_remote: bool = False
     context: int = 0
+    answers: int = 4
     runtime: str = "auto"
     device: str = ""
     device_memory: str = ""
@@ -134,6 +136,8 @@ class Config:
         _check_threads(self.threads)
         if self.context < 0:
             raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
+        if self.answers < 1:
+            raise ConfigError(f"answers are written one or more at a time, not {self.answers}")
         if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
@@ -256,8 +260,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
                 raise ValueError
             _check_threads(number)
             return number
-        if name == "context":
-            if isinstance(value, bool | float) or int(value) < 0:
+        if name in ("context", "answers"):
+            if isinstance(value, bool | float) or int(value) < (name == "answers"):
                 raise ValueError
             return int(value)
         if name in ("llm_remote", "server"):
@@ -275,7 +279,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{name} ({source}): {error}") from None
     except (TypeError, ValueError):
-        raise ConfigError(f"{name} ({source}): a whole number of at least 0 is needed, not {value!r}") from None
+        least = int(name == "answers")
+        raise ConfigError(f"{name} ({source}): a whole number of at least {least} is needed, not {value!r}") from None
 
 
 def _check_threads(number: int) -> None:

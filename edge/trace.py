@@ -35,11 +35,20 @@ class Trace:
         self._origin = time.perf_counter()
         self._lock = threading.Lock()
         self._listeners: dict[str, Callable[[float], None]] = {}
+        self._main: Trace | None = None
+
+    def branch(self) -> Trace:
+        """A trace with counters of its own, for one of several requests. Its counts and events go to this one, too."""
+        found = Trace(events=self.recording)
+        found._main = self
+        return found
 
     def count(self, name: str, amount: float = 1) -> None:
         """Adds `amount` to a counter."""
         with self._lock:
             self.counters[name] += amount  # type: ignore[assignment]
+        if self._main is not None:
+            self._main.count(name, amount)
         if (heard := self._listeners.get(name)) is not None:
             heard(amount)
 
@@ -86,18 +95,24 @@ class Trace:
 
     def event(self, name: str, track: str, start: float, seconds: float, **details: Any) -> None:
         """Records a finished event; `start` is a `time.perf_counter()` reading."""
-        if self.recording:
+        if self._main is not None:
+            self._main.event(name, track, start, seconds, **details)
+        elif self.recording:
             self._append({"ph": "X", "name": name, "ts": self._us(start), "dur": seconds * 1e6, "args": details}, track)
 
     def mark(self, name: str, track: str, **details: Any) -> None:
         """Records an event without duration, such as a decision or an eviction."""
-        if self.recording:
+        if self._main is not None:
+            self._main.mark(name, track, **details)
+        elif self.recording:
             now = self._us(time.perf_counter())
             self._append({"ph": "i", "s": "t", "name": name, "ts": now, "args": details}, track)
 
     def level(self, name: str, **values: float) -> None:
         """Records a quantity over time, such as resident bytes; the timeline shows it as an area."""
-        if self.recording:
+        if self._main is not None:
+            self._main.level(name, **values)
+        elif self.recording:
             now = self._us(time.perf_counter())
             self._append({"ph": "C", "name": name, "ts": now, "args": values}, "levels")
 

@@ -122,11 +122,11 @@ _COUNTERS = {
 """Fields of `AnswerStats` and the trace counters that they are taken from."""
 
 
-def measured(before: Mapping[str, float], after: Mapping[str, float]) -> AnswerStats:
-    """The figures of an answer: the differences between two readings of the trace's counters."""
+def measured(counted: Mapping[str, float]) -> AnswerStats:
+    """The figures of an answer, by the growth of the trace's counters."""
 
     def grown(counter: str) -> float:
-        return after.get(counter, 0) - before.get(counter, 0)
+        return counted.get(counter, 0)
 
     stats = AnswerStats(lists_probed=int(grown("index.hits") + grown("index.lists_read")))
     kinds = {name: type(getattr(stats, name)) for name in _COUNTERS}

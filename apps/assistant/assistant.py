@@ -3,6 +3,7 @@ while it is being written."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -32,19 +33,24 @@ from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
 Texts = abc.Generator[str, None, None]
+Running = Callable[[], "AnswerStream | None"]
+"""Gives a stream, if it still exists."""
 
 
 class Turns:
-    """A lock that lets one answer be written at a time. Other threads wait; the same thread gets an error."""
+    """A lock that lets a number of answers be written at a time. Other threads wait; a thread that would wait for
+    itself gets an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = 1) -> None:
+        """`most`: answers at a time; infinity where the generator itself lets answers wait."""
+        self._most = most
         self._changed = threading.Condition()
-        self._owner: int | None = None
-        self._running: Callable[[], AnswerStream | None] | None = None
+        self._running: dict[Running, int] = {}
+        """The streams whose turn it is, with the threads that began them."""
         self._ended = False
 
-    def take(self, stream: Callable[[], AnswerStream | None], cancel: threading.Event) -> bool:
-        """Waits until no answer is being written, and takes the turn for a stream.
+    def take(self, stream: Running, cancel: threading.Event) -> bool:
+        """Waits for a turn, and takes it for a stream.
 
         Args:
             stream: gives the stream, if it still exists; `end` closes it.
@@ -57,14 +63,14 @@ class Turns:
             InputError: this thread is itself writing an answer, and would wait for itself; or `end` was called.
         """
         with self._changed:
-            if self._owner == threading.get_ident():
+            if len(self._running) >= self._most and threading.get_ident() in self._running.values():
                 raise InputError("an answer is still being written here: read it to its end or close it first")
-            self._changed.wait_for(lambda: self._owner is None or self._ended or cancel.is_set())
+            self._changed.wait_for(lambda: len(self._running) < self._most or self._ended or cancel.is_set())
             if self._ended:
                 raise InputError("the assistant has been closed")
             if cancel.is_set():
                 return False
-            self._owner, self._running = threading.get_ident(), stream
+            self._running[stream] = threading.get_ident()
             return True
 
     def wake(self) -> None:
@@ -72,23 +78,27 @@ class Turns:
         with self._changed:
             self._changed.notify_all()
 
-    def give(self) -> None:
-        """Gives the turn back, so that the next answer can begin."""
+    def give(self, stream: Running) -> None:
+        """Gives a stream's turn back, so that the next answer can begin."""
         with self._changed:
-            self._owner = self._running = None
+            self._running.pop(stream, None)
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Ends the answer that is being written in any thread, and lets no other begin. Calling it twice is
+        """Ends the answers that are being written in any thread, and lets no other begin. Calling it twice is
         harmless."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-            stream = self._running() if self._running is not None else None
-        if stream is not None:
-            stream.close()
+            streams = [running() for running in self._running]
+        for stream in streams:
+            if stream is not None:
+                stream.cancel()
+        for stream in streams:
+            if stream is not None:
+                stream.close()
         with self._changed:  # a stream without references ends by itself, in the thread that dropped it
-            self._changed.wait_for(lambda: self._owner is None)
+            self._changed.wait_for(lambda: not self._running)
 
 
 @dataclass(slots=True)
@@ -175,12 +185,13 @@ def _run(
         yield from _written(writing, write(writing), steps, done)
     finally:
         if taken:
-            turns.give()
+            turns.give(stream)
 
 
 def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answer], None]) -> Texts:
     started = time.perf_counter()
-    before, generator = steps.trace.snapshot(), steps.generator
+    trace, generator = steps.library.trace, steps.generator
+    before = trace.snapshot()
     shown: list[str] = []
     ttft: float | None = None
     found, ended, failed = True, False, False
@@ -212,7 +223,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
     finally:
         watch.close()
         steps.close()
-        counted = measured(before, steps.trace.snapshot())
+        counted = measured(trace.since(before) | steps.trace.snapshot())
         stats = replace(
             counted,
             pipeline=steps.pipeline,
@@ -309,7 +320,8 @@ _TIMES = "generation-times.json"
 
 @checked_arguments
 class Assistant(Closing):
-    """Answers questions from a collection. It writes one answer at a time; other threads wait. A context manager.
+    """Answers questions from a collection. Any number of threads may ask: a language model in this process writes
+    several answers at a time (`Config.answers`), any other generator one, and the others wait. A context manager.
 
     Examples:
         >>> with Assistant("notes.edge", llm="model.gguf", memory="2GB") as assistant:
@@ -376,7 +388,7 @@ class Assistant(Closing):
             self._opened = opened.pop_all()
         self._predictor = TimePredictor(first.path / _TIMES)
         self._library = CollectionLibrary(together, working=working, judge=judge)
-        self._turns = Turns()
+        self._turns = Turns(math.inf if isinstance(llm, LlamaGenerator) else 1)
 
     def ask(self, question: str, *, options: AskOptions | None = None) -> Answer:
         """Answers a question.
@@ -413,13 +425,17 @@ class Assistant(Closing):
             raise CapabilityError(
                 f"{self.generator.name} only picks sentences of documents: a language model is needed (--llm FILE.gguf)"
             )
-        if not self._turns.take(lambda: None, cancel):
+
+        def running() -> None:
+            """This is no stream of an answer."""
+
+        if not self._turns.take(running, cancel):
             return
         try:
             for piece in self.generator.stream(messages, sampling, cancel=cancel):
                 yield piece.text
         finally:
-            self._turns.give()
+            self._turns.give(running)
 
     def close(self) -> None:
         """Closes everything that this assistant opened, and saves the learned step times. An answer that was not read

@@ -204,7 +204,7 @@ class UnitJudge:
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._question = ""
         self._known: dict[str, tuple[float, float]] = {}
         self._words = WordNearness("")
@@ -258,13 +258,12 @@ class UnitJudge:
     def reading(self, question: str, hits: Sequence[Hit]) -> UnitReading:
         """The evidence of some hits' units about a question. Raises the errors of `windows`."""
         naming = Naming(question, hits)
-        with self._lock:
+        with self._lock:  # a judgement of another question in between would forget the unnamed passages
             self._begin(question)
             self._unnamed = set()
-        windows = self.windows(question, [document_of(hit) for hit in hits])
-        with self._lock:
+            windows = self.windows(question, [document_of(hit) for hit in hits])
             self._unnamed = {hit.text for hit in hits} - {hit.text for hit in naming.hits}
-        named = self.windows(question, [document_of(hit) for hit in naming.hits])
+            named = self.windows(question, [document_of(hit) for hit in naming.hits])
         best = max(named, key=lambda window: window.score, default=None)
         most = 1.0 if best is None else naming.most(naming.hits[best.passage])
         return UnitReading(tuple(signals(windows, hits)), tuple(signals(named, naming.hits)), most)

@@ -56,6 +56,8 @@ def open_llm(
     with collection.budget.reserve("retrieval", working):
         generator = open_generator(os.fspath(llm), collection.budget, collection.config, trace=collection.trace)
     opened.callback(generator.close)
+    if isinstance(generator, LlamaGenerator):
+        generator.beside = working
     if kv_cache:
         _reuse_states(generator, collection, opened)
     return generator, working

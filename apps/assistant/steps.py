@@ -88,13 +88,14 @@ class Steps:
         self.needed: float | None = None
         self.probability: float | None = None
         self._question = ""
-        self.trace = library.trace
+        self.trace = library.trace.branch()  # other answers may be counted at the same time
         self.pipeline = pipeline
         self._predictor = predictor
         self._vectors = QueryVectors(self._embed, predictor)
         self._prefetcher = Prefetcher(library, self._vectors, BenefitGate(predictor, self.trace))
         self._thinking = Thinking()
         self._longest = options.max_tokens
+        self._stats: GenerationStats | None = None
 
     def write(
         self, prompt: Prompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
@@ -143,6 +144,7 @@ class Steps:
         written: list[str] = []
         self._longest = sampling.max_tokens
         self._thinking = thinking = Thinking()
+        self._stats = None
         before = self.generator.stats
         clock = GeneratorClock()
         try:
@@ -156,10 +158,11 @@ class Steps:
                         self._prefetcher.follow(becoming, "".join(written), clock.count)
                 yield from thinking.finish()
         finally:
-            stats = self.generator.stats
-            self._record(prompt, stats if stats is not before else None, clock)
-            if stats is not None and stats is not before:
-                self.given = passages[: len(passages) - stats.dropped_documents]
+            if (stats := self.generator.stats) is not before:
+                self._stats = stats
+            self._record(prompt, clock)
+            if self._stats is not None:
+                self.given = passages[: len(passages) - self._stats.dropped_documents]
             self.trace.count("assistant.dropped", len(passages) - len(self.given))
         self._go_on()
 
@@ -171,12 +174,12 @@ class Steps:
     @property
     def finished(self) -> bool:
         """Whether the last reply ended by itself, and not at its length limit or because the caller stopped it."""
-        return self.generator.stats is None or self.generator.stats.finish == "stop"
+        return self._stats is None or self._stats.finish == "stop"
 
     @property
     def cut(self) -> bool:
         """Whether the last reply ended at its length limit."""
-        return self.generator.stats is not None and self.generator.stats.finish == "length"
+        return self._stats is not None and self._stats.finish == "length"
 
     def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> Seconds | None:
         """The predicted duration of the reply to a prompt; None if the predictor has seen no similar reply."""
@@ -369,7 +372,8 @@ class Steps:
         self.trace.count("assistant.rounds")
         self.trace.count("assistant.queries", len(queries))
 
-    def _record(self, prompt: Prompt, stats: GenerationStats | None, clock: GeneratorClock) -> None:
+    def _record(self, prompt: Prompt, clock: GeneratorClock) -> None:
+        stats = self._stats
         self.trace.count("assistant.generations")
         self.trace.count("assistant.new_tokens", clock.count)
         if stats is None:

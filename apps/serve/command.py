@@ -81,6 +81,11 @@ _USUAL = Limits()
 @click.option("--embedder", help="Embedder, likewise, for texts that belong to no collection.")
 @click.option("--llm", help="Language model that writes answers, as for `edge ask`.")
 @click.option(
+    "--answers",
+    type=click.IntRange(1, 64),
+    help="Answers that a language model in this process writes at a time (4, if the memory allows). Others wait.",
+)
+@click.option(
     "--status", "what", flag_value="status", help="Say whether a server of yours runs, its address and its memory."
 )
 @click.option("--stop", "what", flag_value="stop", help="End your server, and wait for its end.")
@@ -116,6 +121,7 @@ def serve(
     reranker: str | None,
     embedder: str | None,
     llm: str | None,
+    answers: int | None,
     what: str | None,
     editor: str,
     no_sharing: bool,
@@ -137,7 +143,7 @@ def serve(
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    config = setup.config(llm=llm, reranker=reranker, embedder=embedder)
+    config = setup.config(llm=llm, answers=answers, reranker=reranker, embedder=embedder)
     outside = not is_loopback(host)
     digest = token = ""
     if outside or wants_token or new_token:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from edge.errors import BudgetExceeded
+from edge.kv_cache.backend import KVBackend
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Node:
     """One segment after the segments of its path. The root of all paths has no tokens."""
 
     __slots__ = (
-        "children", "digest", "end", "id", "in_context", "parent", "pins", "start", "tokens", "usage",
+        "children", "contexts", "digest", "end", "id", "parent", "pins", "start", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
@@ -115,7 +116,8 @@ class Node:
         tokens prove a match."""
         self.usage = Usage()
         self.pins = 0
-        self.in_context = False
+        self.contexts: list[KVBackend] = []
+        """The contexts that hold the node's states now."""
 
     @property
     def length(self) -> int:
@@ -190,7 +192,7 @@ class PrefixTree:
         """Removes a node that is not in use and has neither state nor children, and then its parents likewise."""
         while (
             node.parent is not None
-            and not (node.pins or node.children or node.in_context or self._held(node))
+            and not (node.pins or node.children or node.contexts or self._held(node))
             and node.parent.children.get(node.tokens) is node
         ):
             del node.parent.children[node.tokens]
@@ -246,9 +248,10 @@ class Match:
 
 
 class PreparedPath:
-    """A path in context, locked there until it is released. A context manager.
+    """A path in a context, locked there until it is released. A context manager.
 
     Attributes:
+        backend: the context.
         complete: False if `prepare` was cancelled.
         places: for each segment of the path, where its states were: `context`, `host`, `disk`, or `nowhere`.
         computed: for each segment, the number of tokens computed.
@@ -256,8 +259,9 @@ class PreparedPath:
         restore_s: seconds spent on reading cached states and copying them into the context.
     """
 
-    def __init__(self, nodes: Sequence[Node], release: Callable[[PreparedPath], None]) -> None:
-        self.nodes = nodes
+    def __init__(self, backend: KVBackend, release: Callable[[PreparedPath], None]) -> None:
+        self.backend = backend
+        self.nodes: Sequence[Node] = []
         self.complete = False
         self.places: list[str] = []
         self.computed: list[int] = []

@@ -129,19 +129,24 @@ class KnowledgeStates:
         self.disk.announce(stored)
 
     @contextmanager
-    def state(self, node: Node) -> Iterator[State | None]:
-        """A locked node's state, from host memory or read from disk into a buffer under a lease.
+    def state(self, node: Node, extract: Callable[[], State] | None, nbytes: int) -> Iterator[State | None]:
+        """A locked node's state, from host memory, or copied or read into a buffer under a lease.
 
-        None if no tier has the state or there is no memory for reading it. A damaged state is removed, and is None,
+        None if nothing has the state or there is no memory for reading it. A damaged state is removed, and is None,
         too.
+
+        Args:
+            extract: copies the state out of a context, if one has it; used if no tier has it.
+            nbytes: estimated size of that copy.
         """
         if node in self.host:
             yield self.host[node]
             return
-        if node not in self.disk:
+        stored = node in self.disk
+        if not stored and extract is None:
             yield None
             return
-        nbytes = self.disk.nbytes(node)
+        nbytes = self.disk.nbytes(node) if stored else nbytes
         try:
             lease = self._budget.reserve("knowledge tree reading", nbytes)
         except BudgetExceeded:
@@ -149,6 +154,10 @@ class KnowledgeStates:
             yield None
             return
         with lease:
+            if not stored:
+                assert extract is not None
+                yield extract()
+                return
             buffer = bytearray(nbytes)
             try:
                 self.disk.read(node, memoryview(buffer))

@@ -1,8 +1,8 @@
 """The knowledge tree: KV states of documents, reused when the same tokens come again (RAGCache, section 5.1).
 
 It is a prefix tree of segments. The root's children are system prompts, and below them are documents, each node after
-its path. A node holds the states of its own tokens only. States are in context (one path), in host memory and on disk.
-States that are nowhere are computed.
+its path. A node holds the states of its own tokens only. States are in contexts (one path in each), in host memory and
+on disk. States that are nowhere are computed.
 
 The cache does not change the tokens or states in context. A hit needs the exact tokens from the root down and the
 backend's fingerprint, and a state that cannot be read or restored is computed instead.
@@ -35,7 +35,7 @@ _TYPICAL = 512
 
 
 class KnowledgeTree:
-    """States of segments in context, host memory and on disk. Thread-safe; the context serves one path at a time.
+    """States of segments in contexts, host memory and on disk. Thread-safe; a context serves one path at a time.
 
     Counters, all named `knowledge.`:
     - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `misses`
@@ -85,15 +85,29 @@ class KnowledgeTree:
         self._states = KnowledgeStates(
             budget, host_limit=host_limit, store=store, policy=policy, loss=loss, trace=self._trace
         )
-        self._context: list[Node] = []
-        self._in_use = threading.Lock()  # guards the context; taken before every other lock
+        self._held: dict[KVBackend, list[Node]] = {backend: []}
+        """The path that each context holds."""
+        self._in_use: set[KVBackend] = set()
+        self._closed = False
+        self._changed = threading.Condition()  # of the two above; nothing else is done while it is held
+
+    def part(self, backend: KVBackend) -> None:
+        """Forgets a context that is in no use now, and will be closed."""
+        self._set_context(backend, [])
+        self._held.pop(backend, None)
+
+    def common(self, path: Sequence[StateSegment], backend: KVBackend) -> int:
+        """Number of tokens at the path's beginning that a context holds."""
+        with self._states.locked():
+            nodes = list(self._states.find(map(_key, path)))
+            return sum(node.length for node in self._leading(nodes, backend))
 
     def match(self, path: Sequence[StateSegment]) -> Match:
         """Counts the tokens of a path by the place where their states are now. Changes nothing."""
         found = {"context": 0, "host": 0, "disk": 0, "missing": 0}
         with self._states.locked():
             for segment, node in zip(path, self._states.find(map(_key, path)), strict=True):
-                place = node and ("context" if node.in_context else self._states.place(node))
+                place = node and ("context" if node.contexts else self._states.place(node))
                 found[place or "missing"] += len(segment.tokens)
         return Match(**found)
 
@@ -103,6 +117,7 @@ class KnowledgeTree:
         *,
         suffix: int = 0,
         cancelled: Callable[[int], bool] | None = None,
+        backend: KVBackend | None = None,
     ) -> PreparedPath:
         """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
 
@@ -113,16 +128,18 @@ class KnowledgeTree:
             path: the system prompt, then the documents in their order.
             suffix: number of tokens the caller will compute after the path.
             cancelled: called between segments and batches with the number of the current segment; once it returns true,
-                the remaining segments are left out.
+                the remaining segments are left out. Its time does not count as the time of computing.
+            backend: a context of the same model; the tree's first one if not given.
 
         Raises:
-            InputError: a segment is empty, or path and suffix do not fit the context.
+            InputError: a segment is empty, path and suffix do not fit the context, or the tree has been closed.
             BudgetExceeded: the path's index does not fit the memory limit.
             ModelError: the backend failed twice.
         """
         self._check(path, suffix)
-        self._in_use.acquire()
-        prepared = PreparedPath([], self._release)
+        backend = backend or self._backend
+        self._occupy(backend)
+        prepared = PreparedPath(backend, self._release)
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
             self._bring(prepared, cancelled or _never)
@@ -142,12 +159,28 @@ class KnowledgeTree:
         self._states.read_ahead_of(ids)
 
     def close(self, *, save: bool = True) -> None:
-        """Releases the memory. With `save`, first writes states that are not on disk yet, as far as they fit."""
-        with self._in_use:
-            if save and self._states.disk.available:
-                self._states.save()
-            self._set_context([])
-            self._states.close()
+        """Waits until no context is in use, and releases the memory. With `save`, first writes states that are not on
+        disk yet, as far as they fit."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._in_use)
+        if save and self._states.disk.available:
+            self._states.save()
+        for backend in list(self._held):
+            self._set_context(backend, [])
+        self._states.close()
+
+    def _occupy(self, backend: KVBackend) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or backend not in self._in_use)
+            if self._closed:
+                raise InputError("the knowledge tree has been closed")
+            if backend not in self._held:
+                if backend.fingerprint != self._backend.fingerprint:
+                    raise ValueError(f"a context of {backend.fingerprint!r}, not {self._backend.fingerprint!r}")
+                self._held[backend] = []
+            self._in_use.add(backend)
 
     def _check(self, path: Sequence[StateSegment], suffix: int) -> None:
         total = suffix + sum(len(segment.tokens) for segment in path)
@@ -169,14 +202,14 @@ class KnowledgeTree:
             self._fill(prepared, cancelled)
         except ModelError:
             self._trace.count("knowledge.retries")
-            self._set_context([])
+            self._set_context(prepared.backend, [])
             self._fill(prepared, cancelled)
 
     def _fill(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> None:
-        nodes = prepared.nodes
-        common = self._common(nodes)
-        self._set_context(nodes[:common])
-        self._backend.truncate(nodes[common - 1].end if common else 0)
+        nodes, backend = prepared.nodes, prepared.backend
+        common = len(self._leading(nodes, backend))
+        self._set_context(backend, nodes[:common])
+        backend.truncate(nodes[common - 1].end if common else 0)
         prepared.places = ["context"] * common
         prepared.computed = [0] * common
         self._states.read_ahead(nodes[common + 1 :])  # the disk reads them while the first one is restored
@@ -184,61 +217,77 @@ class KnowledgeTree:
             if cancelled(position):
                 return
             started = self._clock()
-            place = self._restore(node)
+            place = self._restore(node, backend)
             prepared.restore_s += self._clock() - started if place else 0.0
-            started = self._clock()
-            computed = 0 if place else self._compute(node, partial(cancelled, position))
-            prepared.compute_s += self._clock() - started if computed else 0.0
+            computed, seconds = (0, 0.0) if place else self._compute(node, backend, partial(cancelled, position))
+            prepared.compute_s += seconds
             prepared.places.append(place or "nowhere")
             prepared.computed.append(computed)
             if not place and computed < node.length:
                 self._trace.count("knowledge.wasted_tokens", computed)
-                self._backend.truncate(node.start)
+                backend.truncate(node.start)
                 return
-            self._set_context(nodes[: position + 1])
+            self._set_context(backend, nodes[: position + 1])
         prepared.complete = True
 
-    def _common(self, nodes: Sequence[Node]) -> int:
-        """Number of leading nodes of the path that are in context already."""
-        if self._context and self._backend.length < self._context[-1].end:
-            return 0  # other code has used the backend
-        pairs = zip(nodes, self._context, strict=False)
-        return next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(nodes), len(self._context)))
+    def _leading(self, nodes: Sequence[Node | None], backend: KVBackend) -> list[Node]:
+        """The leading nodes of the path that a context holds already."""
+        held = self._held.get(backend, [])
+        if held and backend.length < held[-1].end:
+            return []  # other code has used the backend
+        pairs = zip(nodes, held, strict=False)
+        return held[: next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(nodes), len(held)))]
 
-    def _restore(self, node: Node) -> str | None:
-        """Appends a node's cached state to the context; returns its tier, or None if it must be computed."""
+    def _restore(self, node: Node, backend: KVBackend) -> str | None:
+        """Appends a node's states to a context; returns the tier that had them, or None if they must be computed.
+        States that only another context holds are copied from it, and were in host memory."""
         started = self._clock()
         place = self._states.place(node)
-        with self._states.state(node) as state:
+        holder = None if place or not node.contexts else node.contexts[0]
+        extract = holder and partial(holder.extract, node.start, node.end)
+        with self._states.state(node, extract, node.length * backend.bytes_per_token) as state:
             if state is None:
                 return None
+            place = place or "host"
             try:
                 with self._trace.span(f"restore {node.id}", "generation", tokens=node.length, place=place):
-                    self._backend.restore(state, node.start, node.end)
+                    backend.restore(state, node.start, node.end)
             except CorruptBlock:
                 self._states.discard(node)
                 return None
         self._trace.count("knowledge.restore_s", self._clock() - started)
         return place
 
-    def _compute(self, node: Node, cancelled: Callable[[], bool]) -> int:
+    def _compute(self, node: Node, backend: KVBackend, cancelled: Callable[[], bool]) -> tuple[int, float]:
+        """Computes a node's states. Returns the number of tokens computed, and the seconds."""
+        apart = 0.0
+
+        def asked() -> bool:
+            nonlocal apart
+            before = self._clock()
+            answer = cancelled()
+            apart += self._clock() - before
+            return answer
+
         started = self._clock()
         with self._trace.span(f"prefill {node.id}", "generation", tokens=node.length):
-            done = self._backend.prefill(np.frombuffer(node.tokens, np.int32).tolist(), cancelled)
-        seconds = self._clock() - started
+            done = backend.prefill(np.frombuffer(node.tokens, np.int32).tolist(), asked)
+        seconds = self._clock() - started - apart
         self._trace.count("knowledge.prefill_s", seconds)
         if self._costs is not None and done == node.length:
             self._costs.learn(node.start, node.length, seconds)
-        return done
+        return done, seconds
 
-    def _set_context(self, nodes: Sequence[Node]) -> None:
+    def _set_context(self, backend: KVBackend, nodes: Sequence[Node]) -> None:
         with self._states.locked():
-            gone = [node for node in self._context if node not in nodes]
-            self._context = list(nodes)
-            for node in gone:
-                node.in_context = False
+            held = self._held.get(backend, [])
+            self._held[backend] = list(nodes)
             for node in nodes:
-                node.in_context = True
+                if node not in held:
+                    node.contexts.append(backend)
+            gone = [node for node in held if node not in nodes]
+            for node in gone:
+                node.contexts.remove(backend)
             self._states.released(reversed(gone))
 
     def _learn(self, prepared: PreparedPath, suffix: int) -> None:
@@ -264,16 +313,18 @@ class KnowledgeTree:
         started = self._clock()
         try:
             for node in prepared.nodes:
-                if node.in_context:
-                    extract = partial(self._backend.extract, node.start, node.end)
-                    self._states.keep(node, node.length * self._backend.bytes_per_token, extract)
+                if prepared.backend in node.contexts:
+                    extract = partial(prepared.backend.extract, node.start, node.end)
+                    self._states.keep(node, node.length * prepared.backend.bytes_per_token, extract)
         finally:
             self._trace.count("knowledge.keep_s", self._clock() - started)
             self._leave(prepared)
 
     def _leave(self, prepared: PreparedPath) -> None:
         self._states.leave(prepared.nodes)
-        self._in_use.release()
+        with self._changed:
+            self._in_use.discard(prepared.backend)
+            self._changed.notify_all()
 
 
 def _key(segment: StateSegment) -> bytes:

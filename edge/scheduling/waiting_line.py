@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from edge.errors import DeadlinePassed, Withdrawn
 
@@ -102,6 +102,26 @@ Task = TypeVar("Task")
 WINDOW = 16
 """Number of more urgent later tasks that may go before an earlier one; with 0, tasks are served in the order of
 arrival."""
+
+
+class Overtaken(Protocol):
+    """An entry of a line.
+
+    Attributes:
+        passed: number of later entries that went before it.
+    """
+
+    passed: int
+
+
+Entry = TypeVar("Entry", bound=Overtaken)
+
+
+def foremost(waiting: Sequence[Entry], window: int, key: Callable[[Entry], Any]) -> Entry | None:
+    """The entry with the smallest key, the earlier of equals; None if none waits. An entry that `window` later ones
+    have overtaken goes before all entries behind it."""
+    bar = next((i for i, entry in enumerate(waiting) if entry.passed >= window), len(waiting) - 1)
+    return min(waiting[: bar + 1], key=key, default=None)
 
 
 @dataclass(eq=False, slots=True)
@@ -208,9 +228,7 @@ class WaitingLine(Generic[Task]):
 
     def _first(self) -> _Place[Task] | None:
         waiting = [place for place in self._places if not place.taken and not place.done]
-        # A task that has been overtaken often enough blocks all tasks behind it.
-        bar = next((i for i, place in enumerate(waiting) if place.passed >= self.window), len(waiting) - 1)
-        return min(waiting[: bar + 1], key=lambda place: place.urgency.priority, default=None)
+        return foremost(waiting, self.window, lambda place: place.urgency.priority)
 
     def _take(self) -> _Place[Task] | None:
         with self._changed:

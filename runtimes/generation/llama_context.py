@@ -4,14 +4,16 @@ token with llama.cpp's own samplers and returns its probability."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.budget import Lease
 from edge.errors import InputError, ModelError
+from edge.kv_cache.backend import KVBackend
 from edge.runtimes.generation.base import Sampling
 from edge.runtimes.generation.llama_library import Said
 from edge.runtimes.generation.llama_model import LlamaModel
@@ -25,6 +27,7 @@ LIVE, ASIDE = 0, 1
 
 TILE = 64
 """llama.cpp's flash attention multiplies tiles from this number of tokens on. With fewer it works row by row."""
+
 
 _TILE_WIDTH = 16
 """Keys and values are multiplied in tiles only if their width is a multiple of this."""
@@ -64,8 +67,11 @@ class LlamaContext:
     truncation.
     """
 
-    def __init__(self, model: LlamaModel, shape: ContextShape) -> None:
+    def __init__(self, model: LlamaModel, shape: ContextShape, lease: Lease | None = None) -> None:
         """Allocates caches and buffers.
+
+        Args:
+            lease: covers the memory; it is released when the context is closed.
 
         Raises:
             ModelError: llama.cpp cannot allocate them; the message has its reason.
@@ -73,6 +79,12 @@ class LlamaContext:
         self.model = model
         self.shape = shape
         self.length = 0
+        self.backend: KVBackend | None = None
+        """The context's states for a knowledge tree; None if they cannot be parted."""
+        self._lease = lease
+        self.slice = shape.batch
+        """Number of tokens, in whole tiles, that are computed at a time. Slices begin at whole tiles and the last one
+        has at least one tile, so the states are, to the last bit, those of the whole batch computed at once."""
         self._api: Any = model.library.api
         with model.library.listening() as said:
             pointer = self._api.llama_init_from_model(model.pointer, self._params())
@@ -104,7 +116,7 @@ class LlamaContext:
         """Appends `tokens` to the context and computes their states, batch by batch.
 
         Args:
-            cancelled: called before each batch; if it returns True, nothing more is computed.
+            cancelled: called before each batch or slice; if it returns True, nothing more is computed.
             logits: also compute the logits of the last token.
 
         Returns:
@@ -119,11 +131,11 @@ class LlamaContext:
                 f"{len(tokens):,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens"
             )
         start = self.length
-        for first in range(0, len(tokens), self.batch):
+        for first, end in self._slices(len(tokens)):
             if cancelled is not None and cancelled():
                 break
-            part = tokens[first : first + self.batch]
-            last = first + len(part) == len(tokens)
+            part = tokens[first:end]
+            last = end == len(tokens)
             rows = self._rows(len(part))
             self._tokens[: len(part)] = part
             # Rows that fill a tile come after all others, so that no token attends to them.
@@ -159,6 +171,16 @@ class LlamaContext:
         pointer, self.pointer = self.pointer, None
         if pointer:
             self._api.llama_free(pointer)
+        if self._lease is not None:
+            self._lease.release()
+
+    def _slices(self, tokens: int) -> Iterator[tuple[int, int]]:
+        for first in range(0, tokens, self.batch):
+            end = min(first + self.batch, tokens)
+            while end - first >= self.slice + TILE:
+                yield first, first + self.slice
+                first += self.slice
+            yield first, end
 
     def _rows(self, tokens: int) -> int:
         """Number of rows to compute for `tokens` tokens: as many rows, or a whole tile if that is faster. It depends

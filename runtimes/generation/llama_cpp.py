@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import InputError
+from edge.errors import BudgetExceeded, InputError
 from edge.kv_cache.backend import StateSegment, cached_first
 from edge.kv_cache.tree import KnowledgeTree
 from edge.resident import Closing
 from edge.runtimes.base import physical_cores
-from edge.runtimes.generation.base import (
-    Document,
-    Finish,
-    GenerationStats,
-    Message,
-    Piece,
-    Sampling,
-)
+from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
+from edge.runtimes.generation.engine import GenerationEngine, Request
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_library import llama_library
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load
 from edge.runtimes.generation.llama_states import LlamaStates
-from edge.runtimes.generation.prompt import Prompt, PromptBuilder
-from edge.runtimes.generation.stopping import Stopping
+from edge.runtimes.generation.prompt import PromptBuilder
 from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace
 
 
 class LlamaGenerator(Closing):
-    """A `Generator` on llama.cpp. It writes one answer at a time; further calls wait.
+    """A `Generator` on llama.cpp. Any number of threads may ask at once; several answers are written at a time, and
+    further ones wait (`GenerationEngine`). Each answer has a context of its own and computes each token by itself, so
+    that its text does not depend on the company.
 
     Attributes:
-        memory: the sizes of the model's parts, and whether the weights are mapped.
+        memory: the sizes of the model's parts and its first context, and whether the weights are mapped.
+        beside: bytes that stay free, for retrieval, when a further context is made.
         states: KV states by position, for a knowledge tree; None if the model's states cannot be cut.
         tree: if this is set to a `KnowledgeTree` over `states`, the states of documents are reused. Answers are the
             same with and without a tree, because each segment of a prompt is always computed in its own batches.
@@ -58,6 +53,7 @@ class LlamaGenerator(Closing):
         kv_type: KVType = "f16",
         weights: Weights = "auto",
         threads: int = 0,
+        answers: int = 1,
         thinking: bool = False,
         trace: Trace | None = None,
     ) -> None:
@@ -70,6 +66,8 @@ class LlamaGenerator(Closing):
             kv_type: type of keys and values.
             weights: whether weights are read into memory or mapped from the file; `auto` reads them if they fit.
             threads: number of compute threads; 0 means one per physical core that this process may use.
+            answers: largest number of answers that are written at a time. All but the first take their memory only
+                while they are needed, and wait if the budget has none.
             thinking: allows a model to reason before its answer, if it can.
 
         Raises:
@@ -82,13 +80,13 @@ class LlamaGenerator(Closing):
         self.name = file.path.name
         self.tree: KnowledgeTree | None = None
         self._trace = trace or Trace()
+        self.beside = 0
+        self._budget = budget
+        self._hashes = cache
         self._leases: list[Lease] = []
         self._model: LlamaModel | None = None
-        self._context: LlamaContext | None = None
-        self._stats: GenerationStats | None = None
-        self._lock = threading.Lock()
-        self._answering: int | None = None
-        self._run: _Run | None = None
+        self._engine: GenerationEngine | None = None
+        self._answered = threading.local()
         try:
             budget.hold_libraries(("llama_cpp",))
             with budget.charge("llama.cpp") as library_lease:
@@ -106,23 +104,33 @@ class LlamaGenerator(Closing):
             self._leases += leases
             load: Load = "map" if self.memory.mapped else "read"
             with self._trace.span(f"load {self.name}", "generation", load=load):
-                self._model = LlamaModel(library, file, load=load)
-                self._context = LlamaContext(self._model, self.memory.shape)
-            self.context = self._context.capacity
-            self._builder = PromptBuilder(self._model, self.context, thinking=thinking)
-            self.states = LlamaStates(self._context, hashes=cache) if self._model.reusable else None
+                self._model = model = LlamaModel(library, file, load=load)
+                first = self._context(model)
+            self._engine = GenerationEngine(
+                model,
+                most=answers,
+                first=first,
+                another=self._another,
+                chooser=partial(LlamaSampler, library.api),
+                tree=lambda: self.tree,
+                trace=self._trace,
+            )
+            self.context = first.capacity
+            self.states = cast(LlamaStates | None, first.backend)
+            self._builder = PromptBuilder(model, self.context, thinking=thinking)
         except BaseException:
             self.close()
             raise
 
     @property
     def stats(self) -> GenerationStats | None:
-        """The figures of the last answer; None before the first."""
-        return self._stats
+        """The figures of the last answer that this thread read; None before the first."""
+        stats: GenerationStats | None = getattr(self._answered, "stats", None)
+        return stats
 
     def count(self, text: str) -> int:
         """Number of tokens of a text."""
-        return len(self._open()[0].tokenize(text))
+        return len(self._open().tokenize(text))
 
     def path(
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
@@ -174,143 +182,75 @@ class LlamaGenerator(Closing):
     ) -> Iterator[Piece]:
         """Answers, token by token; see `Generator.stream`.
 
-        `cancel` is checked before each batch of the prompt and before each token.
+        The answer is written by another thread, which may be ahead of the reader. `cancel` is checked before each slice
+        of the prompt and before each token.
         """
         called = time.perf_counter()
         self._open()
-        run = _Run(self._builder.build(messages, documents, sampling.max_tokens), called)
-        answer = self._answer(run, sampling, cancel.is_set if cancel is not None else _never)
-        run.answer = weakref.ref(answer)
-        return answer
+        prompt = self._builder.build(messages, documents, sampling.max_tokens)
+        longest = min(sampling.max_tokens, self.context - prompt.tokens)
+        request = Request(prompt, sampling, longest, cancel.is_set if cancel is not None else _never)
+        return self._answer(request, called)
 
     def close(self) -> None:
-        """Frees the model and all memory. Ends an answer that this thread has begun to read, and waits for the end of
-        another thread's answer."""
-        self._end_own()
-        with self._alone(None):
-            if self._context is not None:
-                self._context.close()
-            if self._model is not None:
-                self._model.close()
-            self._context = self._model = None
-            for lease in self._leases:
-                lease.release()
+        """Ends all answers, and frees the model and all memory."""
+        if self._engine is not None:
+            self._engine.close()
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+        for lease in self._leases:
+            lease.release()
 
-    def _answer(self, run: _Run, sampling: Sampling, cancelled: Callable[[], bool]) -> Generator[Piece, None, None]:
-        with self._alone(run):
-            prompt = run.prompt
-            model, context = self._open()
-            longest = min(sampling.max_tokens, self.context - prompt.tokens)
-            stopping = Stopping(sampling.stop)
-            sampler = LlamaSampler(model.library.api, sampling)
-            try:
-                with self._in_context(run, cancelled), run.timed():
-                    waiting: Sequence[int] = prompt.question
-                    while context.append(waiting, cancelled=cancelled, logits=True) == len(waiting):
-                        token, logprob = sampler.choose(context)
-                        run.first = run.first or time.perf_counter()
-                        if model.ends(token):
-                            run.finish = "stop"
-                            break
-                        run.new += 1
-                        yield from stopping.push(model.piece(token), token, logprob)
-                        if stopping.stopped or run.new == longest:
-                            run.finish = "stop" if stopping.stopped else "length"
-                            break
-                        waiting = (token,)
-                    yield from stopping.finish()
-            finally:
-                sampler.close()
-                self._stats = run.stats()
-                self._trace.count("generation.prompt_tokens", prompt.tokens)
-                self._trace.count("generation.new_tokens", run.new)
-                self._trace.event(
-                    "answer", "generation", run.called, self._stats.seconds, tokens=run.new, prompt=prompt.tokens
-                )
-
-    @contextmanager
-    def _in_context(self, run: _Run, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Puts the prompt's path into the context, with the tree if there is one. If cancelled, it stays incomplete."""
-        _, context = self._open()
-        path = run.prompt.path
-        if self.tree is not None:
-            suffix = len(run.prompt.question)
-            with self.tree.prepare(path, suffix=suffix, cancelled=lambda _: cancelled()) as prepared:
-                run.cached, run.restored = prepared.cached_tokens, prepared.restored_tokens
-                run.restore_s = prepared.restore_s
-                yield
-            return
-        context.truncate(0)
-        for segment in path:
-            with self._trace.span(f"prefill {segment.id}", "generation", tokens=len(segment.tokens)):
-                context.append(segment.tokens, cancelled=cancelled)
-        yield
-
-    @contextmanager
-    def _alone(self, run: _Run | None) -> Iterator[None]:
-        """Waits for the end of another thread's answer. If this thread has an unfinished answer, an error is raised,
-        because it would wait for itself."""
-        if self._answering == threading.get_ident():
-            raise InputError("an answer of this generator is still being read here; read it to its end, or close it")
-        with self._lock:
-            self._answering, self._run = threading.get_ident(), run
-            try:
-                yield
-            finally:
-                self._answering = self._run = None
-
-    def _end_own(self) -> None:
-        if self._answering == threading.get_ident() and self._run is not None:
-            self._run.end()
-
-    def _open(self) -> tuple[LlamaModel, LlamaContext]:
-        if self._model is None or self._context is None:
-            raise InputError(f"the generator {self.name} has been closed")
-        return self._model, self._context
-
-
-@dataclass(slots=True)
-class _Run:
-    """One answer that is being written, or has not begun yet."""
-
-    prompt: Prompt
-    called: float
-    answer: weakref.ref[Generator[Piece, None, None]] | None = None
-    first: float = 0.0
-    ended: float = 0.0
-    cached: int = 0
-    restored: int = 0
-    restore_s: float = 0.0
-    new: int = 0
-    finish: Finish = "cancelled"
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Sets the answer's end at the end of the `with` block, so that the clean-up afterwards is not counted."""
+    def _answer(self, request: Request, called: float) -> Iterator[Piece]:
+        engine = self._engine
+        assert engine is not None
         try:
-            yield
+            engine.submit(request)
+            for pieces, written in request.read():
+                for piece in pieces:
+                    if request.stopped or engine.closed:
+                        return
+                    request.shown = written
+                    yield piece
+                request.shown = written
         finally:
-            self.ended = time.perf_counter()
+            request.left = True
+            stats = request.stats(called)
+            self._answered.stats = stats
+            self._trace.count("generation.prompt_tokens", stats.prompt_tokens)
+            self._trace.count("generation.new_tokens", stats.new_tokens)
+            self._trace.event(
+                "answer", "generation", called, stats.seconds, tokens=stats.new_tokens, prompt=stats.prompt_tokens
+            )
 
-    def end(self) -> None:
-        """Ends the answer at its current token."""
-        answer = self.answer() if self.answer is not None else None
-        if answer is not None:
-            answer.close()
+    def _another(self) -> LlamaContext | None:
+        """One more context; None if the budget has no room for it beside retrieval."""
+        model, memory = self._open(), self.memory
+        try:
+            with self._budget.reserve("retrieval", self.beside):
+                lease = self._budget.reserve("generator: another answer", memory.kv_cache + memory.buffers)
+        except BudgetExceeded:
+            return None
+        try:
+            return self._context(model, lease)
+        except BaseException:
+            lease.release()  # a second time is harmless
+            raise
 
-    def stats(self) -> GenerationStats:
-        ended = self.ended or time.perf_counter()
-        return GenerationStats(
-            prompt_tokens=self.prompt.tokens,
-            cached_tokens=self.cached,
-            new_tokens=self.new,
-            ttft_s=(self.first or ended) - self.called,
-            seconds=ended - self.called,
-            dropped_documents=self.prompt.dropped,
-            finish=self.finish,
-            restored_tokens=self.restored,
-            restore_s=self.restore_s,
-        )
+    def _context(self, model: LlamaModel, lease: Lease | None = None) -> LlamaContext:
+        context = LlamaContext(model, self.memory.shape, lease)
+        try:
+            context.backend = LlamaStates(context, hashes=self._hashes) if model.reusable else None
+        except BaseException:
+            context.close()
+            raise
+        return context
+
+    def _open(self) -> LlamaModel:
+        if self._model is None:
+            raise InputError(f"the generator {self.name} has been closed")
+        return self._model
 
 
 def _never() -> bool:

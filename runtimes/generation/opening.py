@@ -28,7 +28,7 @@ def open_generator(
             of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `extractive`
             or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
-        config: the configuration; its `context`, `llm_key` and `llm_remote` are used.
+        config: the configuration; its `context`, `answers`, `llm_key` and `llm_remote` are used.
 
     Raises:
         ModelError: the model is missing or cannot be used.
@@ -56,5 +56,6 @@ def open_generator(
         cache=config.scratch_path,
         context=config.context,
         threads=config.threads,
+        answers=config.answers,
         trace=trace,
     )

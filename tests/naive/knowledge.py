@@ -91,8 +91,8 @@ class Rig:
         assert self.budget.used <= self.budget.limit
         for node in self.nodes():
             assert node.pins == 0
-            assert node.in_context == (node in self.tree._context)
-            assert node in states.host or node in states.disk or node.in_context or node.children
+            assert node.contexts == [backend for backend, held in self.tree._held.items() if node in held]
+            assert node in states.host or node in states.disk or node.contexts or node.children
         assert set(states.host) | set(states.disk.tier) <= set(self.nodes())
         assert states.disk._changed | states.disk._announced <= set(states.disk.tier)
         if self.store is not None and files:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,8 @@ TOKENS = [300 + (7 * i) % 500 for i in range(2048)]
 
 
 def context_of(generator: LlamaGenerator) -> LlamaContext:
-    context = generator._context
-    assert context is not None
-    return context
+    assert generator.states is not None
+    return generator.states.context
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
@@ -59,6 +59,29 @@ def test_single_tokens_are_computed_alone(open_llama: Open) -> None:
     context = context_of(open_llama())
     context.append(TOKENS[:1500])
     assert context._rows(1) == 1
+
+
+@pytest.mark.parametrize("options", [{"hidden": 128}, {"hidden": 256, "precision": "Q8_0"}, {"hidden": 64}])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_slices_compute_the_same_as_whole_batches(
+    open_llama: Open, gguf: Callable[..., Path], options: dict[str, Any], threads: int
+) -> None:
+    context = context_of(open_llama(gguf(**options), threads=threads))
+    found = []
+    for tokens in (context.batch, 256, 128, 64):
+        context.slice = tokens
+        asked: list[bool] = []
+        context.truncate(0)
+        at = 0
+        for size in (37, 500, 411):
+            context.append(TOKENS[at : at + size], cancelled=lambda asked=asked: bool(asked.append(True)), logits=True)
+            at += size
+        logits = [context.logits().copy()]
+        context.append([300], logits=True)
+        found.append((len(asked), np.stack([*logits, context.logits()])))
+    assert [count for count, _ in found] == sorted({count for count, _ in found}), "smaller slices are more"
+    for _, sliced in found[1:]:
+        assert np.array_equal(sliced, found[0][1])
 
 
 @pytest.mark.parametrize(("heads", "fills"), [(4, True), (8, False)])

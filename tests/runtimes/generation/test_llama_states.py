@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_context import LlamaContext
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.llama_states import LlamaStates
 
@@ -272,8 +273,9 @@ def test_models_whose_states_cannot_be_parted_generate_and_reuse_nothing(
 ) -> None:
     generator = open_llama(decaying(model.write(tmp_path / "m.gguf")))
     assert generator.states is None
+    assert generator._engine is not None
     with pytest.raises(ModelError, match="cannot be cut out"):
-        LlamaStates(generator._open()[1], hashes=tmp_path)
+        LlamaStates(cast(LlamaContext, generator._engine._first), hashes=tmp_path)
     first, other, again = (
         [piece.token for piece in generator.stream(QUESTION, GREEDY, documents=documents)]
         for documents in (LIBRARY[:2], LIBRARY[2:], LIBRARY[:2])

@@ -1,0 +1,439 @@
+"""`GenerationEngine`: many answers at once. One thread owns the model's contexts and works step by step.
+
+Each step writes one token of every answer. Between the slices of a prompt the others go on: a step is made, and a
+waiting request with less to compute may begin. Requests join and leave between steps. A reader that is slow, or gone,
+holds nobody, because a request's tokens wait in a queue of its own, which its length bounds.
+
+Requests wait in the order of RAGCache (section 5.2): those with the largest share of cached states first, because they
+are soon done and their states are still there. Their urgency goes before that.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from edge.errors import DeadlinePassed, EdgeError, InputError, Withdrawn
+from edge.kv_cache.backend import KVBackend, StateSegment
+from edge.kv_cache.prefix_tree import PreparedPath
+from edge.kv_cache.tree import KnowledgeTree
+from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling
+from edge.runtimes.generation.prompt import Prompt
+from edge.runtimes.generation.stopping import Stopping
+from edge.scheduling.waiting_line import Urgency, current_urgency, foremost
+from edge.trace import Trace
+
+WINDOW = 32
+"""Number of later requests that may go before an earlier one (RAGCache's window)."""
+
+ALONE, IN_COMPANY = 256, 128
+"""Tokens of a prompt between two steps: while nobody else is there, and while others write or wait. Smaller slices read
+the weights more often, and longer ones hold the others up."""
+
+_KEPT_S = 10.0
+"""Seconds after which a sequence without work gives its memory back. The first one stays."""
+
+
+class Seat(Protocol):
+    """One sequence of tokens with its context.
+
+    Attributes:
+        slice: number of tokens of a prompt that are computed at a time.
+        backend: the sequence's states for the knowledge tree; None if they cannot be parted.
+    """
+
+    slice: int
+    backend: KVBackend | None
+
+    def append(
+        self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
+    ) -> int:
+        """Appends tokens, and returns how many; `cancelled` is asked before each slice."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Removes positions from `length` on."""
+        ...
+
+    def close(self) -> None:
+        """Frees the memory."""
+        ...
+
+
+class TokenChooser(Protocol):
+    """Chooses the tokens of one answer."""
+
+    def choose(self, seat: Seat) -> tuple[int, float]:
+        """The next token of a sequence, and its log-probability."""
+        ...
+
+    def close(self) -> None:
+        """Frees the memory."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """The texts of a model's tokens."""
+
+    def piece(self, token: int) -> bytes:
+        """A token's bytes in an answer."""
+        ...
+
+    def ends(self, token: int) -> bool:
+        """Whether the token ends an answer."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One answer that is wanted.
+
+    Attributes:
+        longest: largest number of tokens in the answer.
+        cancelled: tells whether the answer is not wanted any more.
+        first, ended: times of the first token and of the end; 0 before.
+        cached, restored, restore_s: see `GenerationStats`.
+        passed: number of later requests that went before it.
+        new: number of tokens that were written; the reader has been shown `shown` of them.
+        left: whether the reader has gone.
+    """
+
+    prompt: Prompt
+    sampling: Sampling
+    longest: int
+    cancelled: Callable[[], bool]
+    urgency: Urgency = field(default_factory=current_urgency)
+    first: float = 0.0
+    ended: float = 0.0
+    finish: Finish = "cancelled"
+    cached: int = 0
+    restored: int = 0
+    restore_s: float = 0.0
+    passed: int = 0
+    new: int = 0
+    shown: int = 0
+    left: bool = False
+    _queue: queue.SimpleQueue[tuple[list[Piece], int] | Exception | None] = field(default_factory=queue.SimpleQueue)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the reader has gone or does not want the rest."""
+        return self.left or self.cancelled()
+
+    def read(self) -> Iterator[tuple[list[Piece], int]]:
+        """The answer's pieces as they come, with the number of tokens so far. Raises the error that ended it."""
+        while (found := self._queue.get()) is not None:
+            if isinstance(found, Exception):
+                raise found
+            yield found
+
+    def stats(self, called: float) -> GenerationStats:
+        """The figures of the part that was read; `called` is the time of the call."""
+        complete = self.ended and self.shown == self.new
+        ended = self.ended if complete else time.perf_counter()
+        return GenerationStats(
+            prompt_tokens=self.prompt.tokens,
+            cached_tokens=self.cached,
+            new_tokens=self.shown,
+            ttft_s=(self.first or ended) - called,
+            seconds=ended - called,
+            dropped_documents=self.prompt.dropped,
+            finish=self.finish if complete else "cancelled",
+            restored_tokens=self.restored,
+            restore_s=self.restore_s,
+        )
+
+    def put(self, pieces: list[Piece]) -> None:
+        """Hands pieces to the reader."""
+        self._queue.put((pieces, self.new))
+
+    def end(self, error: Exception | None = None) -> None:
+        """Tells the reader that there is no more."""
+        self.ended = time.perf_counter()
+        self._queue.put(error)
+
+
+@dataclass(eq=False, slots=True)
+class _Writing:
+    """A request that has a sequence."""
+
+    request: Request
+    seat: Seat
+    chooser: TokenChooser
+    stopping: Stopping
+    path: PreparedPath | None = None
+    waiting: Sequence[int] = ()
+
+
+class GenerationEngine:
+    """Writes up to `most` answers at once; further requests wait. Thread-safe."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        most: int,
+        first: Seat,
+        another: Callable[[], Seat | None],
+        chooser: Callable[[Sampling], TokenChooser],
+        tree: Callable[[], KnowledgeTree | None],
+        trace: Trace,
+    ) -> None:
+        """
+        Args:
+            most: number of sequences.
+            first: the sequence that always exists.
+            another: makes one more; None if there is no memory for it now.
+            chooser: chooses an answer's tokens.
+            tree: the knowledge tree, once there is one.
+        """
+        self._vocabulary = vocabulary
+        self._most = most
+        self._another = another
+        self._chooser = chooser
+        self._tree = tree
+        self._trace = trace
+        self._first = first
+        self._idle = [first]
+        self._seats = 1
+        self._waiting: list[Request] = []
+        self._writing: list[_Writing] = []
+        self._refused = False
+        self._reading = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def submit(self, request: Request) -> None:
+        """Puts a request into the line. Raises InputError if the engine is closed."""
+        with self._changed:
+            if self._closed:
+                raise InputError("the generator has been closed")
+            self._waiting.append(request)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="edge-generation", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all answers and frees the sequences."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for seat in self._idle:
+            seat.close()
+        self._idle = []
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._closed or self._waiting or self._writing):
+                    extra = [seat for seat in self._idle if seat is not self._first]
+                    if not self._changed.wait(_KEPT_S if extra else None):
+                        self._give_up(extra)
+                if self._closed:
+                    break
+            try:
+                self._step()
+            except Exception as error:  # it belongs to no request, and would come again
+                for writing in list(self._writing):
+                    self._end(writing, error)
+                for request in self._taken(lambda request: True):
+                    request.end(error)
+        for writing in list(self._writing):
+            self._end(writing)
+        for request in self._taken(lambda request: True):
+            request.end()
+
+    def _step(self, left: float = float("inf"), current: Request | None = None) -> None:
+        """Writes one token of every answer, and begins waiting requests with fewer than `left` tokens to compute."""
+        for request in self._taken(self._useless):
+            request.end(None if request.stopped else _reason(request))
+        for writing in list(self._writing):
+            self._guarded(writing, partial(self._write, writing))
+        while not self._closed and (current is None or current.passed < WINDOW):
+            if (begun := self._next(left)) is None:
+                break
+            if current is not None:
+                current.passed += 1
+            self._begin(*begun)
+
+    def _taken(self, which: Callable[[Request], bool]) -> list[Request]:
+        """Takes some of the waiting requests out of the line."""
+        with self._changed:
+            taken = [request for request in self._waiting if which(request)]
+            self._waiting = [request for request in self._waiting if request not in taken]
+        return taken
+
+    @staticmethod
+    def _useless(request: Request) -> bool:
+        return request.stopped or _reason(request) is not None
+
+    def _next(self, left: float) -> tuple[Request, Seat] | None:
+        """The request that begins now, and its sequence; None if it must wait."""
+        with self._changed:
+            waiting = list(self._waiting)
+        if not waiting or not (self._idle or self._may_grow()):
+            return None
+        ratios = {request: self._shares(request) for request in waiting}
+
+        def order(request: Request) -> tuple[int, float]:
+            cached, computed = ratios[request]
+            return request.urgency.priority, -cached / computed
+
+        chosen = foremost(waiting, WINDOW, order)
+        assert chosen is not None
+        if ratios[chosen][1] >= left:
+            return None
+        seat = self._seat(chosen)
+        if seat is None:
+            return None
+        with self._changed:
+            for request in self._waiting[: self._waiting.index(chosen)]:
+                request.passed += 1
+            self._waiting.remove(chosen)
+        return chosen, seat
+
+    def _shares(self, request: Request) -> tuple[int, int]:
+        """Numbers of cached and of other tokens of a prompt."""
+        tree, prompt = self._tree(), request.prompt
+        cached = 0 if tree is None else tree.match(prompt.path).cached
+        return cached, prompt.tokens - cached
+
+    def _seat(self, request: Request) -> Seat | None:
+        """The free sequence that holds most of a request's path; another one if that holds nothing."""
+        tree, path = self._tree(), request.prompt.path
+        best = max(self._idle, key=lambda seat: self._common(tree, path, seat), default=None)
+        if best is None and self._may_grow():
+            best = self._another()
+            if best is None:
+                self._refused = True
+                return None
+            self._seats += 1
+            return best
+        if best is not None:
+            self._idle.remove(best)
+        return best
+
+    def _may_grow(self) -> bool:
+        return self._seats < self._most and not self._refused
+
+    def _common(self, tree: KnowledgeTree | None, path: Sequence[StateSegment], seat: Seat) -> int:
+        return 0 if tree is None or seat.backend is None else tree.common(path, seat.backend)
+
+    def _begin(self, request: Request, seat: Seat) -> None:
+        """Reads a request's prompt, and writes its first token."""
+        stopping = Stopping(request.sampling.stop)
+        writing = _Writing(request, seat, self._chooser(request.sampling), stopping, waiting=request.prompt.question)
+        self._reading += 1
+        try:
+            self._guarded(writing, lambda: self._read(writing))
+        finally:
+            self._reading -= 1
+
+    def _read(self, writing: _Writing) -> None:
+        request, seat, tree = writing.request, writing.seat, self._tree()
+        path, question = request.prompt.path, request.prompt.question
+
+        def between(position: int) -> bool:
+            tokens = sum(len(segment.tokens) for segment in path[position:]) + len(question)
+            return self._between(request, seat, tokens)
+
+        if tree is not None and seat.backend is not None:
+            writing.path = held = tree.prepare(path, suffix=len(question), cancelled=between, backend=seat.backend)
+            request.cached, request.restored, request.restore_s = (
+                held.cached_tokens, held.restored_tokens, held.restore_s,
+            )  # fmt: skip
+        else:
+            seat.truncate(0)
+            for position, segment in enumerate(path):
+                with self._trace.span(f"prefill {segment.id}", "generation", tokens=len(segment.tokens)):
+                    seat.append(segment.tokens, cancelled=lambda at=position: between(at))
+        self._write(writing, lambda: between(len(path)))
+        if not request.ended:
+            self._writing.append(writing)
+
+    def _between(self, request: Request, seat: Seat, left: int) -> bool:
+        """Lets the others go on between two slices of a prompt; returns whether the prompt is not wanted any more."""
+        if not request.stopped:
+            self._step(left, request)
+        if self._most > 1:
+            seat.slice = IN_COMPANY if self._writing or self._waiting or self._reading > 1 else ALONE
+        return request.stopped or self._closed
+
+    def _write(self, writing: _Writing, cancelled: Callable[[], bool] | None = None) -> None:
+        """Computes the waiting tokens and chooses the next one."""
+        request, waiting = writing.request, writing.waiting
+        asked = cancelled or (lambda: request.stopped)
+        if writing.seat.append(waiting, cancelled=asked, logits=True) < len(waiting):
+            self._end(writing)
+            return
+        token, logprob = writing.chooser.choose(writing.seat)
+        request.first = request.first or time.perf_counter()
+        if self._vocabulary.ends(token):
+            self._finish(writing, "stop")
+            return
+        request.new += 1
+        pieces = list(writing.stopping.push(self._vocabulary.piece(token), token, logprob))
+        if pieces:
+            request.put(pieces)
+        if writing.stopping.stopped or request.new == request.longest:
+            self._finish(writing, "stop" if writing.stopping.stopped else "length")
+        writing.waiting = (token,)
+
+    def _finish(self, writing: _Writing, finish: Finish) -> None:
+        writing.request.finish = finish
+        writing.request.put(list(writing.stopping.finish()))
+        self._end(writing)
+
+    def _guarded(self, writing: _Writing, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._end(writing, error)
+
+    def _end(self, writing: _Writing, error: Exception | None = None) -> None:
+        """Ends an answer, and frees its sequence."""
+        writing.request.end(error)
+        writing.chooser.close()
+        if writing in self._writing:
+            self._writing.remove(writing)
+        try:
+            if writing.path is not None:
+                writing.path.release()
+        except EdgeError:  # the answer is there already; its states are computed again
+            self._trace.count("knowledge.dropped")
+        finally:
+            self._idle.append(writing.seat)
+            self._refused = False
+
+    def _give_up(self, extra: Sequence[Seat]) -> None:
+        """Frees sequences that have had no work for some time."""
+        tree = self._tree()
+        for seat in extra:
+            if tree is not None and seat.backend is not None:
+                tree.part(seat.backend)
+            self._idle.remove(seat)
+            self._seats -= 1
+            seat.close()
+
+
+def _reason(request: Request) -> Exception | None:
+    """The reason why a waiting request is not answered; None if it is."""
+    try:
+        request.urgency.check()
+    except (Withdrawn, DeadlinePassed) as error:
+        return error
+    return None
