@@ -15,13 +15,18 @@ from edge.errors import ModelError
 from edge.models import bert, qwen3
 from edge.models.checkpoint import read_json
 from edge.models.family import Config, Family
+from edge.models.keys import MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
 from edge.models.spec import HeadKind, HeadSpec
 
 FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
+    "camembert": bert.ROBERTA,
+    "data2vec-text": bert.DATA2VEC,
+    "distilbert": bert.DISTILBERT,
+    "electra": bert.ELECTRA,
+    "qwen3": qwen3.FAMILY,
     "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,
-    "qwen3": qwen3.FAMILY,
 }
 
 
@@ -29,12 +34,15 @@ def family_of(config: Config) -> Family:
     """The family that a config.json belongs to.
 
     Raises:
-        ModelError: an architecture that is not supported.
+        ModelError: an architecture that is not supported, or a key that may change the results and is not used.
     """
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ModelError(f"architecture {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[kind]
+    family = FAMILIES[kind]
+    family.check(config)
+    tied = family.output is not None and config.get("tie_word_embeddings") is True
+    return replace(family, output=family.table) if tied else family
 
 
 _POOLINGS: dict[str, HeadKind] = {"cls": "first-token", "mean": "mean", "lasttoken": "last-token"}
@@ -60,8 +68,12 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
     Raises:
         ModelError: the folder names no pooling, or one that is not supported.
     """
+    if "score.weight" in names:
+        raise ModelError(
+            f"{folder} scores with the tensor score.weight, which is not supported: the text of its pairs is unknown"
+        )
     if family.out is not None and f"{family.out}.weight" in names:
-        return HeadSpec(kind="classifier")
+        return _classifier(folder)
     if (folder / "modules.json").is_file():
         return _sentence_transformer(folder, family)
     if family.output is not None:
@@ -72,51 +84,93 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
     )
 
 
+def _classifier(folder: Path) -> HeadSpec:
+    names = read_json(folder / "config.json").get("architectures") or []
+    if not isinstance(names, list) or not all(str(name).endswith("ForSequenceClassification") for name in names):
+        raise ModelError(
+            f"{folder / 'config.json'}: architectures = {names!r} is no reranker, whose pairs get one score"
+        )
+    return HeadSpec(kind="classifier")
+
+
 def token_limit(folder: Path, most: int) -> int:
     """The longest sequence, in tokens: `most`, which the model's tables allow, or a smaller limit from the folder."""
-    limits = [most]
     for file, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / file).is_file():
             value = read_json(folder / file).get(key)
-            # Tokenizers without a limit of their own write 1e30.
-            if isinstance(value, int | float) and 0 < value < most:
-                limits.append(int(value))
-    return min(limits)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 1):
+                raise ModelError(f"{folder / file}: {key} is {value!r}, a number of tokens is needed")
+            if value is not None:
+                # Tokenizers without a limit of their own write 1e30.
+                return int(min(value, most))
+    return most
 
 
 def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
-    kind: HeadKind | None = None
-    normalize = False
-    modules = _modules(folder)
-    for module in modules:
-        name = str(module.get("type", "")).rsplit(".", 1)[-1]
+    """The head of a sentence-transformers folder. Embeddings without a Normalize module get unit length as well if they
+    are compared by their cosine, because searches here compare by inner products."""
+    listed = folder / "modules.json"
+    kinds = []
+    kind: HeadKind = "mean"
+    for module in _modules(folder):
+        MODULE.check(listed, module)
+        package, _, name = str(module.get("type", "")).rpartition(".")
+        path = _inside(folder, str(module.get("path", "")))
+        if name not in ("Transformer", "Pooling", "Normalize") or not package.startswith("sentence_transformers"):
+            raise ModelError(f"{listed}: a {name} module of {package or 'no package'} is not supported")
+        if name == "Transformer" and path != Path():
+            raise ModelError(f"{listed}: a Transformer module in a folder of its own ({path}) is not supported")
         if name == "Pooling":
-            kind = _pooling(folder / _inside(folder, str(module.get("path", ""))) / "config.json")
-        elif name == "Normalize":
-            normalize = True
-        elif name != "Transformer":
-            raise ModelError(f"{folder / 'modules.json'}: a {name} module is not supported")
-    if kind is None:
-        raise ModelError(f"{folder / 'modules.json'} names no Pooling module")
-    head = HeadSpec(kind=kind, normalize=normalize)
-    if family.architecture == "qwen3":
-        head = replace(qwen3.embedder_head(), kind=kind, normalize=normalize)
-    prompts_file = folder / "config_sentence_transformers.json"
-    prompts = read_json(prompts_file).get("prompts") if prompts_file.is_file() else None
-    if isinstance(prompts, dict):
-        if isinstance(prompts.get("query"), str):
-            head = replace(head, query_prefix=prompts["query"])
-        for key in ("document", "passage"):
-            if prompts.get(key):
-                head = replace(head, document_prefix=str(prompts[key]))
-    return head
+            kind = _pooling(folder / path / "config.json")
+        elif name == "Normalize" and path != Path() and (folder / path / "config.json").is_file():
+            NORMALIZE.check(folder / path / "config.json", read_json(folder / path / "config.json"))
+        kinds.append(name)
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ModelError(
+            f"{listed} names {', '.join(kinds) or 'no module'}; Transformer, Pooling, Normalize are supported"
+        )
+    if (folder / "sentence_bert_config.json").is_file():
+        TRANSFORMER.check(folder / "sentence_bert_config.json", read_json(folder / "sentence_bert_config.json"))
+    head = qwen3.embedder_head() if family.architecture == "qwen3" else HeadSpec(kind=kind)
+    config: dict[str, Any] = {}
+    path = folder / "config_sentence_transformers.json"
+    if path.is_file():
+        config = read_json(path)
+        SENTENCES.check(path, config)
+    similarity = config.get("similarity_fn_name") or "cosine"
+    normalize = "Normalize" in kinds or similarity == "cosine"
+    if similarity not in ("cosine", "dot") and not (similarity == "euclidean" and normalize):
+        raise ModelError(f"{path}: similarity_fn_name = {similarity!r} is not supported, only cosine and dot")
+    return replace(_prompted(path, head, config), kind=kind, normalize=normalize)
+
+
+def _prompted(path: Path, head: HeadSpec, config: Mapping[str, Any]) -> HeadSpec:
+    """The head with the prefixes of `prompts`. The prompt `default_prompt_name` stands for one that is missing."""
+    prompts = config.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise ModelError(f"{path}: prompts is {prompts!r}, an object of texts is needed")
+    name = config.get("default_prompt_name")
+    if name is not None and name not in prompts:
+        raise ModelError(f"{path}: default_prompt_name = {name!r} is not among the prompts")
+    default = None if name is None else prompts[name]
+
+    def prompt(*keys: str) -> str | None:
+        own = [prompts[key] for key in keys if prompts.get(key) is not None]
+        return next(filter(None, own), own[0] if own else default)
+
+    query, document = prompt("query"), prompt("document", "passage", "corpus")
+    return replace(
+        head,
+        query_prefix=head.query_prefix if query is None else query,
+        document_prefix=head.document_prefix if document is None else document,
+    )
 
 
 def _modules(folder: Path) -> list[dict[str, Any]]:
     path = folder / "modules.json"
     try:
         modules = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelError(f"{path} is not a list of modules")
@@ -131,8 +185,7 @@ def _inside(folder: Path, path: str) -> Path:
 
 def _pooling(path: Path) -> HeadKind:
     config = read_json(path)
-    if config.get("include_prompt") is False:
-        raise ModelError(f"{path}: pooling that leaves the prompt out is not supported")
+    POOLING.check(path, config)
     mode = config.get("pooling_mode")
     modes = [mode] if isinstance(mode, str) else [name for key, name in _BOOLEANS.items() if config.get(key)]
     if len(modes) != 1 or modes[0] not in _POOLINGS:

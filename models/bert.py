@@ -1,38 +1,49 @@
-"""BERT encoders (Devlin et al., 2019), as `BertModel` and `BertForSequenceClassification` save them.
+"""BERT encoders (Devlin et al., 2019), as `BertModel` and `BertForSequenceClassification` save them, and their kin.
 
-RoBERTa and XLM-RoBERTa (Conneau et al., 2020) have BERT's layers, positions that start after the padding row, and a
-classification head of their own (dense, tanh, out_proj on the first token).
+RoBERTa and XLM-RoBERTa (Conneau et al., 2020), CamemBERT and data2vec have BERT's layers, positions that start after
+the padding row, and a classification head of their own (dense, tanh, out_proj on the first token). ELECTRA (Clark et
+al., 2020) has BERT's layers and a head with GELU. DistilBERT (Sanh et al., 2019) has other names, a head with ReLU, and
+no token types.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from edge.errors import ModelError
-from edge.models.family import Config, Family, activation, refuse, whole
-from edge.models.spec import Architecture, HeadSpec, LayerSpec, ModelSpec, Precision
+from edge.models.family import Config, Family, activation, number, whole
+from edge.models.keys import Keys, words
+from edge.models.spec import Activation, Architecture, HeadSpec, LayerSpec, ModelSpec, Precision
 
 _LEGACY = re.compile(r"\.LayerNorm\.(gamma|beta)$")
 _USED = ("embeddings.", "encoder.layer.", "pooler.", "classifier.")
 
-_LAYER = {
-    "norm1.weight": ("encoder.layer.{i}.attention.output.LayerNorm.weight",),
-    "norm1.bias": ("encoder.layer.{i}.attention.output.LayerNorm.bias",),
-    "norm2.weight": ("encoder.layer.{i}.output.LayerNorm.weight",),
-    "norm2.bias": ("encoder.layer.{i}.output.LayerNorm.bias",),
-    **{
-        f"{ours}.{kind}": tuple(f"encoder.layer.{{i}}.{name}.{kind}" for name in theirs)
+
+def layer_names(
+    place: str, matrices: Mapping[str, tuple[str, ...]], norms: tuple[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """The names of a layer's tensors below `place`, for matrices with bias and two norms (see `Family.layer`)."""
+    theirs = {**matrices, "norm1": (norms[0],), "norm2": (norms[1],)}
+    return {
+        f"{ours}.{kind}": tuple(f"{place}{name}.{kind}" for name in names)
+        for ours, names in theirs.items()
         for kind in ("weight", "bias")
-        for ours, theirs in {
-            "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-            "out": ("attention.output.dense",),
-            "up": ("intermediate.dense",),
-            "down": ("output.dense",),
-        }.items()
+    }
+
+
+_LAYER = layer_names(
+    "encoder.layer.{i}.",
+    {
+        "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "out": ("attention.output.dense",),
+        "up": ("intermediate.dense",),
+        "down": ("output.dense",),
     },
-}
+    ("attention.output.LayerNorm", "output.LayerNorm"),
+)
 _EMBED = {
     "types": "embeddings.token_type_embeddings.weight",
     "norm.weight": "embeddings.LayerNorm.weight",
@@ -40,30 +51,43 @@ _EMBED = {
 }
 
 
-def sanitize(name: str, prefix: str = "bert.") -> str | None:
+def sanitize(name: str, prefix: str = "bert.", used: tuple[str, ...] = _USED) -> str | None:
     """A checkpoint's tensor name without `prefix` and in today's spelling (TensorFlow's `gamma` and `beta` become
     `weight` and `bias`). None for tensors that inference does not use (`position_ids`, masked-language heads)."""
     name = name.removeprefix(prefix)
     name = _LEGACY.sub(lambda m: ".LayerNorm." + ("weight" if m[1] == "gamma" else "bias"), name)
-    return name if name.startswith(_USED) and not name.endswith("_ids") else None
+    return name if name.startswith(used) and not name.endswith("_ids") else None
 
 
-def _encoder_spec(
-    config: Config, head: HeadSpec, precision: Precision, architecture: Architecture, position_offset: int
+def encoder_spec(
+    config: Config,
+    head: HeadSpec,
+    precision: Precision,
+    architecture: Architecture = "bert",
+    *,
+    offset: int | None = 0,
+    types: int = 2,
+    head_activation: Activation | None = None,
 ) -> ModelSpec:
-    """The description shared by the BERT-like encoders.
+    """The description from config.json, shared by the BERT-like encoders.
+
+    Args:
+        offset: row of the first token's position; None stands for the row after the padding token's.
+        types: rows of the token type table where the config does not say it.
+        head_activation: activation of the classification head; None stands for tanh.
 
     Raises:
         ModelError: the config describes anything but a bidirectional encoder with learned absolute positions.
     """
-    refuse(config, "position_embedding_type", ("absolute", None))
-    refuse(config, "is_decoder", (False, None))
-    refuse(config, "add_cross_attention", (False, None))
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     if hidden % heads:
         raise ModelError(f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if config.get("embedding_size", hidden) != hidden:
         raise ModelError("config.json: an embedding_size other than hidden_size is not supported")
+    if offset is None:
+        # The row of the padding token is a row of the position table as well.
+        padding = config.get("pad_token_id")
+        offset = (padding if isinstance(padding, int) else 1) + 1
     positions = whole(config, "max_position_embeddings")
     layer = LayerSpec(
         hidden=hidden,
@@ -75,38 +99,31 @@ def _encoder_spec(
         gated=False,
         norm="layer",
         norm_first=False,
-        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+        norm_eps=number(config, "layer_norm_eps", 1e-12),
         rope_theta=None,
         causal=False,
         qk_norm=False,
         bias=True,
         precision=precision,
     )
+    if head.kind == "classifier" and head_activation is not None:
+        head = replace(head, activation=head_activation)
     return ModelSpec(
         architecture=architecture,
         layers=whole(config, "num_hidden_layers"),
         layer=layer,
         vocab=whole(config, "vocab_size"),
         positions=positions,
-        position_offset=position_offset,
-        token_types=int(config.get("type_vocab_size", 2)),
-        max_tokens=positions - position_offset,
+        position_offset=offset,
+        token_types=whole(config, "type_vocab_size") if "type_vocab_size" in config else types,
+        max_tokens=positions - offset,
         head=head,
     )
 
 
-def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    """The model description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing or not supported.
-    """
-    return _encoder_spec(config, head, precision, "bert", position_offset=0)
-
-
 FAMILY = Family(
     architecture="bert",
-    spec_from_config=spec_from_config,
+    spec_from_config=encoder_spec,
     sanitize=sanitize,
     prefix="bert.",
     layer=_LAYER,
@@ -115,23 +132,81 @@ FAMILY = Family(
     positions="embeddings.position_embeddings.weight",
     dense="pooler.dense",
     out="classifier",
+    keys=Keys(
+        used=words(
+            "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
+            " max_position_embeddings type_vocab_size embedding_size"
+        ),
+        harmless=words(
+            "tie_word_embeddings directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers"
+            " pooler_size_per_head pooler_type summary_type summary_use_proj summary_activation summary_last_dropout"
+        ),
+        accepted={"position_embedding_type": ("absolute", None)},
+    ),
 )
 
 
-def _roberta_spec(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    # Positions start after the row of the padding token, which is a row of the position table as well.
-    padding = config.get("pad_token_id")
-    offset = (padding if isinstance(padding, int) else 1) + 1
-    return _encoder_spec(config, head, precision, "xlm-roberta", position_offset=offset)
+def _of_roberta(prefix: str) -> Family:
+    return replace(
+        FAMILY,
+        architecture="xlm-roberta",
+        spec_from_config=partial(encoder_spec, architecture="xlm-roberta", offset=None),
+        sanitize=partial(sanitize, prefix=prefix),
+        prefix=prefix,
+        dense="classifier.dense",
+        out="classifier.out_proj",
+    )
 
 
-ROBERTA = replace(
+ROBERTA = _of_roberta("roberta.")
+"""RoBERTa, XLM-RoBERTa and CamemBERT."""
+
+DATA2VEC = _of_roberta("data2vec_text.")
+
+ELECTRA = replace(
+    ROBERTA,
+    architecture="electra",
+    spec_from_config=partial(encoder_spec, architecture="electra", head_activation="gelu"),
+    sanitize=partial(sanitize, prefix="electra."),
+    prefix="electra.",
+)
+
+_DISTILBERT_KEYS = {
+    "dim": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_layers": "num_hidden_layers",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+}
+
+
+def _distilbert_spec(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
+    named = {_DISTILBERT_KEYS.get(key, key): value for key, value in config.items()}
+    return encoder_spec(named, head, precision, "distilbert", types=0, head_activation="relu")
+
+
+DISTILBERT = replace(
     FAMILY,
-    architecture="xlm-roberta",
-    spec_from_config=_roberta_spec,
-    sanitize=partial(sanitize, prefix="roberta."),
-    prefix="roberta.",
-    dense="classifier.dense",
-    out="classifier.out_proj",
+    architecture="distilbert",
+    spec_from_config=_distilbert_spec,
+    sanitize=partial(
+        sanitize, prefix="distilbert.", used=("embeddings.", "transformer.layer.", "pre_classifier.", "classifier.")
+    ),
+    prefix="distilbert.",
+    layer=layer_names(
+        "transformer.layer.{i}.",
+        {
+            "qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+            "out": ("attention.out_lin",),
+            "up": ("ffn.lin1",),
+            "down": ("ffn.lin2",),
+        },
+        ("sa_layer_norm", "output_layer_norm"),
+    ),
+    dense="pre_classifier",
+    keys=Keys(
+        used=words("dim n_heads n_layers hidden_dim activation vocab_size max_position_embeddings"),
+        # The table of sinusoidal positions is in the checkpoint, as learned positions are.
+        harmless=words("tie_word_embeddings sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_"),
+    ),
 )
-"""RoBERTa and XLM-RoBERTa."""

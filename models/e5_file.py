@@ -278,7 +278,7 @@ def pack_e5(
             staging,
             weights,
             bert.FAMILY,
-            bert.spec_from_config(weights.config, head, precision),
+            bert.encoder_spec(weights.config, head, precision),
             tokenizer=tokenizer,
             name=name,
             sources=sources,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge.errors import ModelError
+from edge.models.keys import CONFIG, CROSS_ENCODER, Keys
 from edge.models.spec import Activation, Architecture, HeadSpec, LayerSpec, ModelSpec, Precision, TensorSpec
 
 Config = Mapping[str, Any]
@@ -44,6 +46,7 @@ class Family:
         dense, out: the two projections of the classification head.
         final_norm: the norm after the last layer.
         output: the output matrix of a language model. A checkpoint without this matrix uses `table` in its place.
+        keys: the keys of config.json that belong to this family, in addition to `keys.CONFIG`.
     """
 
     architecture: Architecture
@@ -58,6 +61,23 @@ class Family:
     out: str | None = None
     final_norm: str | None = None
     output: str | None = None
+    keys: Keys = field(default_factory=Keys)
+
+    def check(self, config: Config) -> None:
+        """Checks that every key of a config.json is used here, or changes no result.
+
+        Raises:
+            ModelError: a key is not known, or has a value that is not supported; the message names it.
+        """
+        Keys(
+            CONFIG.used | self.keys.used,
+            CONFIG.harmless | self.keys.harmless,
+            {**CONFIG.accepted, **self.keys.accepted},
+        ).check("config.json", {key: value for key, value in config.items() if key != "sentence_transformers"})
+        saved = config.get("sentence_transformers") or {}
+        if not isinstance(saved, dict):
+            raise ModelError("config.json: sentence_transformers is not an object")
+        CROSS_ENCODER.check("config.json: sentence_transformers", saved)
 
     def canonical(self, names: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Canonical name -> the checkpoint's own name, for all tensors that may be used."""
@@ -89,25 +109,26 @@ def whole(config: Config, key: str) -> int:
     return value
 
 
-def activation(config: Config, default: str) -> Activation:
-    """Our name of the config's `hidden_act`, or of the architecture's `default` where the config has none.
+def number(config: Config, key: str, default: float) -> float:
+    """A number of the config that is not negative, or `default` where the config has none.
+
+    Raises:
+        ModelError: the value is not such a number.
+    """
+    value = config.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ModelError(f"config.json: {key} is {value!r}, a number is needed")
+    return float(value)
+
+
+def activation(config: Config, default: str, key: str = "hidden_act") -> Activation:
+    """Our name of the config's activation, or of the architecture's `default` where the config has none.
 
     Raises:
         ModelError: no runtime here computes the activation.
     """
-    name = config.get("hidden_act", default)
-    if name not in ACTIVATIONS:
+    name = config.get(key, default)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(sorted(ACTIVATIONS))
         raise ModelError(f"config.json: activation {name!r} is not supported; supported: {known}")
     return ACTIVATIONS[name]
-
-
-def refuse(config: Config, key: str, accepted: tuple[object, ...]) -> None:
-    """Refuses a config whose `key` is set to something that would change the result silently.
-
-    Raises:
-        ModelError: `key` is present and not one of `accepted`.
-    """
-    if key in config and config[key] not in accepted:
-        wanted = " or ".join(repr(value) for value in accepted)
-        raise ModelError(f"config.json: {key} = {config[key]!r} is not supported, only {wanted}")

@@ -18,6 +18,7 @@ from edge.files.output_file import write_all
 from edge.models.architectures import detect_head, family_of, token_limit
 from edge.models.checkpoint import DESCRIPTIONS, INDEX, Checkpoint, Floats, WeightSource, read_json
 from edge.models.family import Family, part_rows
+from edge.models.keys import check_tokenizer
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
 from edge.models.packed import EMBEDDING_SCALE, HEADER, ROW_BLOCKS, Layout, PackedModel, Progress, Section, header_of
 from edge.models.spec import MATRIX_DTYPE, HeadSpec, ModelSpec, Precision, TensorSpec
@@ -414,13 +415,15 @@ def pack_weights(
 
 
 def _token_rows(path: Path, spec: ModelSpec) -> tuple[int, int] | None:
-    """Checks that the tokenizer belongs to the model, and finds the ids of the `no` and `yes` tokens."""
+    """Checks that the tokenizer belongs to the model and does what its settings say, and finds the ids of the `no` and
+    `yes` tokens."""
     if not path.is_file():
         raise ModelError(f"{path.parent} has no {TOKENIZER}; a fast tokenizer's save_pretrained writes one")
     tokenizer = read_tokenizer(path)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if size > spec.vocab:
         raise ModelError(f"{path} has {size:,} tokens, the embedding table only {spec.vocab:,} rows")
+    check_tokenizer(path.parent, tokenizer, spec)
     if spec.head.kind != "yes-no":
         return None
     no, yes = tokenizer.token_to_id(spec.head.no_token), tokenizer.token_to_id(spec.head.yes_token)

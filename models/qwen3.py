@@ -6,16 +6,16 @@ The reranker's instruction template and the embedder's query instruction come fr
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from edge.errors import ModelError
-from edge.models.family import Config, Family, activation, refuse, whole
+from edge.models.family import Config, Family, activation, number, whole
+from edge.models.keys import OFF, Keys, words
 from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 """The task that both model cards use by default."""
 
-_USED = re.compile(r"(embed_tokens|layers\.\d+|norm|lm_head)\.")
+_USED = re.compile(r"(embed_tokens|layers\.\d+|norm|lm_head|score)\.")
 
 LAYER = {
     "norm1.weight": ("layers.{i}.input_layernorm.weight",),
@@ -61,18 +61,14 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     """The model description from config.json.
 
     Raises:
-        ModelError: something in the config is missing or not supported (sliding windows, scaled rotary positions,
-            attention biases).
+        ModelError: something in the config is missing or not supported (sliding windows, scaled rotary positions).
     """
-    refuse(config, "use_sliding_window", (False, None))
-    refuse(config, "attention_bias", (False, None))
-    refuse(config, "rope_scaling", (None,))
     if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
         raise ModelError("config.json: layer_types other than full_attention are not supported")
-    # Transformers 5 moved the base of the rotary positions into a separate dictionary.
-    rope: dict[str, Any] = config.get("rope_parameters") or {}
-    refuse(rope, "rope_type", ("default", None))
-    theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
+    causal = config.get("is_causal", True)
+    if head.kind == "yes-no" and causal is not True:
+        raise ModelError(f"config.json: is_causal = {causal!r} is not supported in a reranker of yes and no")
+    theta = rope_theta(config.get("rope_parameters") or {}, number(config, "rope_theta", 10_000.0))
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     kv_heads = whole(config, "num_key_value_heads") if "num_key_value_heads" in config else heads
     if heads % kv_heads:
@@ -87,9 +83,9 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
         gated=True,
         norm="rms",
         norm_first=True,
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(theta),
-        causal=True,
+        norm_eps=number(config, "rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        causal=bool(causal),
         qk_norm=True,
         bias=False,
         precision=precision,
@@ -107,6 +103,20 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     )
 
 
+def rope_theta(rope: object, default: float) -> float:
+    """The base of the rotary positions from a dictionary that transformers 5 writes.
+
+    Raises:
+        ModelError: the positions are scaled, or the dictionary has an unknown key.
+    """
+    if not isinstance(rope, dict):
+        raise ModelError(f"config.json: rope_parameters = {rope!r} is not supported, an object is needed")
+    Keys(
+        used=words("rope_theta"), accepted={"rope_type": ("default", None), "partial_rotary_factor": (1.0, 1, None)}
+    ).check("config.json: rope_parameters", rope)
+    return number(rope, "rope_theta", default)
+
+
 FAMILY = Family(
     architecture="qwen3",
     spec_from_config=spec_from_config,
@@ -117,4 +127,13 @@ FAMILY = Family(
     embed={},
     final_norm="norm.weight",
     output="lm_head.weight",
+    keys=Keys(
+        used=words(
+            "hidden_size num_attention_heads num_key_value_heads num_hidden_layers head_dim intermediate_size"
+            " hidden_act rms_norm_eps rope_theta rope_parameters vocab_size max_position_embeddings layer_types"
+            " is_causal tie_word_embeddings"
+        ),
+        harmless=words("sliding_window max_window_layers"),  # without use_sliding_window they do nothing
+        accepted={"use_sliding_window": OFF, "attention_bias": OFF, "rope_scaling": (None,)},
+    ),
 )

@@ -17,8 +17,10 @@ from edge.errors import ModelError
 Precision = Literal["fp32", "fp16", "int8"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]
-Architecture = Literal["bert", "xlm-roberta", "qwen3"]
+Architecture = Literal["bert", "distilbert", "electra", "modernbert", "xlm-roberta", "qwen3"]
 HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]
+
+HeadActivation = Literal["tanh", "gelu", "gelu_tanh", "relu", "silu"]
 
 MATRIX_DTYPE: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
 
@@ -113,8 +115,8 @@ class HeadSpec:
     """The head of a model, which turns a sequence's hidden states into a score or a vector.
 
     Attributes:
-        kind: `classifier` (dense + tanh + linear on the first token), `yes-no` (the two rows of the output matrix at
-            the last token), or an embedding: `mean`, `first-token`, `last-token`.
+        kind: `classifier` (dense + activation + linear on the first token), `yes-no` (the two rows of the output
+            matrix at the last token), or an embedding: `mean`, `first-token`, `last-token`.
         normalize: embeddings are scaled to unit length.
         prefix: text before the query, such as the opening of a chat template with an instruction (decoders).
         infix: text between query and document.
@@ -122,6 +124,7 @@ class HeadSpec:
         query_prefix: text before a query that is embedded (instruction-tuned embedders).
         document_prefix: text before a document that is embedded (most embedders have none).
         no_token, yes_token: the two tokens of the output matrix rows that `yes-no` reads.
+        activation: the activation between a classifier's two projections.
     """
 
     kind: HeadKind
@@ -133,6 +136,7 @@ class HeadSpec:
     document_prefix: str = ""
     no_token: str = ""
     yes_token: str = ""
+    activation: HeadActivation = "tanh"
 
     @property
     def scores(self) -> bool:
@@ -179,7 +183,7 @@ class ModelSpec:
         tensors: list[TensorSpec] = []
         if self.token_types:
             tensors.append(TensorSpec("types", (self.token_types, hidden), "float32"))
-        if self.architecture in ("bert", "xlm-roberta"):
+        if self.layer.norm == "layer":
             tensors += [TensorSpec("norm.weight", (hidden,), "float32"), TensorSpec("norm.bias", (hidden,), "float32")]
         return tuple(tensors)
 

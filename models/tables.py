@@ -253,10 +253,18 @@ def _piece(tables: dict[str, npt.NDArray[Any]], number: int) -> str:
     return _bytes(tables, number).decode()
 
 
-_BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 260, "xlm-roberta": 900, "qwen3": 330}
+_BYTES_PER_TOKEN: dict[Architecture, int] = {
+    **dict.fromkeys(("bert", "distilbert", "electra"), 260),
+    **dict.fromkeys(("modernbert", "qwen3"), 330),
+    "xlm-roberta": 900,
+}
 """Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
 byte-level BPE)."""
-_LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 300, "xlm-roberta": 940, "qwen3": 720}
+_LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {
+    **dict.fromkeys(("bert", "distilbert", "electra"), 300),
+    **dict.fromkeys(("modernbert", "qwen3"), 720),
+    "xlm-roberta": 940,
+}
 """Memory while a tokenizer is being loaded, when the text of its file and the parsed tables exist at the same time."""
 _PARTIAL_NBYTES = 16 << 20
 """Memory of a partial tokenizer: its pieces after a few requests, and the tables it reads to find new pieces."""

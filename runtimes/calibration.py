@@ -380,7 +380,9 @@ class _Recorder:
 
     def collect(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         self.shown[self._layer - 1, chunk.ids] = lens_input(self.spec, states, chunk.lengths)
-        self.head[self._layer - 1, chunk.ids] = logits(self.spec, self.tensors, pool(self.spec, states, chunk.lengths))
+        self.head[self._layer - 1, chunk.ids] = logits(
+            self.spec, self.tensors, pool(self.spec, self.tensors, states, chunk.lengths)
+        )
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return active if layer < self.spec.layers else active[:0]

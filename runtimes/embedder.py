@@ -20,7 +20,7 @@ from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
-from edge.runtimes.scoring import embeddings, pool
+from edge.runtimes.scoring import Head, embeddings, pool
 from edge.streaming.hidden_states import TokenChunk
 from edge.trace import Trace
 
@@ -109,7 +109,7 @@ class Embedder(Closing):
         while start < len(texts):
             size = _PASS_TEXTS if self.engine.room.holds_all_layers else _STREAMED_PASS_TEXTS
             part = texts[start : start + size]
-            job = Job(part, partial(PoolingObserver, self.model.spec, len(part)), queries=query)
+            job = Job(part, partial(PoolingObserver, self.model.spec, self.engine.head, len(part)), queries=query)
             stats = self.engine.run(job)
             if watch is not None:
                 watch(stats)
@@ -125,16 +125,17 @@ class Embedder(Closing):
 class PoolingObserver:
     """Pools every sequence after the last layer: `vectors` is [n, hidden] fp32."""
 
-    def __init__(self, spec: ModelSpec, sequences: int) -> None:
+    def __init__(self, spec: ModelSpec, head: Head, sequences: int) -> None:
         self.vectors: npt.NDArray[np.float32] = np.empty((sequences, spec.layer.hidden), np.float32)
         self._spec = spec
+        self._head = head
         self._arriving: list[tuple[npt.NDArray[np.int64], Any]] = []
 
     def wants(self, layer: int) -> bool:
         return layer == self._spec.layers
 
     def collect(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
-        self._arriving.append((chunk.ids, pool(self._spec, states, chunk.lengths)))
+        self._arriving.append((chunk.ids, pool(self._spec, self._head, states, chunk.lengths)))
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         for ids, vectors in self._arriving:  # vectors from a device may arrive only now

@@ -5,6 +5,7 @@ The heads are computed in numpy, since their matrices are small.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -13,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import ModelError
+from edge.errors import CapabilityError, ModelError
 from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieved_scores, sharpness, standard
 from edge.models.calibration import Calibration, Forecast
-from edge.models.spec import ModelSpec
+from edge.models.spec import HeadActivation, ModelSpec
 from edge.runtimes.base import StatesElsewhere
 from edge.runtimes.native.library import compiled, mean_rows
 from edge.runtimes.needs import SCORED_TOGETHER, SCORING_ARRAYS
@@ -26,7 +27,13 @@ from edge.streaming.pruning import Decision
 Vectors = npt.NDArray[np.float32]
 
 
-def pool(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]) -> Any:
+Head = Mapping[str, npt.NDArray[Any]]
+"""The tensors of a model's head, see `ModelSpec.head_tensors`."""
+
+
+def pool(
+    spec: ModelSpec, head: Head, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]
+) -> Any:
     """The vector that the head reads from each sequence of a chunk.
 
     Args:
@@ -34,28 +41,36 @@ def pool(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: n
         lengths: number of tokens of each sequence [batch].
 
     Returns:
-        [batch, hidden] fp32: the first token's state, the last token's state, or the mean over all tokens. For states
-        on a device, an object that `np.asarray` turns into this array.
+        [batch, hidden] fp32: the first token's state, the last token's state, or the mean over all tokens, each after
+        the final norm. For states on a device, an object that `np.asarray` turns into this array.
+
+    Raises:
+        CapabilityError: the states are on a device, which cannot norm them before it takes the mean.
     """
     token = spec.head.token
     if isinstance(states, StatesElsewhere):
+        if token == "all" and spec.layer.norm_first:
+            raise CapabilityError("means after a final norm are computed on the host only; choose the runtime onnx")
         return states.read(token, lengths)
     ends = np.cumsum(lengths)
     if token == "first":
         return np.asarray(states[ends - lengths], np.float32)
     if token == "last":
         return np.asarray(states[ends - 1], np.float32)
+    if spec.layer.norm_first:
+        sequences = np.split(states, ends[:-1])
+        return np.stack([final_norm(spec, head, part.astype(np.float32)).mean(axis=0) for part in sequences])
     return _means(states, lengths)
 
 
 def lens_input(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]) -> Any:
-    """The vector that a lens reads from each sequence of a chunk. Arguments and result are those of `pool`.
+    """The vector that a lens reads from each sequence of a chunk, without the final norm. See `pool`.
 
     It is the last token's state if the head reads the last token, otherwise the mean over all tokens. In the first
     layers of an encoder the first token has hardly attended to the others.
     """
     if spec.head.token == "last":
-        return pool(spec, states, lengths)
+        return pool(spec, {}, states, lengths)
     return states.read("all", lengths) if isinstance(states, StatesElsewhere) else _means(states, lengths)
 
 
@@ -68,12 +83,13 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
         ModelError: a score is not finite, so the weights hold NaN or infinity.
     """
     if spec.head.kind == "classifier":
+        vectors = _normed(spec, tensors, vectors)
         # Row by row: the result of a product of matrices depends on the number of rows, in the last bit.
-        dense = np.tanh(vectors[:, None] @ tensors["dense.weight"] + tensors["dense.bias"])
+        dense = _ACTIVATIONS[spec.head.activation](vectors[:, None] @ tensors["dense.weight"] + tensors["dense.bias"])
         scores = (dense @ tensors["out.weight"] + tensors["out.bias"])[:, 0, 0]
     elif spec.head.kind == "yes-no":
         rows = tensors["rows"]
-        scores = (final_norm(spec, tensors, vectors)[:, None] @ (rows[1] - rows[0]))[:, 0]
+        scores = (_normed(spec, tensors, vectors)[:, None] @ (rows[1] - rows[0]))[:, 0]
     else:
         raise ModelError(f"a model with a {spec.head.kind!r} head embeds texts; it does not score pairs")
     if not np.isfinite(scores).all():
@@ -88,7 +104,7 @@ def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
     Raises:
         ModelError: a value is not finite, so the weights hold NaN or infinity.
     """
-    output = final_norm(spec, tensors, vectors)
+    output = _normed(spec, tensors, vectors)
     if spec.head.normalize:
         output = output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), 1e-12)
     if not np.isfinite(output).all():
@@ -97,12 +113,39 @@ def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
 
 
 def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
-    """The RMS norm that decoders have after the last layer. Vectors of other models are returned unchanged."""
+    """The norm that models with `norm_first` have after the last layer. Vectors of other models are returned
+    unchanged."""
     if not spec.layer.norm_first:
         return vectors
+    if spec.layer.norm == "layer":
+        vectors = vectors - vectors.mean(axis=1, keepdims=True)
     mean_square = np.mean(np.square(vectors), axis=1, keepdims=True)
     normed: Vectors = vectors / np.sqrt(mean_square + np.float32(spec.layer.norm_eps)) * tensors["norm.weight"]
     return normed
+
+
+def _normed(spec: ModelSpec, tensors: Head, vectors: Vectors) -> Vectors:
+    """Pooled vectors after the final norm; `pool` has normed the tokens of a mean."""
+    return vectors if spec.head.token == "all" else final_norm(spec, tensors, vectors)
+
+
+def _gelu(x: Vectors) -> Vectors:
+    """x times the normal distribution function, whose error function has an error of at most 1.5e-7 (Abramowitz and
+    Stegun, 7.1.26)."""
+    z = np.abs(x) / np.float32(math.sqrt(2))
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail: Vectors = np.asarray(0.5 * series * np.exp(-z * z), np.float32)
+    return x * np.where(x < 0, tail, 1 - tail)
+
+
+_ACTIVATIONS: dict[HeadActivation, Callable[[Vectors], Vectors]] = {
+    "tanh": np.tanh,
+    "gelu": _gelu,
+    "gelu_tanh": lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x * np.asarray(sigmoid(x.astype(np.float64)), np.float32),
+}
 
 
 def _means(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
@@ -142,7 +185,9 @@ class Scorer:
     def read(self, layer: int, states: Any, lengths: npt.NDArray[np.int32]) -> Any:
         """The vectors [batch, hidden] from which a chunk's sequences are scored after `layer` layers. Arguments and
         result are those of `heads.pool`."""
-        return (lens_input if layer in self._lens_layers else pool)(self._spec, states, lengths)
+        if layer in self._lens_layers:
+            return lens_input(self._spec, states, lengths)
+        return pool(self._spec, self._head, states, lengths)
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Logits [n] of vectors [n, hidden] that `read` returned after `layer` layers.

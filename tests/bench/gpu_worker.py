@@ -160,7 +160,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         seconds: list[float] = []
         vectors = np.empty((0, 0), np.float32)
         for _ in range(repeats + 1):
-            observer = PoolingObserver(spec, count)
+            observer = PoolingObserver(spec, engine.head, count)
             seconds.append(engine.run(Job(batch, lambda made=observer: made)).seconds)  # type: ignore[misc]
             vectors = observer.vectors
         return seconds[1:], logits(spec, engine.head, vectors)

@@ -72,15 +72,30 @@ def test_modules(variant: Variant, tmp_path: Path) -> None:
     folder = variant("bert-embedder")
     modules = json.loads((folder / "modules.json").read_text())
     write(folder / "modules.json", modules[:2])
+    assert head_of(folder, tmp_path).normalize  # the default similarity is the cosine
+    write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
     assert not head_of(folder, tmp_path).normalize
+    write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "manhattan"})
+    with pytest.raises(ModelError, match="similarity_fn_name"):
+        head_of(folder, tmp_path)
+    (folder / "config_sentence_transformers.json").unlink()
     write(folder / "modules.json", [*modules, {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}])
-    with pytest.raises(ModelError, match="a Dense module is not supported"):
+    with pytest.raises(ModelError, match=r"a Dense module of sentence_transformers\.models is not supported"):
         head_of(folder, tmp_path)
     write(folder / "modules.json", [modules[0], {**modules[1], "path": "../../elsewhere"}])
     with pytest.raises(ModelError, match="points outside"):
         head_of(folder, tmp_path)
+    write(folder / "modules.json", [{**modules[0], "path": "0_Transformer"}, *modules[1:]])
+    with pytest.raises(ModelError, match="folder of its own"):
+        head_of(folder, tmp_path)
+    write(folder / "modules.json", [modules[0], modules[2], modules[1]])
+    with pytest.raises(ModelError, match="names Transformer, Normalize, Pooling"):
+        head_of(folder, tmp_path)
+    write(folder / "modules.json", [{**modules[0], "type": "custom_st.Transformer"}, *modules[1:]])
+    with pytest.raises(ModelError, match="a Transformer module of custom_st"):
+        head_of(folder, tmp_path)
     write(folder / "modules.json", modules[:1])
-    with pytest.raises(ModelError, match="no Pooling"):
+    with pytest.raises(ModelError, match="names Transformer;"):
         head_of(folder, tmp_path)
     write(folder / "modules.json", {"a": 1})
     with pytest.raises(ModelError, match="not a list"):
@@ -95,6 +110,18 @@ def test_prompts(variant: Variant, tmp_path: Path) -> None:
     write(folder / "config_sentence_transformers.json", {"prompts": {"query": "Find: ", "document": "Text: "}})
     head = head_of(folder, tmp_path)
     assert (head.query_prefix, head.document_prefix) == ("Find: ", "Text: ")
+    for prompts, default, expected in (
+        ({"query": "Find: ", "search": "S: "}, "search", ("Find: ", "S: ")),
+        ({"search": "S: "}, "search", ("S: ", "S: ")),
+        ({"query": "Q: ", "document": ""}, "query", ("Q: ", "")),
+        ({"document": "", "passage": "P: "}, None, (qwen3.embedder_head().query_prefix, "P: ")),
+    ):
+        write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": default})
+        head = head_of(folder, tmp_path)
+        assert (head.query_prefix, head.document_prefix) == expected
+    write(folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "search"})
+    with pytest.raises(ModelError, match="default_prompt_name = 'search'"):
+        head_of(folder, tmp_path)
     write(folder / "config_sentence_transformers.json", {"prompts": {}})
     assert head_of(folder, tmp_path) == qwen3.embedder_head()
 

@@ -129,7 +129,7 @@ def test_yes_and_no_rows(variant: Variant, tmp_path: Path, tied: bool) -> None:
     def untie(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return tensors if tied else {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] * 2}
 
-    folder = variant("qwen3-reranker", untie)
+    folder = variant("qwen3-reranker", untie, tie_word_embeddings=tied)
     source = load_file(folder / "model.safetensors")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     with pack(folder, tmp_path / "pack", "int8") as model:
