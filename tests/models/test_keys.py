@@ -204,7 +204,7 @@ def test_one_key_at_a_time(tmp_path: Path, kind: str, form: str) -> None:
     if form == "embedder" and kind not in KIN:
         assert len(equal) > 15
         assert {"pruned_heads", "auto_map", "quantization_config"} <= refused
-        assert not {"hidden_size", "dim", "initializer_range"} & refused
+        assert not {"intermediate_size", "hidden_dim", "initializer_range"} & refused
 
 
 def test_all_other_families_are_refused_by_name() -> None:
