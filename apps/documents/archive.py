@@ -80,20 +80,7 @@ class Archive(Closing):
         Raises:
             InputError: as for `read`; also if the part is not well-formed or declares entities.
         """
-        from lxml import etree
-
-        parser = etree.XMLParser(
-            resolve_entities=False, no_network=True, huge_tree=False, load_dtd=False, remove_comments=True,
-            remove_pis=True,
-        )  # fmt: skip
-        try:
-            root = etree.fromstring(self.read(name), parser)
-        except (etree.LxmlError, ValueError) as error:
-            raise InputError(f"a damaged document: its part {name[:100]} is not XML ({error})") from error
-        doctype = root.getroottree().docinfo.internalDTD
-        if doctype is not None and next(doctype.iterentities(), None) is not None:
-            raise InputError(f"its part {name[:100]} declares entities, which no document needs")
-        return root
+        return parse_xml(self.read(name), f"its part {name[:100]}")
 
     def elements(self, name: str, wanted: str) -> Iterator[Any]:
         """Elements of a part with a name (without its namespace), one after the other. Each element is deleted when the
@@ -172,6 +159,27 @@ class _Counted:
         piece = self._part.read(min(nbytes, _PIECE) if nbytes >= 0 else _PIECE)
         self._archive.spend(len(piece))
         return piece
+
+
+def parse_xml(data: bytes, what: str) -> Any:
+    """The root element of an XML document.
+
+    Raises:
+        InputError: it is not well-formed, or declares entities. The message names `what`.
+    """
+    from lxml import etree
+
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, huge_tree=False, load_dtd=False, remove_comments=True, remove_pis=True
+    )
+    try:
+        root = etree.fromstring(data, parser)
+    except (etree.LxmlError, ValueError) as error:
+        raise InputError(f"a damaged document: {what} is not XML ({error})") from error
+    doctype = root.getroottree().docinfo.internalDTD
+    if doctype is not None and next(doctype.iterentities(), None) is not None:
+        raise InputError(f"{what} declares entities, which no document needs")
+    return root
 
 
 def local(element: Any) -> str:

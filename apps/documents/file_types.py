@@ -63,6 +63,7 @@ ODF = {
 
 EPUB = _kind("epub", "html:extract_epub", "epub")
 HTML = _kind("html", "html:extract", "html htm xhtml xht")
+XML = _kind("xml", "markup:extract", "fb2 rss atom opml fodt fods fodp")
 PYTHON = _kind("code", "code:extract_python", "py pyi pyw")
 CODE = _kind(
     "code",
@@ -81,6 +82,7 @@ KINDS = (
     PYTHON,
     CODE,
     HTML,
+    XML,
     PDF,
     DOCX,
     PPTX,
@@ -128,6 +130,12 @@ _CONTROL_SHARE = 0.04
 _MARKUP = re.compile(
     rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S
 )
+_READ_XML = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<[!?][^>]*>\s*)*"
+    rb"<(?:(?:\w+:)?(?:rss|feed|RDF|FictionBook|article|book|TEI|OPS|document)\b|[^!?\n][^\n]{2000})"
+)
+"""XML that people read: feeds, papers, books, office files; and other XML that is one long line."""
+
 _SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua|awk|tclsh)")
 
 
@@ -161,12 +169,16 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         raise Skipped(Reason.BINARY, "the file is binary")
     if suffix in _UNSUPPORTED:
         raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED[suffix])
+    if suffix == ".xml" and _READ_XML.match(head):
+        return XML
     if by_name is not None and by_name is not TEXT:
         return by_name
     if is_mailbox(head) or is_message(head):
         return MAIL
     if _MARKUP.match(head):
         return HTML
+    if by_name is None and _READ_XML.match(head):
+        return XML
     if by_name is None and (shebang := _SHEBANG.match(head)):
         return PYTHON if shebang[1] == b"python" else CODE
     return TEXT

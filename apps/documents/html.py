@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from edge.apps.documents.archive import Archive
 
 _NEVER = frozenset({
-    "script", "style", "noscript", "template", "svg", "math", "iframe", "object", "embed", "canvas", "audio",
-    "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input",
+    "script", "style", "noscript", "template", "svg", "annotation", "annotation-xml", "iframe", "object", "embed",
+    "canvas", "audio", "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input",
 })  # fmt: skip
 _NAVIGATION = frozenset({"nav", "menu", "dialog"})
 _NAVIGATION_ROLES = frozenset({"navigation", "search", "menu", "menubar", "banner", "contentinfo"})
@@ -39,6 +39,10 @@ _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
 """Texts of links that headings have to themselves."""
 
 _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
+_FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
+"""Parts of a formula, which are words of their own."""
+
+_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _CELLS = frozenset({"td", "th"})
 _ITEMS = frozenset({"li", "dd"})
 _LAST_KNOWN_LINE = 65_535
@@ -163,6 +167,8 @@ class _PageReader:
             self._break()
         elif tag == "img":
             self._add(" ".join(element.get("alt", "").split()))
+        elif tag in _FORMULA:
+            self._add(" ")
         if element.text:
             self._add(element.text)
 
@@ -177,6 +183,8 @@ class _PageReader:
             self._items -= tag in _ITEMS
         elif tag == "a":
             self._links -= 1
+        elif tag in _FORMULA:
+            self._add(" ")
         self._tail(element)
 
     def _hides(self, element: Any) -> bool:
@@ -184,6 +192,8 @@ class _PageReader:
         if tag in _NEVER or element.get("hidden") is not None:
             return True
         if tag == "a" and self._heading and (element.text or "").strip() in _ANCHORS and not len(element):
+            return True
+        if (style := element.get("style")) is not None and _UNSEEN.search(style):
             return True
         return bool(self._navigation) and (tag in self._navigation or element.get("role") in _NAVIGATION_ROLES)
 

@@ -401,6 +401,16 @@ def extract_odf(file: OpenedFile) -> DocumentBlocks:
         objects = [archive.xml(name) for name in sorted(archive.names) if _OBJECT.fullmatch(name)]
         if "styles.xml" in archive.names:
             objects += archive.xml("styles.xml").iter("{*}header", "{*}footer")
+    return _odf_blocks(content, objects, title)
+
+
+def extract_flat_odf(root: Any) -> DocumentBlocks:
+    """Reads an OpenDocument file that is one XML document, by its root; raises as `extract_odf` does."""
+    return _odf_blocks(root, [*root.iter("{*}header", "{*}footer")], dublin_core_title(root))
+
+
+def _odf_blocks(content: Any, objects: Sequence[Any], title: str) -> DocumentBlocks:
+    """The blocks of a document, and of objects and texts behind it."""
     body = next(content.iter("{*}body"), None)
     kind = "" if body is None or not len(body) else local(body[0])
     if kind == "spreadsheet":

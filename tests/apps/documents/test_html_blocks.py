@@ -50,6 +50,29 @@ def test_a_page(read: Read, samples: dict[str, bytes]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '<div style="display:none">X</div>', '<p style="color: red; DISPLAY : none !important">X</p>',
+        '<span style="visibility: hidden">X <b>X</b></span>', "<div hidden>X</div>", "<p hidden=until-found>X</p>",
+        "<template>X</template>",
+    ],
+)  # fmt: skip
+def test_text_that_no_reader_sees_is_left_out(read: Read, hidden: str) -> None:
+    document = read("a.html", f"<html><body><p>Before</p>{hidden}<p>Behind</p></body></html>")
+    assert [block.text for block in document.blocks] == ["Before", "Behind"]
+    assert read("a.html", "<p style='display:block'>Shown").blocks
+
+
+def test_parts_of_a_formula_are_words_of_their_own(read: Read) -> None:
+    formula = (
+        "<math alttext='x'><semantics><mrow><mi>energy</mi><mo>=</mo><msup><mi>mc</mi><mn>2</mn></msup></mrow>"
+        "<annotation encoding='application/x-tex'>E=mc^2</annotation></semantics></math>"
+    )
+    document = read("a.html", f"<html><body><p>It is{formula}for all.</p></body></html>")
+    assert [block.text for block in document.blocks] == ["It is energy = mc 2 for all."]
+
+
 @settings(max_examples=300)
 @given(
     st.lists(st.one_of(st.sampled_from(OPENING), st.sampled_from(OTHERS), st.just("WORD")), max_size=40), st.booleans()
