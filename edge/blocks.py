@@ -136,8 +136,8 @@ class BlockFile:
                 )
             self._verified.add(block)
 
-    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
-        """Reads single rows of a table (see `read_scattered`).
+    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int:
+        """Reads single rows of a table (see `read_scattered`), and returns the number of bytes.
 
         Args:
             table: the rows' place in this file.
@@ -149,11 +149,12 @@ class BlockFile:
             IndexError: a row number is not in the table.
         """
         if len(rows) == 0:
-            return
+            return 0
         for row in (int(rows[0]), int(rows[-1])):
             if not 0 <= row < table.rows:
                 raise IndexError(f"row {row} is not among the table's {table.rows:,}")
         self.read_scattered((table.offset + rows * table.row_nbytes).tolist(), out)
+        return out.nbytes
 
     def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
         """Reads rows of one size from anywhere in the file, in one pass; adjacent rows share a read.

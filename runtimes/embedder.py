@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,31 +91,23 @@ class Embedder(Closing):
             InputError: a text is not valid Unicode.
             BudgetExceeded: a pass does not fit the limit.
         """
+        if isinstance(texts, str):
+            raise InputError("embed takes a list of texts, not a single string")
         with self.budget.reserve("embeddings", len(texts) * self.dim * 4):
             vectors = np.empty((len(texts), self.dim), np.float32)
             start = 0
-            for part in self.embed_iter(texts, query=query, watch=watch):
-                vectors[start : start + len(part)] = part
-                start += len(part)
+            while start < len(texts):
+                size = _PASS_TEXTS if self.engine.room.holds_all_layers else _STREAMED_PASS_TEXTS
+                part = texts[start : start + size]
+                job = Job(part, partial(PoolingObserver, self.model.spec, self.engine.head, len(part)), queries=query)
+                stats = self.engine.run(job)
+                if watch is not None:
+                    watch(stats)
+                assert isinstance(job.observer, PoolingObserver)
+                end = start + len(part)
+                vectors[start:end] = embeddings(self.model.spec, self.engine.head, job.observer.vectors)
+                start = end
         return vectors
-
-    def embed_iter(
-        self, texts: Sequence[str], *, query: bool = False, watch: Callable[[RunStats], object] | None = None
-    ) -> Iterator[npt.NDArray[np.float32]]:
-        """Like `embed`, but yields the vectors of each pass, so that only one pass's vectors are in memory."""
-        if isinstance(texts, str):
-            raise InputError("embed takes a list of texts, not a single string")
-        start = 0
-        while start < len(texts):
-            size = _PASS_TEXTS if self.engine.room.holds_all_layers else _STREAMED_PASS_TEXTS
-            part = texts[start : start + size]
-            job = Job(part, partial(PoolingObserver, self.model.spec, self.engine.head, len(part)), queries=query)
-            stats = self.engine.run(job)
-            if watch is not None:
-                watch(stats)
-            assert isinstance(job.observer, PoolingObserver)
-            yield embeddings(self.model.spec, self.engine.head, job.observer.vectors)
-            start += len(part)
 
     def close(self) -> None:
         """Closes the model and frees all memory."""

@@ -142,8 +142,8 @@ class CollectionModels:
         """The best `top_k` of the passages. `retrieved` holds their retrieval scores; `enough` and `watch` are those of
         `Reranker.rank`."""
         return self._reranker.run(
-            lambda reranker: reranker.rank(query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch)
-        )
+            lambda reranker: reranker.explain(query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch)
+        ).results
 
     def working(self) -> int:
         """Bytes that a pass of the embedder needs, free or releasable; 0 for an embedder that the caller passed open.

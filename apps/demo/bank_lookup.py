@@ -131,8 +131,9 @@ class DeviceBank:
 class _ArrayRows:
     data: npt.NDArray[np.uint8]
 
-    def read_rows(self, table: RowTable, rows: Ids, out: npt.NDArray[np.uint8]) -> None:
+    def read_rows(self, table: RowTable, rows: Ids, out: npt.NDArray[np.uint8]) -> int:
         np.take(self.data, rows, axis=0, out=out)
+        return out.nbytes
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ rows serves almost every look-up. Misses are read in one pass over ascending fil
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +29,7 @@ _PIECE = 1 << 20
 class RowSource(Protocol):
     """A source of rows: a `BlockFile`, or a substitute in a test."""
 
-    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None: ...
+    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int: ...
 
 
 class RowCache:
@@ -127,11 +128,7 @@ class RowCache:
 
     def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         out = np.empty((len(rows), self.table.row_nbytes), np.uint8)
-
-        def read() -> int:
-            self._source.read_rows(self.table, rows, out)
-            return out.nbytes
-
+        read = partial(self._source.read_rows, self.table, rows, out)
         self._lane.submit("rows", read, out.nbytes, priority=_PRIORITY).wait()
         if self._checksums is not None:
             for row, data in zip(rows.tolist(), out, strict=True):

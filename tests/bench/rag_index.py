@@ -198,6 +198,10 @@ def stored_sentences(path: Path, corpora: Sequence[Corpus]) -> list[str]:
     return texts_of(path.parent)
 
 
+_EMBEDDED = 20_000
+"""Sentences that are embedded at a time."""
+
+
 def stored_vectors(
     path: Path, texts: Sequence[str], budget: MemoryBudget, say: Callable[[str], None]
 ) -> npt.NDArray[np.float32]:
@@ -205,12 +209,9 @@ def stored_vectors(
     if not path.exists():
         parts = []
         with Embedder(budget=budget) as embedder:
-            done = 0
-            for part in embedder.embed_iter(texts):
-                parts.append(part)
-                done += len(part)
-                if len(parts) % 20 == 0:
-                    say(f"embedding: {done:,} of {len(texts):,} sentences")
+            for start in range(0, len(texts), _EMBEDDED):
+                parts.append(embedder.embed(texts[start : start + _EMBEDDED]))
+                say(f"embedding: {start + len(parts[-1]):,} of {len(texts):,} sentences")
         np.save(path, np.concatenate(parts))
     vectors: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")
     return vectors

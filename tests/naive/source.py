@@ -66,8 +66,9 @@ class MemoryRows:
         self.table = RowTable(0, rows.shape[0], rows.shape[1])
         self.reads: list[list[int]] = []
 
-    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int:
         assert table == self.table
         assert np.all(np.diff(rows) > 0), "rows must be ascending and unique"
         self.reads.append(rows.tolist())
         out[:] = self.rows[rows]
+        return out.nbytes
