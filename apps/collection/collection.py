@@ -26,7 +26,7 @@ from edge.apps.collection.schema import describe, open_database, read_descriptio
 from edge.apps.collection.searching import PassageSource, Query, Seen, candidates, checked_query
 from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
-from edge.apps.store.folder import COLLECTION
+from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.models import EmbedderIdentity
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from edge.apps.collection.writing import Writer
 
 DATABASE = COLLECTION
-SEGMENTS = "segments"
 
 Floats = npt.NDArray[np.float32]
 

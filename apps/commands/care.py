@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from edge.apps.collection.collection import DATABASE
-from edge.apps.collection.damage import VERBS
-from edge.apps.collection.damage import check as check_collection
-from edge.apps.collection.damage import repair as repair_collection
+from edge.apps.collection.damage import VERBS, CollectionCare, place_of
 from edge.apps.collection.registry import locate
-from edge.apps.collection.schema import migrations
 from edge.apps.commands.index import allowed_roots
 from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
 from edge.apps.options import Setup, collection_option, memory_option
+from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, checking_budget
 from edge.apps.store.repairing import RepairReport
@@ -26,7 +24,7 @@ def _check(collection: Folder, setup: Setup, read_data: bool) -> CheckReport:
     config = setup.config()
     path = locate(collection)
     budget = checking_budget(config.memory, path / DATABASE, "chunks")
-    return check_collection(path, config=config, budget=budget, read_data=read_data)
+    return checking.check(CollectionCare(path, config, budget), read_data=read_data)
 
 
 def _repair(collection: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
@@ -35,17 +33,13 @@ def _repair(collection: Folder, setup: Setup, progress: ProgressBar) -> RepairRe
     Copies of the damaged files are kept in a folder beside the index. Exit code 2 if damage remains.
     """
     config = setup.config()
-    return repair_collection(
-        locate(collection),
-        config=config,
-        budget=MemoryBudget(config.memory),
-        roots=lambda opened: allowed_roots(opened, collection),
-        progress=progress,
-    )
+    budget = MemoryBudget(config.memory)
+    care = CollectionCare(locate(collection), config, budget, lambda opened: allowed_roots(opened, collection))
+    return repairing.repair(care, budget=budget, progress=progress)
 
 
 def _store(collection: Folder) -> Store:
-    return Store("collection", locate(collection), DATABASE, VERBS, len(migrations()))
+    return place_of(locate(collection))
 
 
 check = check_command(_check, collection_option, VERBS, memory_option)

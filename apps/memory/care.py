@@ -1,25 +1,184 @@
-"""`edge memory check`, `repair`, `backup` and `restore`: commands that check a memory for damage and restore it."""
+"""`MemoryCare`: the tables of a memory as they are checked and repaired; and the commands `edge memory check`,
+`repair`, `backup` and `restore`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
 
 from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
-from edge.apps.memory.damage import VERBS, Opener
-from edge.apps.memory.damage import check as check_memory
-from edge.apps.memory.damage import repair as repair_memory
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.schema import migrations
+from edge.apps.memory.models import MemoryRebuild
+from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, RecordsWriter, text_hash
+from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE
+from edge.apps.memory.trajectories import ROW, read_action
 from edge.apps.options import Setup
+from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store
-from edge.apps.store.checking import CheckReport
-from edge.apps.store.repairing import RepairReport
+from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
+from edge.apps.store.database import Database
+from edge.apps.store.failures import DamagedStore
+from edge.apps.store.repairing import RepairReport, bring_rows
+from edge.apps.store.rows import Row, Table, row_sum
+from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
-from edge.config import Config
+from edge.config import counted
+from edge.ivf.base import Ids
+from edge.ivf.storage.connection import Connection
+
+VERBS = "edge memory"
+
+Opener = Callable[[], AbstractContextManager[Memory]]
+
+
+def _reads(read: Callable[[Row], object]) -> Callable[[Row], bool]:
+    """Whether `read` accepts a row."""
+
+    def proves(row: Row) -> bool:
+        try:
+            read(row)
+        except DamagedStore:
+            return False
+        return True
+
+    return proves
+
+
+_MEMORIES = Table("memories", STORED, _reads(Record.of))
+_HISTORY = Table("history", ("id", *HISTORY_COLUMNS), lambda row: row_sum("history", *row[1:-1]) == row[-1])
+_ACTIONS = Table("actions", ROW, _reads(read_action))
+
+_KEPT = ("user_id", "agent_id", "run_id", "actor_id", "role", "created_at", "updated_at")
+"""Columns of the history that are those of the memory."""
+
+_CHANGES: dict[str, dict[str, Any]] = {
+    "PIN": {"pinned": True},
+    "UNPIN": {"pinned": False},
+    "RECALL": {"forgotten_at": None},
+}
+"""What events of the history change in a memory."""
+
+
+class MemoryCare(StoreCare):
+    """A memory, of all scopes, that is checked and repaired."""
+
+    noun = ("memory or action", "memories and actions")
+    full_text = TEXT_INDEX
+
+    def __init__(self, path: Path, opener: Opener) -> None:
+        """
+        Args:
+            path: the folder of the memory.
+            opener: opens it.
+        """
+        super().__init__(place_of(path))
+        self._opener = opener
+
+    @contextmanager
+    def opened(self, *, writable: bool) -> Iterator[OpenedStore]:
+        with self._opener() as memory:
+            store = memory.store
+            yield OpenedStore(
+                store.database, lambda: store.index, store.health, MemoryRebuild(store.embed), memory.rebuild
+            )
+
+    def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
+        ids: dict[str, list[int]] = {}
+        wrong: list[str] = []
+        for table in (_MEMORIES, _ACTIONS, *([_HISTORY] if report.read_data else [])):
+            ids[table.name] = []
+            for row in wreck.rows(table.name, table.columns):
+                ids[table.name].append(row[0])
+                if report.read_data and not table.proves(row):
+                    wrong.append(str(row[1]))
+        if lost := sum(wreck.lost.values()):
+            report.add("texts", f"at {counted(lost, 'place')} memories, actions or their history cannot be read", wrong)
+        elif wrong:
+            report.add("texts", "memories, actions or their history are not what was stored", wrong)
+        memories, actions = (np.array(ids[name], np.int64) for name in ("memories", "actions"))
+        return memories, np.concatenate((memories, actions + ACTIONS))
+
+    def vector_ids(self, db: Connection) -> Ids:
+        sql = "SELECT id FROM memories UNION ALL SELECT id + ? FROM actions ORDER BY 1"
+        return np.array(db.execute(sql, (ACTIONS,)).fetchall(), np.int64).reshape(-1)
+
+    def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
+        _, wrong_lines = bring_rows(wreck, new, _HISTORY)
+        memories, wrong = _bring_memories(wreck, new)
+        back = _from_history(new)
+        actions, wrong_actions = bring_rows(wreck, new, _ACTIONS)
+        with new.write() as db:
+            for row in wreck.small("links", ("memory", "earlier", "similarity")):
+                with suppress(apsw.ConstraintError):
+                    db.execute("INSERT INTO links VALUES (?, ?, ?)", row)
+        said: list[str] = []
+        if wreck.searched:
+            said.append("rows were looked for in all pages; those that no page holds whole are lost")
+        elif wrong:
+            said.append(f"{counted(wrong, 'memory', 'memories')} could not be read")
+        if back:
+            shown = ", ".join(back)
+            said.append(f"{len(back):,} came back from their history, without dates and metadata: {shown}")
+        if wrong_actions and not wreck.searched:
+            said.append(f"lost: {counted(wrong_actions, 'action')}")
+        if wrong_lines and not wreck.searched:
+            said.append(f"lost: {counted(wrong_lines, 'line')} of the history")
+        return f"{counted(memories, 'memory', 'memories')} and {counted(actions, 'action')}", said
+
+
+def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
+    """Copies the memories, except deleted ones, whose rows may still stand in free pages. Returns how many, and how
+    many are not what was stored."""
+    lexical = RecordsWriter().lexical
+    turns: list[tuple[int, int]] = []
+
+    def is_there(db: Connection, row: Row) -> bool:
+        sql = "SELECT is_deleted FROM history WHERE memory_id = ? ORDER BY id DESC LIMIT 1"
+        return not any(deleted for (deleted,) in db.execute(sql, (row[1],)))
+
+    def written(db: Connection, rows: list[Row]) -> None:
+        records = [Record.of(row) for row in rows]
+        turns.extend((record.follows, record.id) for record in records if record.follows is not None)
+        lexical.add(db, [record.id for record in records], [record.indexed_text for record in records])
+
+    brought = bring_rows(wreck, new, _MEMORIES, wanted=is_there, written=written, empty="follows")
+    with new.write() as db:  # rows from pages come in any order, so a turn may come before the one that it follows
+        db.executemany("UPDATE memories SET follows = (SELECT id FROM memories WHERE id = ?) WHERE id = ?", turns)
+    return brought
+
+
+def _from_history(new: Database) -> list[str]:
+    """Restores lost memories from their histories. Returns their ids."""
+    back: list[str] = []
+    with new.write() as db:
+        lost = db.execute("SELECT DISTINCT memory_id FROM history WHERE memory_id NOT IN (SELECT uuid FROM memories)")
+        for (uuid,) in lost.fetchall():
+            sql = f"SELECT {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id = ? ORDER BY id"
+            lines = [dict(zip(HISTORY_COLUMNS, row, strict=True)) for row in db.execute(sql, (uuid,))]
+            fields, text = lines[-1], lines[-1]["new_memory"]
+            if fields["is_deleted"] or not isinstance(text, str):
+                continue
+            record = Record(
+                id=0, uuid=uuid, text=text, hash=text_hash(text), metadata={}, importance=None, timestamp=None,
+                local_timestamp=None, expiration_date=None, forgotten_at=None, pinned=False, follows=None,
+                **{name: fields[name] for name in _KEPT},
+            )  # fmt: skip
+            for line in lines:
+                forgotten = {"forgotten_at": line["updated_at"]} if line["event"] == "FORGET" else {}
+                record = replace(record, **_CHANGES.get(line["event"], forgotten))
+            RecordsWriter().bring(db, record)
+            back.append(uuid)
+    return back
 
 
 def _check(path: Folder, setup: Setup, read_data: bool) -> CheckReport:
@@ -27,7 +186,7 @@ def _check(path: Folder, setup: Setup, read_data: bool) -> CheckReport:
 
     `edge memory repair` brings back everything that can still be read.
     """
-    return check_memory(*_opener(path, setup.config()), read_data=read_data)
+    return checking.check(_care(path, setup), read_data=read_data)
 
 
 def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
@@ -35,25 +194,25 @@ def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
 
     A copy of the damaged files is kept in a folder beside it. Exit code 2 if something stays damaged.
     """
-    config = setup.config()
-    return repair_memory(*_opener(path, config), budget=MemoryBudget(config.memory), progress=progress)
+    return repairing.repair(_care(path, setup), budget=MemoryBudget(setup.config().memory), progress=progress)
 
 
-def _opener(path: Folder, config: Config) -> tuple[Path, Opener]:
-    """The folder of an existing memory, and a function that opens the memory for all scopes.
+def _care(path: Folder, setup: Setup) -> MemoryCare:
+    """The memory in a folder.
 
     Raises:
-        InputError: there is no memory in the folder.
+        InputError: there is none.
     """
-    place = existing_memory(path and path.absolute())
-    return place, lambda: Memory(place, config=config)
+    folder, config = existing_memory(path and path.absolute()), setup.config()
+    return MemoryCare(folder, lambda: Memory(folder, config=config))
 
 
-def _store(path: Folder) -> Store:
-    return Store("memory", (path or default_path()).absolute(), DATABASE, VERBS, len(migrations()))
+def place_of(path: Folder) -> Store:
+    """The memory in the folder `path`; None stands for the default folder."""
+    return Store("memory", (path or default_path()).absolute(), DATABASE, VERBS, migrations())
 
 
 check = check_command(_check, path_option, VERBS)
 repair = repair_command(_repair, path_option, VERBS, "texts")
-backup = backup_command(_store, path_option, "the memory, of all users, agents and sessions,")
-restore = restore_command(_store, path_option, "a memory")
+backup = backup_command(place_of, path_option, "the memory, of all users, agents and sessions,")
+restore = restore_command(place_of, path_option, "a memory")

@@ -482,7 +482,7 @@ class Memory(Closing):
         Raises:
             ModelError, BudgetExceeded, StorageError: the vectors made before the error are kept.
         """
-        index = self.store.index
+        index = self.store.claimed_index() if any(self.store.counts().values()) else self.store.index
         if index is None:
             return 0
         self.store.models.describe()  # checks that the right embedder is there, before any vector is dropped

@@ -19,7 +19,7 @@ from edge.apps.memory.records import RecordsWriter
 from edge.apps.memory.schema import migrations
 from edge.apps.pool import Held
 from edge.apps.store.database import Database
-from edge.apps.store.folder import MEMORY, can_be_written, claim
+from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
@@ -84,7 +84,6 @@ class Upkeep:
 
 
 DATABASE = MEMORY
-SEGMENTS = "segments"
 _EMBEDDER = "embedder"
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import blake2b
@@ -16,8 +17,9 @@ from typing import Any
 import apsw
 
 from edge.apps.store.connections import plain
+from edge.apps.store.database import Migration
 from edge.apps.store.failures import refuse_newer, translated
-from edge.apps.store.folder import claim, make_folder
+from edge.apps.store.folder import SEGMENTS, claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import copy_whole, overwrite
 from edge.errors import InputError, StorageError
@@ -27,7 +29,6 @@ from edge.ivf.storage.segment_writer import sync_folder
 
 _MANIFEST = "edge-backup.json"
 _VERSION = 1
-_SEGMENTS = "segments"
 _PIECE = 1 << 20
 _PATIENCE_S = 30.0
 
@@ -37,21 +38,21 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A collection or memory that is backed up or restored.
+    """A collection or memory in its folder.
 
     Attributes:
         kind: `collection` or `memory`.
         path: folder of the store.
         database: file name of its database.
         verbs: the command that has the verbs `backup` and `restore` for this kind, as messages name it.
-        schema: the highest schema version that this program knows.
+        migrations: the whole history of its schema.
     """
 
     kind: str
     path: Path
     database: str
     verbs: str
-    schema: int
+    migrations: Sequence[Migration]
 
 
 def back_up(store: Store, target: Path) -> int:
@@ -114,7 +115,7 @@ def _refuse_newer(store: Store, path: Path) -> None:
     with translated(path, store.verbs, _PATIENCE_S):
         db = plain(path)
         try:
-            refuse_newer(path, int(db.pragma("user_version")), store.schema)
+            refuse_newer(path, int(db.pragma("user_version")), len(store.migrations))
         finally:
             db.close(True)
 
@@ -147,25 +148,25 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
 
 def _copy(store: Store, draft: Path) -> list[str]:
     """Copies the database and its segments; returns the names of the segments."""
-    (draft / _SEGMENTS).mkdir()
+    (draft / SEGMENTS).mkdir()
     for _ in range(_TRIES):
         with translated(store.path / store.database, store.verbs, _PATIENCE_S):
             names = _copy_database(store.path / store.database, draft / store.database)
         missing = []
         for name in names:
-            if not (draft / _SEGMENTS / name).exists():
+            if not (draft / SEGMENTS / name).exists():
                 try:
-                    copy_whole(store.path / _SEGMENTS / name, draft / _SEGMENTS / name)
+                    copy_whole(store.path / SEGMENTS / name, draft / SEGMENTS / name)
                 except FileNotFoundError:
                     missing.append(name)
         if not missing:
-            for file in (draft / _SEGMENTS).iterdir():
+            for file in (draft / SEGMENTS).iterdir():
                 if file.name not in names:
                     file.unlink()
-            sync_folder(draft / _SEGMENTS)
-            return [f"{_SEGMENTS}/{name}" for name in names]
+            sync_folder(draft / SEGMENTS)
+            return [f"{SEGMENTS}/{name}" for name in names]
     raise StorageError(
-        f"{store.path / _SEGMENTS / missing[0]} is missing; `{store.verbs} repair` makes its vectors again"
+        f"{store.path / SEGMENTS / missing[0]} is missing; `{store.verbs} repair` makes its vectors again"
     )
 
 
@@ -203,7 +204,7 @@ def _verified(store: Store, source: Path) -> dict[str, dict[str, Any]]:
         other = "edge" if kind == "collection" else "edge memory"
         raise InputError(f"{source} is the backup of a {kind!s}: `{other} restore` puts it back")
     for name, entry in entries.items():
-        if name != store.database and (Path(name).parent.as_posix() != _SEGMENTS or Path(name).name in ("..", "")):
+        if name != store.database and (Path(name).parent.as_posix() != SEGMENTS or Path(name).name in ("..", "")):
             raise StorageError(f"{source / _MANIFEST} names {name!a}, which no backup holds")
         try:
             found = _described(source / name)

@@ -1,24 +1,33 @@
-"""Checks of stored data for damage: the database, its texts, the full-text index and the vectors."""
+"""Checks a collection or a memory for damage: the database, its rows, the full-text index and the vectors.
+
+Each of the two describes its own tables and rows by a `StoreCare`.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import numpy as np
 
+from edge.apps.store.backup import Store
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
-from edge.apps.store.failures import damaged
+from edge.apps.store.database import Database
+from edge.apps.store.failures import StoreUnavailable
 from edge.apps.store.folder import reading_uri
-from edge.apps.store.health import Trouble
+from edge.apps.store.health import Health, Trouble, note
+from edge.apps.store.rebuilding import Source
+from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import counted
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock, EdgeError, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
@@ -70,7 +79,6 @@ class CheckReport:
     findings: list[Finding] = field(default_factory=list)
     nbytes: int = 0
     seconds: float = 0.0
-    _started: float = field(default_factory=time.perf_counter)
 
     @property
     def sound(self) -> bool:
@@ -87,16 +95,6 @@ class CheckReport:
         more = len(names) - _NAMED
         self.findings.append(Finding(part, text, (*names[:_NAMED], *([f"... and {more:,} more"] if more > 0 else []))))
 
-    def end(self) -> CheckReport:
-        """Stops the clock."""
-        self.seconds = time.perf_counter() - self._started
-        return self
-
-    def trouble(self, verbs: str) -> Trouble:
-        """The trouble that every later command reports until a repair."""
-        parts = ", ".join(dict.fromkeys(finding.part for finding in self.findings))
-        return Trouble("damaged", f"a check found damage ({parts})", f"{verbs} repair")
-
     def to_json(self) -> dict[str, Any]:
         """The figures and findings, ready for JSON."""
         return {
@@ -107,6 +105,167 @@ class CheckReport:
             "bytes": self.nbytes,
             "seconds": self.seconds,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStore:
+    """An open collection or memory, as it is checked and repaired.
+
+    Attributes:
+        index: gives the vector index; None before the first text.
+        source: the rows that vectors are made from.
+        rebuild: makes all vectors again, or goes on with that; returns how many. `progress` is called meanwhile.
+        read_again: restores lost rows from their source, if they have one; returns sentences about that.
+    """
+
+    database: Database
+    index: Callable[[], VectorIndex | None]
+    health: Callable[[], Health]
+    source: Source[Any]
+    rebuild: Callable[..., int]
+    read_again: Callable[[], list[str]] = list
+
+
+class StoreCare(ABC):
+    """What check and repair need to know of a collection or a memory.
+
+    Attributes:
+        place: its folder.
+        noun: singular and plural of a row that has a vector.
+        full_text: name of the table of the full-text index.
+    """
+
+    noun: tuple[str, str]
+    full_text: str
+
+    def __init__(self, place: Store) -> None:
+        self.place = place
+
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self.place.path / self.place.database
+
+    @abstractmethod
+    def opened(self, *, writable: bool) -> AbstractContextManager[OpenedStore]:
+        """Opens it, as its commands do."""
+
+    @abstractmethod
+    def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
+        """Adds findings about the rows; returns the ids that the full text should have, and the vectors, ascending."""
+
+    @abstractmethod
+    def vector_ids(self, db: Connection) -> Ids:
+        """The ids of the rows that have vectors, ascending, in an undamaged database."""
+
+    def named(self, db: Connection, ids: Sequence[int]) -> Iterable[str]:
+        """Names of the files that these rows belong to, for a finding."""
+        return ()
+
+    @abstractmethod
+    def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
+        """Copies the rows of a damaged database that are proved, with `bring_rows`. Returns the number of copied rows
+        as a text, and sentences about lost rows."""
+
+    def keeps(self, setting: str) -> bool:
+        """Whether a repair copies the setting of this name."""
+        return setting != "rebuilding"
+
+
+def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> CheckReport:
+    """Checks everything that is stored. Changes nothing, except that damage is recorded in the store if possible, so
+    that every later command reports it.
+
+    Args:
+        read_data: whether to read every byte. Otherwise the check only tests that files exist and that the database's
+            tables agree.
+        noting: whether to record damage.
+
+    Raises:
+        StorageError: there is no such store, or it cannot be opened for a reason other than damage.
+        BudgetExceeded: the limit is too small.
+    """
+    started = time.perf_counter()
+    report = CheckReport(care.place.path, read_data)
+    noted = True
+    try:
+        report.nbytes = care.path.stat().st_size
+    except OSError as error:
+        report.add("database", f"{care.path} cannot be read: {error.strerror}")
+    try:
+        with care.opened(writable=False) as opened:
+            with opened.database.read() as db:
+                _check_tables(report, db, care)
+                texts, vectors = care.check_rows(report, Wreck(cast(apsw.Connection, db), report.nbytes))
+                _check_full_text(report, db, care.full_text, texts)
+                kinds = {trouble.kind for trouble in opened.health()}
+                index = opened.index()
+                if index is not None:
+                    _check_vectors(report, db, index, None if "rebuilding" in kinds else vectors, care)
+            noted = "damaged" in kinds
+    except StoreUnavailable:
+        raise
+    except StorageError as error:
+        report.add("database", str(error).split("; `")[0])
+    if noting and not report.sound and not noted:
+        parts = ", ".join(dict.fromkeys(finding.part for finding in report.findings))
+        trouble = Trouble("damaged", f"a check found damage ({parts})", f"{care.place.verbs} repair")
+        with suppress(EdgeError), care.opened(writable=True) as opened, opened.database.write() as db:
+            note(db, trouble)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _check_tables(report: CheckReport, db: Connection, care: StoreCare) -> None:
+    """Asks SQLite whether its pages are in order, and tables, indexes and the full-text index agree with each other."""
+    pragma = "integrity_check" if report.read_data else "quick_check"
+    try:
+        found = [str(row[0]) for row in db.execute(f"PRAGMA {pragma}({_NAMED})")]
+    except (apsw.CorruptError, apsw.IOError) as error:
+        found = [f"{care.path} cannot be read through ({error})"]
+    for text in found:
+        if text != "ok":
+            report.add("database", text.strip().replace("\n", " "))
+
+
+def _check_full_text(report: CheckReport, db: Connection, table: str, expected: Ids) -> None:
+    """Compares the ids in a full-text index with the ids of the stored texts."""
+    try:
+        rows = array("q", (row[0] for row in db.execute(f"SELECT id FROM {table}_docsize ORDER BY id")))
+    except (apsw.CorruptError, apsw.IOError) as error:
+        report.add("full text", f"the full text cannot be read ({error})")
+        return
+    have = np.frombuffer(rows, np.int64)
+    wrong = len(np.setxor1d(have, expected))
+    if wrong:
+        report.add("full text", f"the full text has {counted(wrong, 'text')} too many or too few")
+
+
+def _check_vectors(
+    report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None, care: StoreCare
+) -> None:
+    """Checks the vector index.
+
+    Args:
+        expected: ids that should have a vector, ascending; None while a rebuild is under way.
+    """
+    try:
+        found = index.verify(db, read_data=report.read_data)
+    except (CorruptBlock, StorageError) as error:
+        report.add("vectors", str(error).split("; `")[0])
+        return
+    report.nbytes += found.nbytes
+    for problem in found.problems:
+        report.add("vectors", problem)
+    if found.ids is None or expected is None:
+        return
+    extra = np.setdiff1d(found.ids, expected)
+    if len(extra):
+        report.add("vectors", f"{counted(len(extra), 'vector')} of no text")
+    missing = np.setdiff1d(expected, found.ids).tolist()
+    if missing:
+        what = f"{counted(len(missing), *care.noun)} without a vector that can be read"
+        report.add("vectors", what, care.named(db, missing))
 
 
 def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
@@ -138,58 +297,3 @@ def _rows(path: Path, table: str) -> int:
             db.close(True)
     except (apsw.Error, OSError):  # damaged, or another process is replacing it: estimate from the file's size
         return path.stat().st_size // _SMALLEST_ROW if path.exists() else 0
-
-
-def check_file(report: CheckReport, path: Path) -> None:
-    """Counts the bytes of a database file."""
-    try:
-        report.nbytes += path.stat().st_size
-    except OSError as error:
-        report.add("database", f"{path} cannot be read: {error.strerror}")
-
-
-def check_tables(report: CheckReport, db: Connection, path: Path, verbs: str) -> None:
-    """Asks SQLite whether its pages are in order, and tables, indexes and the full-text index agree with each other."""
-    pragma = "integrity_check" if report.read_data else "quick_check"
-    try:
-        found = [str(row[0]) for row in db.execute(f"PRAGMA {pragma}({_NAMED})")]
-    except (apsw.CorruptError, apsw.IOError) as error:
-        found = [str(damaged(path, f"cannot be read through ({error})", verbs)).split("; `")[0]]
-    for text in found:
-        if text != "ok":
-            report.add("database", text.strip().replace("\n", " "))
-
-
-def check_full_text(report: CheckReport, db: Connection, table: str, expected: Ids) -> None:
-    """Compares the ids in a full-text index with the ids of the stored texts."""
-    try:
-        rows = array("q", (row[0] for row in db.execute(f"SELECT id FROM {table}_docsize ORDER BY id")))
-    except (apsw.CorruptError, apsw.IOError) as error:
-        report.add("full text", f"the full text cannot be read ({error})")
-        return
-    have = np.frombuffer(rows, np.int64)
-    wrong = len(np.setxor1d(have, expected))
-    if wrong:
-        report.add("full text", f"the full text has {counted(wrong, 'text')} too many or too few")
-
-
-def check_vectors(report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None) -> Sequence[int]:
-    """Checks the vector index; returns the ids whose vectors are missing or cannot be read.
-
-    Args:
-        expected: ids that should have a vector, ascending; None while a rebuild is under way.
-    """
-    try:
-        found = index.verify(db, read_data=report.read_data)
-    except (CorruptBlock, StorageError) as error:
-        report.add("vectors", str(error).split("; `")[0])
-        return []
-    report.nbytes += found.nbytes
-    for problem in found.problems:
-        report.add("vectors", problem)
-    if found.ids is None or expected is None:
-        return []
-    extra = np.setdiff1d(found.ids, expected)
-    if len(extra):
-        report.add("vectors", f"{counted(len(extra), 'vector')} of no text")
-    return [int(identifier) for identifier in np.setdiff1d(expected, found.ids)]

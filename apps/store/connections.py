@@ -16,7 +16,7 @@ import apsw
 from apsw import Connection, CorruptError, Error
 
 from edge.apps.store.failures import translated
-from edge.apps.store.folder import has_log, is_frozen, reading_uri
+from edge.apps.store.folder import SEGMENTS, has_log, is_frozen, reading_uri
 from edge.apps.store.rows import register
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
@@ -86,7 +86,7 @@ def is_emptied(path: Path) -> bool:
     would treat the file as a new database and delete the log, which may hold all data."""
     if not path.exists() or path.stat().st_size:
         return False
-    return has_log(path) or any((path.parent / "segments").glob("*.blk"))
+    return has_log(path) or any((path.parent / SEGMENTS).glob("*.blk"))
 
 
 PAGE_CACHE = 2 << 20

@@ -16,6 +16,9 @@ COLLECTION = "edge.db"
 MEMORY = "memory.db"
 """File names of the databases."""
 
+SEGMENTS = "segments"
+"""Name of the folder, beside a database, that holds its vectors."""
+
 _WHAT = {COLLECTION: "a collection", MEMORY: "a memory"}
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.carving import move_log
 from edge.apps.store.connections import plain
 from edge.apps.store.failures import is_refusal, translated
 from edge.apps.store.folder import log_of
+from edge.apps.store.salvage import move_log
 from edge.errors import StorageError
 from edge.ivf.storage.segment_writer import sync_folder
 
@@ -93,19 +93,15 @@ def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
     return True
 
 
-def put_aside(path: Path, beside: tuple[str, ...]) -> Path:
-    """Copies a database and the files beside it into a new folder; returns the path of the copied database.
-
-    Args:
-        beside: suffixes of those files' names, after the database's own name.
+def put_aside(path: Path) -> Path:
+    """Copies a database and its log into a new folder; returns the path of the copied database.
 
     Raises:
         StorageError: the disk refuses, or has no room.
     """
     folder = aside(path.parent)
     try:
-        for end in ("", *beside):
-            source = path.with_name(path.name + end)
+        for source in (path, log_of(path)):
             if source.exists():
                 shutil.copy2(source, folder / source.name)
                 with (folder / source.name).open("rb+") as file:

@@ -1,36 +1,37 @@
-"""Makes a damaged database again from its readable rows, and reports the actions."""
+"""Repairs a collection or a memory: makes a damaged database again from its readable rows, and its vectors."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
+import apsw
 import numpy as np
 
-from edge.apps.store.checking import CheckReport
+from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, check
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.failures import translated
-from edge.apps.store.folder import log_of
+from edge.apps.store.folder import SEGMENTS, log_of
 from edge.apps.store.health import Trouble, forget, note
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import aside, overwrite, put_aside
-from edge.apps.store.rebuilding import BATCH, Made, Source
-from edge.apps.store.salvage import Row, Wreck, layout_of, opened
+from edge.apps.store.rebuilding import BATCH, Progress
+from edge.apps.store.rows import Row, Table
+from edge.apps.store.salvage import Wreck, layout_of
+from edge.apps.store.salvage import opened as opened_wreck
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import blobs_are_sound
-
-_BESIDE = ("-wal",)
-"""Suffixes of the files that are copied with a damaged database."""
 
 _TRIES = 3
 _PATIENCE_S = 5.0
@@ -47,11 +48,11 @@ _INDEX_TABLES = {
         "one", "generation", "stamp", "dim", "rows", "training", "trained_rows", "trained_misfit", "newer_rows",
         "newer_misfit", "recall", "measured_rows", "measured_lists",
     ),
+    "ivf_deleted": ("segment", "chunk", "stamp", "rows", "bits"),
+    "ivf_retired": ("name", "at"),
+    "ivf_tuning": ("one", "record", "crc"),
 }  # fmt: skip
-"""Tables of the vector index with an integer key."""
-
-_TUNING = ("one", "record", "crc")
-_MARKS = ("segment", "chunk", "stamp", "rows", "bits")
+"""Tables of the vector index."""
 
 Fill = Callable[[Wreck, Database], None]
 
@@ -81,35 +82,37 @@ class RepairReport:
         }
 
 
-def repair_database(
-    path: Path,
-    migrations: Sequence[Migration],
-    fill: Fill,
-    check: Callable[[], CheckReport],
-    *,
-    budget: MemoryBudget,
-    verbs: str,
-) -> tuple[CheckReport, Path | None]:
-    """Repairs a damaged database while no other process writes, by `make_again`. Raises as it does.
+def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None = None) -> RepairReport:
+    """Checks every stored byte, and repairs damage: the database from its rows that are proved, the full-text index,
+    the vectors, and lost rows from their source if they have one. Copies of the damaged files are kept.
 
     Args:
-        check: checks every stored byte.
+        progress: called with the number of rows whose vectors are made, and their total.
 
-    Returns:
-        The check before the repair, and the folder with a copy of the damaged files, if there is one.
+    Raises:
+        StorageError: there is no such store, the disk refuses, or another process keeps writing.
+        ModelError: the embedder is missing; completed steps of the repair stay.
+        BudgetExceeded: the limit is too small.
     """
+    place = care.place
     kept: Path | None = None
-    with WriterLock(path.with_name(LOCK))():
-        before = check()
+    actions: list[str] = []
+
+    def fill(wreck: Wreck, new: Database) -> None:
+        actions[:] = _bring(care, wreck, new)  # anew, if another process has written meanwhile
+
+    with WriterLock(care.path.with_name(LOCK))():
+        before = check(care, read_data=True, noting=False)
         if before.damaged("database", "texts", "full text"):
-            kept = make_again(path, migrations, fill, budget=budget, verbs=verbs)
-    return before, kept
-
-
-def end_damage(db: Connection) -> None:
-    """Removes the records of damage that a repair has mended."""
-    for kind in ("damaged", "missing vectors"):
-        forget(db, kind)
+            kept = make_again(care.path, place.migrations, fill, budget=budget, verbs=place.verbs)
+    with care.opened(writable=True) as opened:
+        kept = _mend_vectors(care, opened, kept, actions, progress)
+        actions += opened.read_again()
+        with opened.database.write() as db:
+            for kind in ("damaged", "missing vectors"):
+                forget(db, kind)
+    after = check(care, read_data=True)
+    return RepairReport(before, after, actions, kept)
 
 
 def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budget: MemoryBudget, verbs: str) -> Path:
@@ -124,13 +127,13 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
         with translated(path, verbs, _PATIENCE_S):
             for _ in range(_TRIES):
                 state = _state(path)
-                copy = put_aside(path, _BESIDE)
+                copy = put_aside(path)
                 with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
                     draft = Path(folder) / path.name
                     with Database(draft, migrations, budget=budget, verbs=verbs) as new:
                         with new.read() as db:
                             layout = layout_of(db)
-                        with opened(copy, layout) as wreck:
+                        with opened_wreck(copy, layout) as wreck:
                             fill(wreck, new)
                         new.settle()
                     if overwrite(path, draft, verbs=verbs, ready=partial(_is_as, path, state)):
@@ -152,116 +155,135 @@ def _is_as(path: Path, state: list[tuple[int, int]]) -> bool:
     return _state(path) == state
 
 
-def bring_index(wreck: Wreck, new: Database) -> bool:
-    """Copies the tables of a vector index if every row is readable and undamaged; returns whether it copied them."""
-    tables = {name: list(wreck.rows(name, columns)) for name, columns in _INDEX_TABLES.items()}
-    marks = wreck.small("ivf_deleted", _MARKS)
-    retired = wreck.small("ivf_retired", ("name", "at"))
-    # A lost record, or that of an index which was never tuned, leaves the parameters that any index has.
-    tuning = list(filter(blobs_are_sound, wreck.small("ivf_tuning", _TUNING)))
-    names = (*_INDEX_TABLES, "ivf_deleted")
-    if any(wreck.lost[name] for name in names) or len(tables["ivf_state"]) != 1:
-        return False
-    for name in names:
-        if "crc" in _INDEX_TABLES.get(name, ()) and not all(map(blobs_are_sound, tables[name])):
-            return False
+def _bring(care: StoreCare, wreck: Wreck, new: Database) -> list[str]:
+    """Copies what is proved of a damaged database into a new one; returns sentences about that."""
+    settings = [row for row in wreck.small("settings", ("name", "value")) if care.keeps(row[0])]
     with new.write() as db:
-        db.execute("DELETE FROM ivf_state").fetchall()
-        for name, rows in tables.items():
-            _insert(db, name, _INDEX_TABLES[name], rows)
-        _insert(db, "ivf_deleted", _MARKS, marks)
-        _insert(db, "ivf_retired", ("name", "at"), retired)
-        _insert(db, "ivf_tuning", _TUNING, tuning)
+        db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", settings)
+    held, said = care.bring(wreck, new)
+    said.insert(0, f"a new database holds {held} of the damaged one")
+    index = any(row[0] == "embedder" for row in settings) and _bring_index(wreck, new)
+    with new.write() as db:
+        if not index and len(care.vector_ids(db)):
+            db.execute("INSERT OR REPLACE INTO settings VALUES ('rebuilding', '0')")
+            said.append("all vectors are made again")
+    return said
+
+
+def bring_rows(
+    wreck: Wreck,
+    new: Database,
+    table: Table,
+    *,
+    wanted: Callable[[Connection, Row], bool] = lambda db, row: True,
+    written: Callable[[Connection, list[Row]], None] = lambda db, rows: None,
+    empty: str = "",
+) -> tuple[int, int]:
+    """Copies the rows of a table that are proved, and that the new table accepts.
+
+    Args:
+        wanted: whether a row is copied, given the new database.
+        written: called with the rows that were copied, in their transaction.
+        empty: a column that is left empty.
+
+    Returns:
+        How many rows were copied, and how many were read that are not what was stored.
+    """
+    brought = wrong = 0
+    chosen = [name for name in table.columns if name != empty]
+    places = [table.columns.index(name) for name in chosen]
+    insert = f"INSERT INTO {table.name}({', '.join(chosen)}) VALUES ({', '.join('?' * len(chosen))})"
+    left = wreck.rows(table.name, table.columns, table.proves)
+    while some := list(islice(left, _TOGETHER)):
+        with new.write() as db:
+            copied: list[Row] = []
+            for row in some:
+                if not table.proves(row):
+                    wrong += 1
+                elif wanted(db, row):
+                    with suppress(apsw.ConstraintError):  # damage, or an older version of a row that is there
+                        db.execute(insert, [row[place] for place in places])
+                        copied.append(row)
+            written(db, copied)
+        brought += len(copied)
+    return brought, wrong
+
+
+def _bring_index(wreck: Wreck, new: Database) -> bool:
+    """Copies the tables of a vector index if every row is readable and undamaged; returns whether it copied them."""
+    rows = {name: wreck.small(name, columns) for name, columns in _INDEX_TABLES.items()}
+    # A lost record, or that of an index which was never tuned, leaves the parameters that any index has.
+    rows["ivf_tuning"] = list(filter(blobs_are_sound, rows["ivf_tuning"]))
+    needed = rows.keys() - {"ivf_retired", "ivf_tuning"}
+    if any(wreck.lost[name] for name in needed) or len(rows["ivf_state"]) != 1:
+        return False
+    if not all(blobs_are_sound(row) for name in needed if "crc" in _INDEX_TABLES[name] for row in rows[name]):
+        return False
+    with new.write() as db:
+        db.execute("DELETE FROM ivf_state")
+        for name, columns in _INDEX_TABLES.items():
+            marks = ", ".join("?" * len(columns))
+            db.executemany(f"INSERT INTO {name}({', '.join(columns)}) VALUES ({marks})", rows[name])
     return True
 
 
-def in_batches(rows: Iterable[Row]) -> Iterable[list[Row]]:
-    """Splits rows into lists, one for each transaction."""
-    left = iter(rows)
-    while some := list(islice(left, _TOGETHER)):
-        yield some
-
-
-class Mending(Generic[Made]):
-    """Makes unreadable vectors again, and deletes vectors whose texts are gone."""
-
-    def __init__(
-        self,
-        database: Database,
-        index: VectorIndex,
-        source: Source[Made],
-        folder: Path,
-        rebuild: Callable[[], int],
-    ) -> None:
-        """Stores the arguments.
-
-        Args:
-            source: the rows that the vectors are made from.
-            folder: the folder of the segments.
-            rebuild: makes all vectors again and returns how many.
-        """
-        self._database = database
-        self._index = index
-        self._source = source
-        self._folder = folder
-        self._rebuild = rebuild
-
-    def __call__(self, expected: Ids, kept: Path | None, what: str, actions: list[str]) -> Path | None:
-        """Mends the index; returns the folder with copies of the damaged files.
-
-        Args:
-            expected: ids that should have a vector, ascending.
-            kept: that folder if it exists already.
-            what: a plural for the rows that have vectors, such as `passages`.
-        """
-        problems, segments, ids = self._verified()
-        if segments:
-            kept = self._put_aside(segments, kept)
-            with self._database.write() as db:
-                self._index.forget_segments(db, segments)
-                said = f"some {what} have no vector, because a repair was interrupted"
-                note(db, Trouble("missing vectors", said, f"{self._database.verbs} repair"))
-            problems, _, ids = self._verified()
-        if problems:
-            actions.append(f"vectors of {what} made again: {self._rebuild():,}")
-            return kept
-        extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
-        if len(extra):
-            with self._database.write() as db:
-                self._index.delete(db, extra)
-            actions.append(f"vectors of {what} that are gone, removed: {len(extra):,}")
-        for start in range(0, len(missing), BATCH):
-            some = missing[start : start + BATCH].tolist()
-            with self._database.read() as db:
-                rows = [row for one in some for row in self._source.rows(db, one - 1, 1) if row[0] == one]
-            vectors = self._source.vectors([made_from for _, made_from in rows])
-            with self._database.write() as db:
-                self._index.add(db, np.array([one for one, _ in rows], np.int64), vectors)
-        if len(missing):
-            actions.append(f"vectors of {what} made again: {len(missing):,}")
+def _mend_vectors(
+    care: StoreCare, opened: OpenedStore, kept: Path | None, actions: list[str], progress: Progress | None
+) -> Path | None:
+    """Makes unreadable vectors again, and deletes vectors whose rows are gone. Returns the folder with copies of the
+    damaged files, which is `kept` if it exists already."""
+    database, source, (_, what) = opened.database, opened.source, care.noun
+    with database.read() as db:
+        expected = care.vector_ids(db)
+    unfinished = any(trouble.kind == "rebuilding" for trouble in opened.health())
+    if unfinished or (len(expected) and opened.index() is None):
+        opened.rebuild(progress=progress)
+    if (index := opened.index()) is None:
         return kept
+    problems, segments, ids = _verified(database, index)
+    if segments:
+        kept = _put_aside(care.place.path / SEGMENTS, segments, kept)
+        with database.write() as db:
+            index.forget_segments(db, segments)
+            said = f"some {what} have no vector, because a repair was interrupted"
+            note(db, Trouble("missing vectors", said, f"{database.verbs} repair"))
+        problems, _, ids = _verified(database, index)
+    if problems:
+        actions.append(f"vectors of {what} made again: {opened.rebuild(progress=progress):,}")
+        return kept
+    extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
+    if len(extra):
+        with database.write() as db:
+            index.delete(db, extra)
+        actions.append(f"vectors of {what} that are gone, removed: {len(extra):,}")
+    for start in range(0, len(missing), BATCH):
+        some = missing[start : start + BATCH].tolist()
+        with database.read() as db:
+            rows = [row for one in some for row in source.rows(db, one - 1, 1) if row[0] == one]
+        vectors = source.vectors([made_from for _, made_from in rows])
+        with database.write() as db:
+            index.add(db, np.array([one for one, _ in rows], np.int64), vectors)
+    if len(missing):
+        actions.append(f"vectors of {what} made again: {len(missing):,}")
+    return kept
 
-    def _verified(self) -> tuple[Sequence[str], Sequence[str], Ids]:
-        """The problems of the index, its damaged segments, and the ids whose vectors are sound."""
-        with self._database.read() as db:
-            try:
-                found = self._index.verify(db, read_data=True)
-            except (StorageError, CorruptBlock) as error:
-                return (str(error),), (), np.empty(0, np.int64)
-        return found.problems, found.segments, np.empty(0, np.int64) if found.ids is None else found.ids
 
-    def _put_aside(self, names: Iterable[str], kept: Path | None) -> Path:
-        target = kept or aside(self._folder.parent)
+def _verified(database: Database, index: VectorIndex) -> tuple[Sequence[str], Sequence[str], Ids]:
+    """The problems of an index, its damaged segments, and the ids whose vectors are sound."""
+    with database.read() as db:
+        try:
+            found = index.verify(db, read_data=True)
+        except (StorageError, CorruptBlock) as error:
+            return (str(error),), (), np.empty(0, np.int64)
+    return found.problems, found.segments, np.empty(0, np.int64) if found.ids is None else found.ids
+
+
+def _put_aside(segments: Path, names: Iterable[str], kept: Path | None) -> Path:
+    target = kept or aside(segments.parent)
+    try:
         for name in names:
-            source = self._folder / name
-            try:
-                if source.exists():
-                    shutil.copy2(source, target / name)
-            except OSError as error:
-                raise StorageError(f"{source} cannot be copied to {target}: {error.strerror}") from error
-        return target
-
-
-def _insert(db: Connection, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    marks = ", ".join("?" * len(columns))
-    db.executemany(f"INSERT INTO {table}({', '.join(columns)}) VALUES ({marks})", rows)
+            if (segments / name).exists():
+                shutil.copy2(segments / name, target / name)
+    except OSError as error:
+        raise StorageError(f"damaged segments cannot be copied to {target}: {error.strerror}") from error
+    return target

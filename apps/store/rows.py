@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from edge.ivf.storage.connection import Connection
 
 Value = str | bytes | int | float | None
+Row = tuple[Any, ...]
 
 ROW_SUM = "edge_row_sum"
 """Name of `row_sum` in SQL."""
@@ -30,3 +34,17 @@ def row_sum(table: str, *values: Value) -> bytes:
 def register(db: Connection) -> None:
     """Makes `row_sum` available in the SQL of a connection, under the name `ROW_SUM`."""
     db.create_scalar_function(ROW_SUM, row_sum, -1, deterministic=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose rows prove themselves.
+
+    Attributes:
+        columns: its columns, the integer key first.
+        proves: whether a row of these columns is what was stored.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    proves: Callable[[Row], bool]

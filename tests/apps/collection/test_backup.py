@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 from edge.apps.collection.collection import DATABASE, Collection
-from edge.apps.collection.damage import check
+from edge.apps.collection.damage import CollectionCare, place_of
 from edge.apps.collection.schema import migrations
 from edge.apps.store.backup import Store, back_up, restore
+from edge.apps.store.checking import check
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, StorageError
 
 Make = Callable[..., Collection]
-
-
-def store(path: Path) -> Store:
-    return Store("collection", path, DATABASE, "edge", len(migrations()))
 
 
 def found(collection: Collection) -> list[tuple[str, float]]:
@@ -39,11 +36,11 @@ def filled(make: Make) -> Collection:
 
 def test_what_was_backed_up_comes_back(filled: Collection, make: Make, tmp_path: Path, tiny_config: Config) -> None:
     right = found(filled)
-    size = back_up(store(filled.path), tmp_path / "backup")
+    size = back_up(place_of(filled.path), tmp_path / "backup")
     assert size == sum(
         file.stat().st_size for file in (tmp_path / "backup").rglob("*") if file.is_file() and file.suffix != ".json"
     )
-    assert restore(store(tmp_path / "new"), tmp_path / "backup", force=False) == size
+    assert restore(place_of(tmp_path / "new"), tmp_path / "backup", force=False) == size
     with make("new") as copy:
         assert found(copy) == right
         copy.add("Something else.", ids=["else"])
@@ -51,14 +48,14 @@ def test_what_was_backed_up_comes_back(filled: Collection, make: Make, tmp_path:
         reader = make("new", read_only=True)
         assert reader.status().indexed > 60
         with pytest.raises(InputError, match="--force puts the backup in its place"):
-            restore(store(tmp_path / "new"), tmp_path / "backup", force=False)
-        restore(store(tmp_path / "new"), tmp_path / "backup", force=True)
+            restore(place_of(tmp_path / "new"), tmp_path / "backup", force=False)
+        restore(place_of(tmp_path / "new"), tmp_path / "backup", force=True)
         assert found(reader) == right
         with make("new") as again:
             assert again.status().indexed == 61
             assert again.health()
             again.add("More.", ids=["more"])
-    report = check(tmp_path / "new", config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
+    report = check(CollectionCare(tmp_path / "new", tiny_config, MemoryBudget(10**10)), read_data=True)
     assert report.findings == []
 
 
@@ -78,12 +75,12 @@ def test_a_backup_is_one_moment_while_others_write(filled: Collection, make: Mak
     thread.start()
     try:
         for n in range(4):
-            back_up(store(filled.path), tmp_path / f"backup{n}")
+            back_up(place_of(filled.path), tmp_path / f"backup{n}")
     finally:
         stop.set()
         thread.join()
     for n in range(4):
-        restore(store(tmp_path / f"copy{n}"), tmp_path / f"backup{n}", force=False)
+        restore(place_of(tmp_path / f"copy{n}"), tmp_path / f"backup{n}", force=False)
         with make(f"copy{n}") as copy:
             status = copy.status()
             assert status.vectors is not None
@@ -93,25 +90,25 @@ def test_a_backup_is_one_moment_while_others_write(filled: Collection, make: Mak
 
 
 def test_what_is_no_whole_backup_is_refused(filled: Collection, make: Make, tmp_path: Path) -> None:
-    back_up(store(filled.path), tmp_path / "backup")
+    back_up(place_of(filled.path), tmp_path / "backup")
     files = sorted(file for file in (tmp_path / "backup").rglob("*") if file.is_file())
     for file in files:
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
         with pytest.raises((StorageError, InputError)):
-            restore(store(tmp_path / "new"), tmp_path / "backup", force=False)
+            restore(place_of(tmp_path / "new"), tmp_path / "backup", force=False)
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
     assert not (tmp_path / "new" / DATABASE).exists()
     with pytest.raises(InputError, match=r"`edge restore` puts it back"):
-        restore(Store("memory", tmp_path / "m", "memory.db", "edge memory", 1), tmp_path / "backup", force=False)
+        restore(Store("memory", tmp_path / "m", "memory.db", "edge memory", []), tmp_path / "backup", force=False)
     with pytest.raises(InputError, match="is no backup"):
-        restore(store(tmp_path / "new"), tmp_path, force=False)
+        restore(place_of(tmp_path / "new"), tmp_path, force=False)
     with pytest.raises(InputError, match="name a new folder"):
-        back_up(store(filled.path), tmp_path / "backup")
+        back_up(place_of(filled.path), tmp_path / "backup")
     with pytest.raises(StorageError, match="there is no collection"):
-        back_up(store(tmp_path / "none"), tmp_path / "backup2")
+        back_up(place_of(tmp_path / "none"), tmp_path / "backup2")
 
 
 def test_links_lead_to_stores_and_backups(filled: Collection, make: Make, tmp_path: Path) -> None:
@@ -120,12 +117,12 @@ def test_links_lead_to_stores_and_backups(filled: Collection, make: Make, tmp_pa
         (tmp_path / f"to {name}").symlink_to(tmp_path / name)
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):
-        back_up(store(filled.path), tmp_path / f"to {name}")
+        back_up(place_of(filled.path), tmp_path / f"to {name}")
         assert (tmp_path / f"to {name}").is_symlink()
         assert (tmp_path / name / DATABASE).is_file()
     (tmp_path / "home").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "home")
-    restore(store(tmp_path / "link" / "new"), tmp_path / "to empty", force=False)
+    restore(place_of(tmp_path / "link" / "new"), tmp_path / "to empty", force=False)
     with make("link/new") as copy, make("home/new") as same:
         assert found(copy) == right
         copy.add("Something else.", ids=["else"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from naive.program import config_of
 from naive.rewriting import rewrite
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import check, repair
+from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.models import CollectionModels
+from edge.apps.store.checking import CheckReport, check
 from edge.apps.store.overwriting import overwrite
+from edge.apps.store.repairing import repair
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CorruptBlock, StorageError
@@ -70,13 +72,19 @@ def whole(kept: Path, tmp_path: Path) -> Path:
     return shutil.copytree(kept, tmp_path / "collection")
 
 
-def mended(path: Path, config: Config) -> Any:
-    return repair(path, config=config, budget=MemoryBudget(10**10), roots=lambda opened: opened.roots)
+def checked(path: Path, config: Config, **options: bool) -> CheckReport:
+    return check(CollectionCare(path, config, MemoryBudget(10**10)), **options)
+
+
+def mended(path: Path, config: Config, roots: Sequence[str] = ()) -> Any:
+    budget = MemoryBudget(10**10)
+    care = CollectionCare(path, config, budget, lambda opened: opened.roots or list(roots))
+    return repair(care, budget=budget)
 
 
 def test_a_sound_collection_is_said_to_be(whole: Path, tiny_config: Config) -> None:
     for read_data in (False, True):
-        report = check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=read_data)
+        report = checked(whole, tiny_config, read_data=read_data)
         assert report.findings == []
         assert report.sound
     report = mended(whole, tiny_config)
@@ -108,7 +116,7 @@ def test_damage_of_a_page_shows_nothing_that_was_not_stored(whole: Path, tiny_co
                 assert all((name, line) in lines for line in text.split("\n")), f"page {page + 1}"
         except (StorageError, CorruptBlock) as error:
             assert "`edge " in str(error)  # noqa: PT017 - not every page is read by a search
-        report = check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
+        report = checked(whole, tiny_config, read_data=True)
         assert kind == "flip" or same or not report.sound, f"page {page + 1}"
 
 
@@ -143,7 +151,7 @@ def test_a_damaged_segment_is_named_and_made_again(whole: Path, tiny_config: Con
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    report = check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
+    report = checked(whole, tiny_config, read_data=True)
     assert {finding.part for finding in report.findings} == {"vectors"}
     assert segment.name in " ".join(finding.text for finding in report.findings)
     with Collection(whole, config=tiny_config, read_only=True) as collection:
@@ -194,10 +202,8 @@ def test_a_database_that_was_cut_off_is_repaired(whole: Path, tiny_config: Confi
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.truncate(cut_at(size, place))
-    assert not check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=True, noting=False).sound
-    report = repair(
-        whole, config=tiny_config, budget=MemoryBudget(10**10), roots=lambda opened: opened.roots or [str(docs)]
-    )
+    assert not checked(whole, tiny_config, read_data=True, noting=False).sound
+    report = mended(whole, tiny_config, [str(docs)])
     assert report.after.findings == []
     assert report.aside is not None
     assert (report.aside / "edge.db").stat().st_size == cut_at(size, place)
@@ -221,7 +227,7 @@ def test_a_log_that_was_cut_off_leaves_the_commits_before(
         again.index(docs)
         assert again.health()
         assert results(again) == right
-    assert check(tmp_path / "killed", config=tiny_config, budget=MemoryBudget(10**10), read_data=True).findings == []
+    assert checked(tmp_path / "killed", tiny_config, read_data=True).findings == []
 
 
 def test_the_log_of_an_emptied_database_is_brought_back(

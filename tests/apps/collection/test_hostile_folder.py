@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import check
+from edge.apps.collection.damage import CollectionCare
+from edge.apps.store.checking import check
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, EdgeError
@@ -44,7 +45,7 @@ def test_small_files(make: Make, tiny_config: Config, tmp_path: Path, name: str,
     victim.write_bytes(b"precious " * 100)
     lay(kind, place, victim)
     with contextlib.suppress(EdgeError):
-        check(path, config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
+        check(CollectionCare(path, tiny_config, MemoryBudget(10**10)), read_data=True)
     for read_only in (True, False):
         with contextlib.suppress(EdgeError), make(read_only=read_only) as again:
             assert len(again.search("river", 5, rerank=False)) == 2

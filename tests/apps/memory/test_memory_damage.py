@@ -13,10 +13,11 @@ import pytest
 from naive.rewriting import rewrite
 from naive.words import WordEmbedder, WordReranker
 
-from edge.apps.memory.damage import check, repair
+from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
+from edge.apps.store.checking import check
 from edge.apps.store.connections import plain
-from edge.apps.store.repairing import RepairReport
+from edge.apps.store.repairing import RepairReport, repair
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 
@@ -63,13 +64,13 @@ def look(make: Make) -> list[tuple[str, str, bool]]:
 
 
 def mended(make: Make, path: Path) -> RepairReport:
-    return repair(path, make, budget=MemoryBudget(10**10))
+    return repair(MemoryCare(path, make), budget=MemoryBudget(10**10))
 
 
 def test_a_sound_memory_is_said_to_be(make: Make, whole: Path) -> None:
     right = look(make)
     for read_data in (False, True):
-        assert check(whole, make, read_data=read_data).findings == []
+        assert check(MemoryCare(whole, make), read_data=read_data).findings == []
     report = mended(make, whole)
     assert report.actions == []
     assert report.aside is None
@@ -103,7 +104,7 @@ def test_damage_of_a_page_shows_nothing_that_was_not_stored_and_is_found_if_it_m
         except (StorageError, CorruptBlock) as error:
             assert "`edge memory " in str(error)  # noqa: PT017 - not every page is read here
         rewrite(path, data)
-        assert same or not check(whole, make, read_data=True).sound, f"page {page + 1}"
+        assert same or not check(MemoryCare(whole, make), read_data=True).sound, f"page {page + 1}"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -215,7 +216,7 @@ def test_the_state_is_said(make: Make, whole: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    report = check(whole, make, read_data=True)
+    report = check(MemoryCare(whole, make), read_data=True)
     assert {finding.part for finding in report.findings} == {"vectors"}
     memory = make()
     assert [trouble.kind for trouble in memory.health()] == ["damaged"]
@@ -243,7 +244,7 @@ def test_a_database_that_was_cut_off_is_repaired(make: Make, whole: Path, length
     keep = int(length if length > 1 else path.stat().st_size * length)
     with path.open("r+b") as file:
         file.truncate(keep)
-    assert not check(whole, make, read_data=True, noting=False).sound
+    assert not check(MemoryCare(whole, make), read_data=True, noting=False).sound
     report = mended(make, whole)
     assert report.after.findings == []
     assert report.aside is not None
@@ -299,7 +300,36 @@ def test_vectors_of_memories_that_are_all_lost_are_removed(make: Make, tmp_path:
         db.execute("PRAGMA foreign_keys = OFF")
         db.execute("DELETE FROM memories")
         db.execute("DELETE FROM history")
-    assert not check(path, make, read_data=True).sound
+    assert not check(MemoryCare(path, make), read_data=True).sound
     repaired = mended(make, path)
     assert repaired.after.findings == []
     assert make().get_all(user_id="ann", top_k=10)["results"] == []
+
+
+def test_a_wrong_line_of_a_history_is_named_and_left_out(make: Make, tmp_path: Path) -> None:
+    memory = make()
+    kept = memory.add("I am allergic to peanuts", user_id="ann")["results"][0]["id"]
+    memory.update(kept, "I am allergic to walnuts")
+    memory.close()
+    path = tmp_path / "memory"
+    with closing(plain(path / "memory.db")) as db:
+        db.execute("UPDATE history SET new_memory = 'I am allergic to nothing' WHERE event = 'UPDATE'")
+    found = check(MemoryCare(path, make), read_data=True, noting=False)
+    assert [(finding.part, finding.items) for finding in found.findings] == [("texts", (kept,))]
+    report = mended(make, path)
+    assert report.after.findings == []
+    assert "lost: 1 line of the history" in report.actions
+    memory = make()
+    assert [change["event"] for change in memory.history(kept)] == ["ADD"]
+    assert memory.get(kept)["memory"] == "I am allergic to walnuts"  # type: ignore[index]
+
+
+def test_texts_without_a_vector_index_get_one(make: Make, tmp_path: Path) -> None:
+    memory = make()
+    kept = memory.add("I am allergic to peanuts", user_id="ann")["results"][0]["id"]
+    memory.close()
+    path = tmp_path / "memory"
+    with closing(plain(path / "memory.db")) as db:
+        db.execute("DELETE FROM settings WHERE name = 'embedder'")
+    assert mended(make, path).after.findings == []
+    assert make().search("peanuts", user_id="ann", rerank=False)["results"][0]["id"] == kept

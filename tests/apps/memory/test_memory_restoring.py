@@ -11,20 +11,15 @@ from pathlib import Path
 import pytest
 from naive.waiting import PATIENCE_S
 
-from edge.apps.memory.damage import VERBS, check
+from edge.apps.memory.care import MemoryCare, place_of
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.schema import migrations
-from edge.apps.memory.store import DATABASE
 from edge.apps.store import backup as backups
-from edge.apps.store.backup import Store, back_up, restore
+from edge.apps.store.backup import back_up, restore
+from edge.apps.store.checking import check
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.errors import StorageError
 
 Make = Callable[..., Memory]
-
-
-def store(path: Path) -> Store:
-    return Store("memory", path, DATABASE, VERBS, len(migrations()))
 
 
 def texts(memory: Memory) -> set[str]:
@@ -40,7 +35,7 @@ def saved(make: Make, tmp_path: Path) -> dict[str, set[str]]:
             for n in range(30):
                 memory.add(f"{name} {n}: the river floods in year {n}.", user_id="ann")
             memory.maintain(full=True)
-            back_up(store(tmp_path / name), tmp_path / f"{name} saved")
+            back_up(place_of(tmp_path / name), tmp_path / f"{name} saved")
             found[f"{name} saved"] = texts(memory)
     return found
 
@@ -66,11 +61,11 @@ def together(*works: Callable[[], object]) -> list[BaseException]:
 def test_restores_at_once_leave_one_of_the_backups(make: Make, tmp_path: Path, saved: dict[str, set[str]]) -> None:
     for round_ in range(3):
         target = tmp_path / f"target{round_}"
-        works = [partial(restore, store(target), tmp_path / name, force=True) for name in [*saved, *saved]]
+        works = [partial(restore, place_of(target), tmp_path / name, force=True) for name in [*saved, *saved]]
         assert together(*works) == []
         with make(target.name) as memory:
             assert texts(memory) in saved.values()
-        assert check(target, partial(make, target.name), read_data=True).findings == []
+        assert check(MemoryCare(target, partial(make, target.name)), read_data=True).findings == []
 
 
 def test_a_restore_beside_a_rebuild_additions_and_maintenance(
@@ -92,7 +87,7 @@ def test_a_restore_beside_a_rebuild_additions_and_maintenance(
     def restores() -> None:
         try:
             for name in [*saved, *saved]:
-                restore(store(tmp_path / "live"), tmp_path / name, force=True)
+                restore(place_of(tmp_path / "live"), tmp_path / name, force=True)
         finally:
             stop.set()
 
@@ -106,7 +101,7 @@ def test_a_restore_beside_a_rebuild_additions_and_maintenance(
     assert errors == []
     live.rebuild()
     assert texts(live) - {"added meanwhile"} == saved["second saved"]
-    assert check(tmp_path / "live", lambda: make("live"), read_data=True).findings == []
+    assert check(MemoryCare(tmp_path / "live", lambda: make("live")), read_data=True).findings == []
 
 
 def test_segments_that_maintenance_removes_meanwhile_come_back(
@@ -127,9 +122,9 @@ def test_segments_that_maintenance_removes_meanwhile_come_back(
     named = {file.name for file in (tmp_path / "first saved" / "segments").iterdir()}
     assert named
     monkeypatch.setattr(backups, "overwrite", late)
-    restore(store(tmp_path / "live"), tmp_path / "first saved", force=True)
+    restore(place_of(tmp_path / "live"), tmp_path / "first saved", force=True)
     assert texts(live) == saved["first saved"]
-    assert check(tmp_path / "live", lambda: make("live"), read_data=True).findings == []
+    assert check(MemoryCare(tmp_path / "live", lambda: make("live")), read_data=True).findings == []
 
 
 def test_a_restore_waits_for_a_repair(
@@ -138,4 +133,4 @@ def test_a_restore_waits_for_a_repair(
     make("live").close()
     monkeypatch.setattr(WriterLock.__init__, "__kwdefaults__", {"seconds": 0.1})
     with WriterLock(tmp_path / "live" / LOCK)(), pytest.raises(StorageError, match="try again when it is done"):
-        restore(store(tmp_path / "live"), tmp_path / "first saved", force=True)
+        restore(place_of(tmp_path / "live"), tmp_path / "first saved", force=True)

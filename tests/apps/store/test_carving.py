@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.store.carving import carved
 from edge.apps.store.folder import log_of
 from edge.apps.store.overwriting import overwrite
+from edge.apps.store.salvage import carved
 
 PAGE = 4096
 COLUMNS = ("id", "a", "b", "c")

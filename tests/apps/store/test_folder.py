@@ -13,15 +13,12 @@ from typing import Any
 import apsw
 import pytest
 
-from edge.apps.collection.collection import DATABASE as COLLECTION
 from edge.apps.collection.collection import Collection
-from edge.apps.memory.damage import VERBS
+from edge.apps.memory.care import place_of
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.schema import migrations
-from edge.apps.memory.store import DATABASE as MEMORY
-from edge.apps.store.backup import Store, back_up, restore
+from edge.apps.store.backup import back_up, restore
 from edge.apps.store.connections import plain
-from edge.apps.store.folder import claim
+from edge.apps.store.folder import COLLECTION, MEMORY, claim
 from edge.errors import InputError, StorageError
 
 
@@ -32,9 +29,9 @@ def test_the_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
         Collection(tmp_path / "m", memory="10GB")
     with pytest.raises(InputError, match="is the folder of a collection; name another one"):
         Memory(tmp_path / "c", memory="10GB")
-    back_up(Store("memory", tmp_path / "m", MEMORY, VERBS, len(migrations())), tmp_path / "saved")
+    back_up(place_of(tmp_path / "m"), tmp_path / "saved")
     with pytest.raises(InputError, match="is the folder of a collection"):
-        restore(Store("memory", tmp_path / "c", MEMORY, VERBS, len(migrations())), tmp_path / "saved", force=True)
+        restore(place_of(tmp_path / "c"), tmp_path / "saved", force=True)
     assert not (tmp_path / "m" / COLLECTION).exists()
     assert not (tmp_path / "c" / MEMORY).exists()
 

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pytest
 from naive.words import WordEmbedder, WordReranker
 
-from edge.apps.collection import damage as collection_damage
 from edge.apps.collection.collection import Collection
-from edge.apps.memory import damage as memory_damage
+from edge.apps.collection.damage import CollectionCare
+from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
-from edge.apps.store.checking import CheckReport
+from edge.apps.store.checking import CheckReport, check
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.runtimes.embedder import Embedder
@@ -104,7 +104,7 @@ class InCollection:
         return sorted(hit.text for hit in self._open.search("fact", 1000, rerank=False))
 
     def check(self) -> CheckReport:
-        return collection_damage.check(self._folder, config=self._config, budget=_wide(), read_data=True)
+        return check(CollectionCare(self._folder, self._config, _wide()), read_data=True)
 
     def close(self) -> None:
         self._open.close()
@@ -128,7 +128,7 @@ class InMemory:
         return sorted(found["memory"] for found in self._open.get_all(user_id="ann", top_k=10_000)["results"])
 
     def check(self) -> CheckReport:
-        return memory_damage.check(self._folder, self._opened, read_data=True)
+        return check(MemoryCare(self._folder, self._opened), read_data=True)
 
     def close(self) -> None:
         self._open.close()
