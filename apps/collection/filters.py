@@ -13,7 +13,7 @@ from typing import Any
 
 from edge.apps.collection.paths import checked
 from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
-from edge.apps.documents.ignoring import Pattern, pattern_parts
+from edge.apps.documents.ignoring import LONGEST_NAME, Pattern, pattern_parts
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
 from edge.ivf.storage.connection import Connection
@@ -25,28 +25,6 @@ MOST_ALTERNATIVES = 100
 
 _MAGIC = re.compile(r"[*?[]")
 _DRIVE = re.compile("[A-Za-z]:/")
-
-
-@dataclass(frozen=True, slots=True)
-class PathPattern:
-    """A glob for whole paths, matched name by name. This bounds its time, which a regular expression would not.
-
-    Attributes:
-        absolute: whether the glob begins at the root of the file system.
-        pattern: the compiled names.
-    """
-
-    absolute: bool
-    pattern: Pattern
-
-    def matches(self, path: str) -> bool:
-        """Whether a path matches. The path may use either kind of slash."""
-        names = path.replace("\\", "/").split("/")
-        if not names[0]:
-            del names[0]
-        elif self.absolute:
-            return False
-        return self.pattern.matches(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +47,7 @@ class Filters:
     before: datetime | None = None
     larger: int | None = None
     smaller: int | None = None
-    _patterns: tuple[PathPattern, ...] = field(init=False, repr=False, compare=False)
+    _patterns: tuple[Callable[[str], bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """
@@ -138,7 +116,7 @@ class Filters:
         if self._patterns:
             patterns = self._patterns
             db.create_scalar_function(
-                _FUNCTION, lambda path: any(p.matches(path) for p in patterns), 1, deterministic=True
+                _FUNCTION, lambda path: any(matches(path) for matches in patterns), 1, deterministic=True
             )
             clauses.append(f"{_FUNCTION}(files.path)")
         if self.kinds:
@@ -192,8 +170,9 @@ def kinds_present(db: Connection) -> str:
     return ", ".join(f"{kind} ({count:,})" for kind, count in rows)
 
 
-def path_pattern(glob: str) -> PathPattern:
-    """Compiles a glob.
+def path_pattern(glob: str) -> Callable[[str], bool]:
+    """Compiles a glob for whole paths into a function that tells whether a path matches. The path may use either kind
+    of slash. It is matched name by name, which bounds the time; a regular expression would not.
 
     Raises:
         InputError: a bracket is not closed, the glob can match nothing for another reason, or the working directory is
@@ -208,13 +187,23 @@ def path_pattern(glob: str) -> PathPattern:
                 raise InputError(f"the filter path:{glob} is no glob: it has a .. that follows no plain name")
         elif name != os.curdir:
             names.append(name)
+    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:
+        raise InputError(f"a filter has a name of {longest:,} characters, and {LONGEST_NAME:,} are the most")
     parts = pattern_parts(names or ["**"])
     if parts is None:
         problem = "a [ without a ], or an unknown class in it" if "[" in glob else "a name that is empty"
         raise InputError(f"the filter path:{glob} is no glob: it has {problem}")
     anywhere = () if absolute or _DRIVE.match(text) else (None,)
     # A glob that matches a folder includes everything below it.
-    return PathPattern(absolute, Pattern(keeps=False, folders=False, parts=(*anywhere, *parts, None)))
+    pattern = Pattern(keeps=False, folders=False, parts=(*anywhere, *parts, None))
+
+    def matches(path: str) -> bool:
+        names = path.replace("\\", "/").split("/")
+        if names[0]:
+            return not absolute and pattern.matches(names)
+        return pattern.matches(names[1:])
+
+    return matches
 
 
 def _anchored(glob: str) -> str:

@@ -28,7 +28,50 @@ _CLASSES = {
 }  # fmt: skip
 _ESCAPED_SLASH = re.compile(r"(\\\\)|\\/")
 _FOLDERS_ESCAPED = re.compile(r"(?<![^/])\*{2,}\\/")
-_ANY = re.compile(r"[\s\S]+")
+LONGEST_NAME = 4096
+"""The most characters of the glob of one component. No file system has names of as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Characters between two stars: a literal `text`, or a regular expression that matches `length` characters."""
+
+    text: str
+    length: int
+    pattern: re.Pattern[str] | None
+
+    def is_at(self, name: str, start: int) -> bool:
+        return name.startswith(self.text, start) if self.pattern is None else bool(self.pattern.match(name, start))
+
+    def end_in(self, name: str, start: int) -> int:
+        """Where its first match in a name from `start` on ends; -1 without one."""
+        if self.pattern is None:
+            place = name.find(self.text, start)
+        else:
+            found = self.pattern.search(name, start)
+            place = -1 if found is None else found.start()
+        return place if place < 0 else place + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """The glob of one component, as the runs of characters between its stars. Each run matches at its first place after
+    the one before, so no other place has to be tried."""
+
+    runs: tuple[_Run, ...]
+
+    def matches(self, name: str) -> bool:
+        """Whether a whole name matches."""
+        first, *others = self.runs
+        if not others:
+            return len(name) == first.length and first.is_at(name, 0)
+        end = first.length if first.is_at(name, 0) else -1
+        for run in others[:-1]:
+            if end < 0:
+                return False
+            end = run.end_in(name, end)
+        start = len(name) - others[-1].length
+        return 0 <= end <= start and others[-1].is_at(name, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +81,12 @@ class Pattern:
     Attributes:
         keeps: whether it began with `!`, so that its matches are not ignored.
         folders: whether it matches only folders.
-        parts: expressions for the components of a path; None is `**`, any number of components.
+        parts: globs of the components of a path; None is `**`, any number of components.
     """
 
     keeps: bool
     folders: bool
-    parts: tuple[re.Pattern[str] | None, ...]
+    parts: tuple[Glob | None, ...]
 
     def matches(self, path: Sequence[str]) -> bool:
         """Whether a path matches. The path holds its components (as of `component`) below the ignore file's folder."""
@@ -55,7 +98,7 @@ class Pattern:
             if at < len(parts) and part is None:
                 resume = (at, here)
                 at += 1
-            elif part is not None and part.fullmatch(path[here]):
+            elif part is not None and part.matches(path[here]):
                 at += 1
                 here += 1
             elif resume is not None:
@@ -142,9 +185,9 @@ def parse(line: str) -> Pattern | None:
     return None if parts is None else Pattern(keeps, folders, parts)
 
 
-def pattern_parts(globs: Sequence[str]) -> tuple[re.Pattern[str] | None, ...] | None:
+def pattern_parts(globs: Sequence[str]) -> tuple[Glob | None, ...] | None:
     """Compiles the globs of a pattern's components; None if one of them is malformed."""
-    parts: list[re.Pattern[str] | None] = []
+    parts: list[Glob | None] = []
     for glob in globs:
         any_number = len(glob) > 1 and not glob.strip("*")
         part = None if any_number else _component(glob)
@@ -152,40 +195,45 @@ def pattern_parts(globs: Sequence[str]) -> tuple[re.Pattern[str] | None, ...] | 
             return None
         parts.append(part)
     if parts[-1] is None:  # `folder/**` matches everything in the folder, but not the folder itself
-        parts.append(_ANY)
+        parts.append(_component("?*"))
     return tuple(parts)
 
 
-def _component(glob: str) -> re.Pattern[str] | None:
-    """Compiles the glob of one component; None if it is malformed, because such a pattern matches nothing."""
-    runs = [""]  # the text between the stars
+def _component(glob: str) -> Glob | None:
+    """Compiles the glob of one component; None if it is malformed or too long, because it matches nothing then."""
+    if not glob or len(glob) > LONGEST_NAME:
+        return None
+    runs: list[list[str]] = [[]]  # the characters between the stars; one that is no literal is a regular expression
     at = 0
     while at < len(glob):
         char = glob[at]
         at += 1
         if char == "*":
             if runs[-1] or len(runs) == 1:
-                runs.append("")
+                runs.append([])
         elif char == "?":
-            runs[-1] += r"[\s\S]"
+            runs[-1].append(r"[\s\S]")
         elif char == "\\":
             if at == len(glob):
                 return None
-            runs[-1] += re.escape(glob[at])
+            runs[-1].append(glob[at])
             at += 1
         elif char == "[":
             found = _bracket(glob, at)
             if found is None:
                 return None
-            runs[-1] += found[0]
+            runs[-1].append(found[0])
             at = found[1]
         else:
-            runs[-1] += re.escape(char)
-    if len(runs) == 1:
-        return re.compile(runs[0]) if runs[0] else None
-    # Each run matches at its first occurrence. A lookahead does not backtrack, so no other occurrence is tried.
-    middle = "".join(rf"(?=([\s\S]*?{run}))\{number}" for number, run in enumerate(runs[1:-1], 1))
-    return re.compile(rf"{runs[0]}{middle}[\s\S]*{runs[-1]}")
+            runs[-1].append(char)
+    return Glob(tuple(_run(run) for run in runs))
+
+
+def _run(characters: Sequence[str]) -> _Run:
+    if all(len(character) == 1 for character in characters):
+        return _Run("".join(characters), len(characters), None)
+    expression = "".join(re.escape(each) if len(each) == 1 else each for each in characters)
+    return _Run("", len(characters), re.compile(expression))
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int] | None:

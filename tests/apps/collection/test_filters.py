@@ -215,11 +215,18 @@ def test_a_working_directory_that_is_gone_is_said(tmp_path: Path, monkeypatch: p
         ("larger:99999999999999TB", "below 8 EiB"),
         ("path:half-\ud800", "not valid Unicode"),
         ("type:half-\ud800", "not valid Unicode"),
+        (f"path:{'*a' * 3000}", "a name of 6,000 characters, and 4,096 are the most"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_said(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         Filters.parse([text])
+
+
+@pytest.mark.parametrize("stars", [99, 100, 402])
+def test_a_glob_may_have_many_stars(stars: int) -> None:
+    files = [File(f"/{'xa' * count}/b", "text", 1, datetime(2020, 1, 1)) for count in (stars - 1, stars)]
+    assert passing(files, Filters(paths=("*a" * stars,))) == [files[1].path]
 
 
 def test_no_glob_takes_long() -> None:

@@ -124,6 +124,17 @@ def test_an_ignore_file_that_is_a_symlink_or_a_folder_says_nothing(tmp_path: Pat
     assert "a" in kept_by_us(tmp_path)
 
 
+@pytest.mark.parametrize("stars", [1, 99, 100, 101, 120, 402])
+@pytest.mark.parametrize("run", ["a", "[a-b]"])
+def test_many_stars_match_as_one_does(stars: int, run: str) -> None:
+    pattern = parse(f"*{run}" * stars)
+    assert pattern is not None
+    assert pattern.matches(["xa" * stars])
+    assert pattern.matches(["a" * stars])
+    assert not pattern.matches(["a" * (stars - 1) + "x"])
+    assert not pattern.matches(["a" * stars + "x"])
+
+
 @pytest.mark.parametrize("line", ["*a" * 60 + "b", "**/" * 60 + "b", "a*" * 100, "[a-a]*" * 50 + "b", "?*" * 100])
 def test_no_pattern_takes_long(line: str) -> None:
     """With backtracking over several stars these would outlast the test run."""
