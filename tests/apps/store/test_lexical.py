@@ -130,8 +130,12 @@ def by_hand(texts: list[str], query: str) -> dict[int, float]:
     return scores
 
 
+@pytest.mark.parametrize("wide", [1, 6])
 @pytest.mark.parametrize("cuts", [(), (1,), (40, 150), (60, 61, 62)])
-def test_scores_are_bm25_by_hand_however_rows_are_distributed(cuts: tuple[int, ...]) -> None:
+def test_scores_are_bm25_by_hand_however_rows_are_distributed(
+    monkeypatch: pytest.MonkeyPatch, cuts: tuple[int, ...], wide: int
+) -> None:
+    monkeypatch.setattr("edge.apps.store.lexical._WIDE", wide)
     texts = invented(200)
     bounds = [0, *cuts, len(texts)]
     tables = [filled(texts[low:high]) for low, high in itertools.pairwise(bounds)]
@@ -145,6 +149,11 @@ def test_scores_are_bm25_by_hand_however_rows_are_distributed(cuts: tuple[int, .
         }
         assert found.keys() == expected.keys()
         assert found == pytest.approx(expected, rel=1e-12)
+        for k in (1, 2, 10):
+            for db, lexical in tables:
+                every = lexical.search(db, query, 1000, whole=whole)
+                best = [row for row in every if row[1] >= every[min(k, len(every)) - 1][1]]
+                assert lexical.search(db, query, k, whole=whole) == best
         db, lexical = filled(texts)
         assert found == dict(lexical.search(db, query, 1000))  # to the bit
 
