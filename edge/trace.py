@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from edge.errors import StorageError
-from edge.files.output_file import open_output
 
 
 class Trace:
@@ -154,6 +153,8 @@ class Trace:
         Raises:
             StorageError: the file cannot be written.
         """
+        from edge.files.output_file import open_output
+
         text = self.text()
         try:
             with open_output(path) as file:

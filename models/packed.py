@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError
-from edge.models import evidence
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, file_sha256, kind_of, recover, remedy
 from edge.models.spec import MATRIX_DTYPE, ModelSpec, TensorSpec
 from edge.models.tables import VOCABULARY, read_tables
@@ -288,6 +287,8 @@ class PackedModel(Closing):
         Raises:
             CorruptBlock: a block, a row or a gap differs; the message names the first.
         """
+        from edge.models import evidence  # only the assistant and a verification read it
+
         fresh = BlockFile(self.file.path, self.file.extents, self.file.remedy)
         try:
             largest = max(extent.nbytes for extent in fresh.extents.values())

@@ -21,8 +21,8 @@ from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
 from edge.apps.store.rows import ROW_SUM, Value, row_sum
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 
 TEXT_ROOT = ""
 """The root of texts that were added directly. They lie below no folder, even if a name looks like a path."""

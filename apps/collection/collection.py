@@ -33,7 +33,6 @@ from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.budget import MemoryBudget, OperationStage
-from edge.cache.lookahead import Lookahead
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
 from edge.public_calls import checked_arguments
@@ -46,6 +45,7 @@ from edge.trace import Trace
 if TYPE_CHECKING:
     from edge.apps.collection.excerpts import Excerpt
     from edge.apps.collection.writing import Writer
+    from edge.cache.lookahead import Lookahead
 
 DATABASE = COLLECTION
 

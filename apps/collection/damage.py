@@ -27,8 +27,7 @@ from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config, counted
-from edge.ivf.base import Ids
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection, Ids
 
 VERBS = "edge"
 

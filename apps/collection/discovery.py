@@ -15,8 +15,8 @@ from edge.apps.collection.paths import nearest, storable, written
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.store.database import Database
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 
 _BATCH = 1_000
 """Files that one transaction marks."""

@@ -17,7 +17,7 @@ from edge.apps.collection.schema import description_of, read_descriptions, read_
 from edge.apps.collection.searching import read_hits
 from edge.apps.store.database import Database
 from edge.errors import InputError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 _PASSAGE = re.compile(r"#([0-9]{1,18})")
 _PLACE = re.compile(r"(.+?):([0-9]{1,9})(?:-([0-9]{1,9}))?")

@@ -16,7 +16,7 @@ from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
 from edge.apps.documents.ignoring import LONGEST_NAME, Pattern, pattern_parts
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 _FUNCTION = "path_matches"
 

@@ -25,8 +25,8 @@ from edge.apps.documents.base import Chunk
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.database import Database
 from edge.apps.store.rebuilding import Floats, Progress
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 from edge.trace import Trace
 
 BATCH = 256

@@ -19,7 +19,7 @@ from edge.apps.store.planning import retrieval_plan
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
 from edge.errors import ModelError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.registry import KNOWN, installed, models_dir
 from edge.runtimes.embedder import Embedder

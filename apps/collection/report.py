@@ -14,8 +14,7 @@ from edge.apps.collection.schema import read_roots
 from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.config import counted
-from edge.ivf.base import IndexStatus
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection, IndexStatus
 
 
 @dataclass(frozen=True, slots=True)

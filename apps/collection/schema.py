@@ -17,8 +17,8 @@ from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rows import ROW_SUM
 from edge.budget import MemoryBudget
 from edge.errors import InputError
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 
 FULL_TEXT = "chunks_text"
 

@@ -31,15 +31,14 @@ from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import POSTING_NBYTES, LexicalIndex, Statistics, bounded_query
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
-from edge.cache.lookahead import Lookahead
 from edge.errors import InputError
-from edge.ivf.base import Found
+from edge.ivf.base import Connection, Found
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 from edge.models.blending import BM25_WEIGHT
 from edge.trace import Trace
 
 if TYPE_CHECKING:
+    from edge.cache.lookahead import Lookahead
     from edge.runtimes.scoring import LayerReport
 
 DEPTH = 100

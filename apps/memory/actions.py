@@ -32,7 +32,7 @@ from edge.apps.memory.trajectories import (
 )
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 from edge.models import evidence
 from edge.models.evidence import Logistic, log_odds
 from edge.public_calls import checked_arguments

@@ -16,7 +16,7 @@ from typing import Any
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, check_unicode, parse_day, parse_moment, whole_day
 from edge.errors import InputError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "icontains")
 _COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}

@@ -17,7 +17,7 @@ from edge.apps.store.planning import retrieval_plan
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import Evidence, load
 from edge.models.packed import PackedModel

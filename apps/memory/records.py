@@ -21,8 +21,8 @@ from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.rows import row_sum
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 
 _BATCH = 500
 """The number of ids in one SQL statement."""

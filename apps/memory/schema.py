@@ -7,8 +7,8 @@ import hashlib
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rows import ROW_SUM
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 
 TEXT_INDEX = "memories_fts"
 

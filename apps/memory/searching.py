@@ -26,7 +26,7 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 from edge.models.evidence import Evidence, log_odds
 
 Ids = npt.NDArray[np.int64]

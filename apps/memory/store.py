@@ -26,9 +26,8 @@ from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config, counted
 from edge.errors import EdgeError
-from edge.ivf.base import MaintenanceReport
+from edge.ivf.base import Connection, MaintenanceReport
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 from edge.trace import Trace
 
 _CHECK_ROWS = 256

@@ -16,7 +16,7 @@ from edge.apps.memory.schema import PROVED, action_key
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.rows import row_sum
 from edge.errors import EdgeError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 ROW = ("id", *PROVED["actions"], "checksum")
 """The columns that an action is read from."""

@@ -27,8 +27,8 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.errors import InputError
+from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 
 NEAR = 0.93
 """The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing

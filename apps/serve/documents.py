@@ -28,7 +28,7 @@ from edge.apps.serve.body import PathText, Whole
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.search import modified
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -28,9 +28,8 @@ from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import counted
 from edge.errors import CorruptBlock, EdgeError, StorageError
-from edge.ivf.base import Ids
+from edge.ivf.base import Connection, Ids
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 from edge.resident import anonymous_resident
 
 _NAMED = 20

@@ -19,7 +19,7 @@ from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
 from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_newer, translated
 from edge.apps.store.folder import can_be_written
 from edge.budget import MemoryBudget
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 from edge.resident import Closing
 
 Migration = str | Callable[[Connection], None]

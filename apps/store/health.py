@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS health(kind TEXT PRIMARY KEY, text TEXT NOT NULL, remedy TEXT NOT NULL,

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 LONGEST_QUERY = 100_000
 """The most characters of a query. Its words are held several times while passages are looked for and shown."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edge.apps.store.database import Database
 from edge.apps.store.health import Trouble
 from edge.errors import CorruptBlock, StorageError
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 BATCH = 256
 """Rows whose vectors are made together."""

@@ -28,9 +28,8 @@ from edge.apps.store.salvage import Wreck, layout_of
 from edge.apps.store.salvage import opened as opened_wreck
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
-from edge.ivf.base import Ids
+from edge.ivf.base import Connection, Ids
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import blobs_are_sound
 
 _TRIES = 3

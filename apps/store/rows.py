@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 Value = str | bytes | int | float | None
 Row = tuple[Any, ...]

@@ -24,7 +24,7 @@ from edge.apps.store.connections import connect, plain
 from edge.apps.store.failures import damage_suppressed, is_refusal
 from edge.apps.store.folder import log_of
 from edge.apps.store.rows import Row, Value
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 _CACHE = 1 << 20
 _PATIENCE_S = 5.0

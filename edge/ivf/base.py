@@ -1,14 +1,14 @@
 """Data types that storage and search share: the committed state (`Snapshot`), its lists, codecs, and results.
 
 Storage and maintenance make snapshots; the searcher reads them. Similarity is the inner product of float32 vectors;
-ids are int64, not negative, and unique."""
+ids are int64, not negative, and unique. `Connection` is what the core needs of the caller's SQLite database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -365,3 +365,33 @@ class IndexStatus:
     nbytes: int
     recall: tuple[tuple[int, float], ...]
     tuned: Tuned | None = None
+
+
+class Rows(Protocol):
+    """The rows of a statement, each a tuple of its columns."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def fetchone(self) -> Any:
+        """The next row; None if there is none."""
+
+    def fetchall(self) -> list[Any]:
+        """All remaining rows."""
+
+
+class Connection(Protocol):
+    """An open connection with the interface of `apsw`."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    def execute(self, statement: str, bindings: Any = ..., /) -> Rows:
+        """Runs one statement with its bindings."""
+
+    def executemany(self, statement: str, bindings: Any, /) -> Rows:
+        """Runs one statement for each of several bindings."""
+
+    def create_scalar_function(
+        self, name: str, callable: Callable[..., Any], numargs: int, /, *, deterministic: bool = ...
+    ) -> None:
+        """Registers a function for use in SQL."""

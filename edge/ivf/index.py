@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.cache.lookahead import Lookahead
 from edge.errors import BudgetExceeded, CapabilityError, InputError
 from edge.ivf.base import (
     Codecs,
+    Connection,
     Found,
     Goal,
     Ids,
@@ -30,9 +30,7 @@ from edge.ivf.base import (
 from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_devices
 from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member
 from edge.ivf.search import IndexSearcher
-from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
-from edge.ivf.storage.segment_writer import SegmentWriter, append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
 from edge.plugins import load
@@ -40,7 +38,9 @@ from edge.resident import Closing
 from edge.trace import Trace
 
 if TYPE_CHECKING:
+    from edge.cache.lookahead import Lookahead
     from edge.ivf.maintenance.work import Progress, Work, Write
+    from edge.ivf.storage.segment_writer import SegmentWriter
     from edge.ivf.storage.verification import Verification
     from edge.tuning.tuner import TuningCandidates
 
@@ -473,6 +473,8 @@ class VectorIndex(Closing):
         pending, limit = manifest.pending_count(), self.options.pending_limit
         if pending + count <= 2 * limit:
             return None
+        from edge.ivf.storage.segment_writer import SegmentWriter, assign_nbytes
+
         training = self._snapshots.training(manifest)
         joined = pending + count if pending else 0
         nbytes = joined * 4 * self.dim + assign_nbytes(len(training.centroids))
@@ -485,6 +487,8 @@ class VectorIndex(Closing):
             return None
 
     def _write_segment(self, writer: SegmentWriter, manifest: IndexManifest, ids: Ids, vectors: Vectors) -> None:
+        from edge.ivf.storage.segment_writer import append_by_list, assign, misfit
+
         training = self._snapshots.training(manifest)
         lists, scores = assign(vectors, training.centroids)
         append_by_list(writer, training.codec, lists, ids, vectors)

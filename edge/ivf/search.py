@@ -10,14 +10,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.cache.block_cache import DecayedHotness, Policy, charge_of
-from edge.cache.lookahead import DemandShadow, Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
@@ -26,6 +26,9 @@ from edge.ivf.plan import checked_queries, keys_of, member, probe
 from edge.ivf.reading import DeviceTier, read_order
 from edge.ivf.scan import Results, Scan, codec_scores
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.cache.lookahead import DemandShadow, Lookahead, MissCurve, Predicted
 
 Numbers = npt.NDArray[np.int64]
 """Numbers [n] of queries of a batch."""
@@ -87,10 +90,16 @@ class IndexSearcher:
             )
         self.dispatch = Dispatch(self.places)
         self._budget = device.memory
-        self.misses = MissCurve()
         self._shadows: dict[DeviceTier, DemandShadow] = {}
         self._pace = SearchCost()
         self._slow_seconds = 0.0
+
+    @cached_property
+    def misses(self) -> MissCurve:
+        """Learns how good predictions are. A search without a prediction does without its module."""
+        from edge.cache.lookahead import MissCurve
+
+        return MissCurve()
 
     @property
     def fast(self) -> DeviceTier | None:
@@ -291,6 +300,8 @@ class IndexSearcher:
         Raises:
             InputError: queries have the wrong shape.
         """
+        from edge.cache.lookahead import DemandShadow, Lookahead, bytes_to_fetch
+
         queries = checked_queries(queries, snapshot.dim)
         if place is None and len(self.dispatch.answering) > 1:
             place = self.dispatch.choose(keys_of(snapshot, queries, nprobe))
@@ -373,6 +384,8 @@ class _TooLarge(Exception):
 
 def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: DeviceTier) -> Iterator[list[Predicted]]:
     """The parts of all lists, nearest list first. Parts of the first `rescored` lists include their vectors."""
+    from edge.cache.lookahead import Predicted
+
     for place, number in enumerate(probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()):
         group = []
         for part in snapshot.lists[number]:

@@ -18,8 +18,7 @@ import numpy as np
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded
-from edge.ivf.base import Codecs, CodecSpec, Ids, IndexOptions, MaintenanceReport
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Codecs, CodecSpec, Connection, Ids, IndexOptions, MaintenanceReport
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import IndexSegment, OpenSegments, RowBlock, SegmentEntry

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from edge.errors import CorruptBlock, InputError
-from edge.ivf.base import CodecSpec, Ids, Tuned, Vectors
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import CodecSpec, Connection, Ids, Tuned, Vectors
 from edge.ivf.storage.segments import PAGE, PART, SegmentEntry
 
 _ROWS = 500

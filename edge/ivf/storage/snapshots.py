@@ -10,8 +10,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.errors import ConfigError, StorageError
-from edge.ivf.base import NO_ROWS, Codec, Codecs, Ids, ListPart, Snapshot, Vectors
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import NO_ROWS, Codec, Codecs, Connection, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.storage.manifest import IndexManifest, State, flat
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
 
