@@ -63,6 +63,8 @@ _PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files
 
 _KINDS = ("lex", "vec", "hyde")
 _TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
+_QUOTED = re.compile(r'\s*(?:"[^"]*"\s*)+')
+_WORDS = re.compile(r"[^\W_]")
 _PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
 
 
@@ -85,7 +87,8 @@ class Query:
     @classmethod
     def parse(cls, text: str) -> Query:
         """Parses a plain question, or a text that begins with `lex:`, `vec:` or `hyde:` and consists of such parts:
-        `lex:` is searched by words, `vec:` by meaning, and `hyde:` is a hypothetical answer.
+        `lex:` is searched by words, `vec:` by meaning, and `hyde:` is a hypothetical answer. A text of phrases in
+        double quotes alone is searched by words, because a passage that only means the same is not asked for.
 
         Raises:
             InputError: the text or one of its parts is empty.
@@ -93,7 +96,7 @@ class Query:
         if not text.strip():
             raise InputError("the query is empty")
         if not _TYPED.match(text):
-            return cls(text, (text,), (), text)
+            return cls(text, () if _QUOTED.fullmatch(text) and _WORDS.search(text) else (text,), (), text)
         _, *pieces = _PART.split(text)
         parts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
         for kind, value in zip(pieces[::2], pieces[1::2], strict=True):
@@ -137,11 +140,18 @@ class Within:
         seconds: the time that all queries may take together; None for as long as the recall target needs.
         window: a lookahead for this search, which ends when the search begins.
         took: seconds spent in the vector index so far.
+        waiting: searches of an index that share the rest of the time.
     """
 
     seconds: float | None = None
     window: Lookahead | None = None
     took: float = 0.0
+    waiting: int = 1
+
+    @property
+    def share(self) -> float | None:
+        """The seconds for the next search of an index; None without a bound."""
+        return None if self.seconds is None else max(0.0, self.seconds - self.took) / self.waiting
 
 
 class PassageSource:
@@ -251,7 +261,7 @@ class PassageSource:
     ) -> Found:  # fmt: skip
         """The nearest passages to each of `vectors` [n, dim], in one search of the index."""
         started = time.perf_counter()
-        search = partial(index.search, db, vectors, depth, seconds=within.seconds, window=within.window)
+        search = partial(index.search, db, vectors, depth, seconds=within.share, window=within.window)
         with remedy("edge index --rebuild"):
             if not clause:
                 found = search()
@@ -298,10 +308,10 @@ def candidates(
             views.enter_context(source.view())
         whole = sum((source.statistics(queries) for _, source in named), Statistics())
         while left:
-            gathered = [
-                source.gather([(queries[i], own[i]) for i in left], depth, whole, where, within)
-                for (_, source), own in zip(named, vectors, strict=True)
-            ]
+            gathered = []
+            for at, ((_, source), own) in enumerate(zip(named, vectors, strict=True)):
+                within.waiting = len(named) - at
+                gathered.append(source.gather([(queries[i], own[i]) for i in left], depth, whole, where, within))
             scarce = []
             for number, *found in zip(left, *gathered, strict=True):
                 words, near = (

@@ -61,8 +61,9 @@ def search(
 ) -> int:
     """Find the passages of the indexed files that answer QUERY; exit code 1 if there are none.
 
-    Words in double quotes are searched as a phrase. A query may consist of parts: `lex: words to look up`, `vec: a
-    question to look up by meaning`, `hyde: a passage as the answer might read`; it must begin with one of them.
+    Words in double quotes are searched as a phrase; a query of phrases alone finds only passages that hold one. A query
+    may consist of parts: `lex: words to look up`, `vec: a question to look up by meaning`, `hyde: a passage as the
+    answer might read`; it must begin with one of them.
 
     Results are ordered by their blended score, which is comparable only within one search. --min-score compares the
     reranker's own probability, which is comparable between searches.

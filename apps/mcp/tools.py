@@ -40,9 +40,9 @@ def files_server(collections: Together) -> MCPServer[Any]:
         """Find passages in the indexed files, best first.
 
         Args:
-            query: a question, a description, or words; words in double quotes are searched as a phrase. Or several
-                parts in one text, which must begin with one of them: `lex: words`, `vec: a question`, `hyde: a passage
-                as the answer might read`.
+            query: a question, a description, or words; words in double quotes are searched as a phrase, and phrases
+                alone find only passages that hold one. Or several parts in one text, which must begin with one of them:
+                `lex: words`, `vec: a question`, `hyde: a passage as the answer might read`.
         """
         hits = collections.search(query, options=SearchOptions.from_json(options))
         results = []

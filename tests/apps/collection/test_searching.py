@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Query, candidates
+from edge.apps.collection.searching import Query, Within, candidates
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
@@ -56,6 +58,41 @@ def test_a_deeper_search_that_does_not_fit_is_refused(copies: Collection, monkey
     with pytest.raises(BudgetExceeded, match="too much"):  # fewer results would depend on the memory that is free
         copies.search("permission to use the river software", 5, rerank=False)
     assert asked == [100, 400]
+
+
+@pytest.mark.parametrize("rerank", [True, False])
+def test_phrases_alone_find_only_passages_that_hold_one(collection: Collection, small: Any, rerank: bool) -> None:
+    collection.index(small.path)
+
+    def found(query: str) -> set[str]:
+        return {Path(hit.path).name for hit in collection.search(query, rerank=rerank)}
+
+    assert found('"zzqqy"') == set()
+    assert found('"snow melts"') == {"rivers.md"}
+    assert found('"melts snow"') == set()
+    assert found('"snow melts" "old ice"') == {"rivers.md", "ice.txt"}
+    assert len(found('snow "old ice"')) == 3
+
+
+def test_the_time_is_for_all_collections_and_depths_together(
+    copies: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    given: list[float] = []
+    search = VectorIndex.search
+
+    def slow(self: VectorIndex, *arguments: Any, seconds: float, **options: Any) -> Any:
+        nonlocal now
+        now += 1.0
+        given.append(seconds)
+        return search(self, *arguments, **options)
+
+    monkeypatch.setattr(VectorIndex, "search", slow)
+    monkeypatch.setattr("edge.apps.collection.searching.time", SimpleNamespace(perf_counter=lambda: now))
+    words, vector = "permission to use the river software", copies.embed_queries(["river"])
+    sources = {"one": copies.source, "two": copies.source}
+    candidates(sources, [words], [[vector], [vector]], 5, where=Filters(), within=Within(seconds=10.0))
+    assert given == [5.0, 9.0, 4.0, 7.0]
 
 
 def test_a_query_without_copies_is_asked_once(
@@ -172,6 +209,10 @@ def test_parts_go_where_they_belong() -> None:
     assert query.asked == "when does it rise\nhow high"
     assert Query.parse("hyde: It rises.").asked == "It rises."
     assert Query.parse("lex: river").questions == ()
+    for text in ('"spring flood"', ' "spring flood" "ice" '):
+        assert Query.parse(text) == Query(text, (), (), text)
+    for text in ('the "spring flood"', '"?"', '""', '"spring', '"a" b "c"'):
+        assert Query.parse(text).questions == (text,)
 
 
 @pytest.mark.parametrize("text", ["", " ", "lex:", "lex: river vec: ", "vec: hyde: x"])
