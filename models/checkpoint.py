@@ -6,7 +6,9 @@ container's limit for all resident memory would count the mapped pages of a 2 GB
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -76,7 +78,10 @@ class Checkpoint(Closing):
         self._entries: dict[str, _SafeTensor] = {}
         self._open: dict[Path, FileIO] = {}
         for path in self.files:
-            self._entries.update(_header(path))
+            entries = _header(path)
+            if again := self._entries.keys() & entries.keys():
+                raise ModelError(f"{path} has tensor {min(again)}, which is in another file as well")
+            self._entries.update(entries)
         self._shapes = {name: entry.shape for name, entry in self._entries.items()}
 
     @property
@@ -133,9 +138,12 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     if (folder / INDEX).is_file():
-        names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+        places = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise ModelError(f"{folder / INDEX} has no weight_map from tensors to files")
+        names = sorted(set(places.values()))
         for name in names:
-            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            if Path(name).name != name or not name.endswith(".safetensors"):
                 raise ModelError(f"{folder / INDEX} names {name!r}, which is not a safetensors file beside it")
             if not (folder / name).is_file():
                 raise ModelError(f"{folder} lacks {name}, which {INDEX} names: the checkpoint is incomplete")
@@ -159,20 +167,27 @@ def _header(path: Path) -> dict[str, _SafeTensor]:
                 raise ModelError(f"{path} is not a safetensors file, or its download is incomplete")
             header = json.loads(file.read(length))
             entries = {}
+            places: list[tuple[int, int, str]] = []
             for name, item in header.items():
                 if name == "__metadata__":
                     continue
                 begin, end = item["data_offsets"]
+                shape = tuple(item["shape"])
+                if any(type(number) is not int or number < 0 for number in (begin, end, *shape)):
+                    raise ValueError(f"tensor {name} has a size or a position that is no whole number")
                 if 8 + length + end > size:
                     raise ModelError(f"{path} is truncated: tensor {name} ends past the end of the file")
-                shape = tuple(int(n) for n in item["shape"])
                 entry = _SafeTensor(path, str(item["dtype"]), shape, 8 + length + begin)
                 if entry.dtype in _DTYPES:
-                    expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(_DTYPES[entry.dtype]).itemsize
-                    if begin < 0 or end - begin != expected:
+                    expected = math.prod(shape) * np.dtype(_DTYPES[entry.dtype]).itemsize
+                    if end - begin != expected:
                         raise ModelError(f"{path}: tensor {name} has {end - begin} bytes, its shape needs {expected}")
                 entries[name] = entry
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+                places.append((begin, end, name))
+        for (_, end, name), (begin, _, other) in itertools.pairwise(sorted(places)):
+            if begin < end:
+                raise ModelError(f"{path}: tensors {name} and {other} overlap")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path} has a broken safetensors header ({error})") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
@@ -189,7 +204,7 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path.parent} has no {path.name}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(data, dict):
         raise ModelError(f"{path} does not hold a JSON object")

@@ -9,9 +9,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -254,22 +254,45 @@ class PackManifest:
             unsealed(data)
         except ValueError as error:
             raise CorruptBlock(f"{path} is corrupt: {error}; {remedy(folder)}") from error
-        blocks = {
-            BlockId(item["kind"], item["index"]): Extent(item["offset"], item["nbytes"], item["crc32"])
-            for item in content["blocks"]
-        }
-        manifest = cls(
-            name=content["name"],
-            spec=ModelSpec.from_json(content["spec"]),
-            sources=content["sources"],
-            origin=content["origin"],
-            blocks=blocks,
-            tables={name: RowTable(**table) for name, table in content["tables"].items()},
-            data_nbytes=content["data"]["nbytes"],
-            tokenizer_sha256=content["tokenizer"]["sha256"],
-            vocabulary_sha256=content["tokenizer"].get("vocabulary_sha256"),
-        )
+        try:
+            manifest = cls(
+                name=_text(content["name"]),
+                spec=ModelSpec.from_json(content["spec"]),
+                sources=_texts(content["sources"]),
+                origin=_texts(content["origin"]),
+                blocks={
+                    BlockId(_text(item["kind"]), item["index"]): Extent(item["offset"], item["nbytes"], item["crc32"])
+                    for item in content["blocks"]
+                },
+                tables={name: RowTable(**table) for name, table in content["tables"].items()},
+                data_nbytes=content["data"]["nbytes"],
+                tokenizer_sha256=_text(content["tokenizer"]["sha256"]),
+                vocabulary_sha256=content["tokenizer"].get("vocabulary_sha256"),
+            )
+            for part in (*manifest.blocks.values(), *manifest.tables.values()):
+                _counts(astuple(part))
+            _counts([block.index for block in manifest.blocks])
+        except ModelError as error:
+            raise ModelError(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelError(f"{path} does not describe a packed model ({error!r}); {remedy(folder)}") from None
         return manifest, content[CHECKSUM]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _texts(value: Mapping[str, str]) -> Mapping[str, str]:
+    return {_text(key): _text(text) for key, text in value.items()}
+
+
+def _counts(values: Iterable[object]) -> None:
+    for value in values:
+        if type(value) is not int or value < 0:
+            raise TypeError(f"{value!r:.40} is no size or position")
 
 
 def remedy(folder: Path) -> str:

@@ -188,6 +188,7 @@ class PackedModel(Closing):
         self.origin = dict(manifest.origin)
         self.nbytes = manifest.data_nbytes
         self.file = BlockFile(path / DATA, manifest.blocks, remedy(path))
+        self._finite: set[BlockId] = set()
         layer = _placed(self.spec.layer.tensors())
         self._tensors: dict[BlockId, tuple[_Placed, ...]] = {
             EMBED: _placed(self.spec.embedding_tensors()),
@@ -212,8 +213,9 @@ class PackedModel(Closing):
         header = manifest.blocks.get(HEADER, Extent(0, 0, 0))
         layout = Layout.of(manifest.spec, header.nbytes)
         placed = {s.block: (s.offset, s.nbytes) for s in layout.sections if s.block is not None}
-        found = {b: (e.offset, e.nbytes) for b, e in manifest.blocks.items() if b in placed}
-        if found != placed or dict(manifest.tables) != layout.tables:
+        placed[HEADER] = (0, header.nbytes)
+        found = {b: (e.offset, e.nbytes) for b, e in manifest.blocks.items()}
+        if found != placed or dict(manifest.tables) != layout.tables or manifest.data_nbytes != layout.nbytes:
             raise ModelError(f"{path} was packed with another layout of blocks; pack it again with `edge models pack`")
         actual = kind_of(manifest.spec)
         if kind is not None and actual != kind:
@@ -236,9 +238,18 @@ class PackedModel(Closing):
         Args:
             block: `layer.N`, `embed` or `head`.
             buffer: at least `file.nbytes(block)` bytes, C-contiguous, aligned to 4 bytes.
+
+        Raises:
+            ModelError: a vector holds NaN or infinity. Rounding to int8 would hide it from the scores.
         """
         flat = np.frombuffer(buffer, np.uint8)
-        return {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in self._tensors[block]}
+        tensors = {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in self._tensors[block]}
+        if block not in self._finite:
+            for name, values in tensors.items():
+                if values.ndim == 1 and not np.isfinite(values).all():
+                    raise ModelError(f"{self.file.path}: tensor {name} of {block} holds NaN or infinite values")
+            self._finite.add(block)
+        return tensors
 
     def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
         """Reads a block into newly allocated memory, and returns its tensors.
@@ -263,23 +274,30 @@ class PackedModel(Closing):
 
         Raises:
             CorruptBlock: the table of scales does not match its checksum.
+            ModelError: a scale is NaN or infinite.
         """
         if self.embedding_dtype != np.int8:
             return None
-        return self._vector(EMBEDDING_SCALE, np.float32)
+        scales: Floats = self._vector(EMBEDDING_SCALE, np.float32)
+        if not np.isfinite(scales).all():
+            raise ModelError(f"{self.file.path}: the scales of the token rows hold NaN or infinite values")
+        return scales
 
     def position_rows(self, count: int) -> Floats:
         """The position rows of a sequence's first `count` tokens, fp32 [count, hidden]. Every checksum is compared.
 
         Raises:
             CorruptBlock: a row does not match its checksum.
-            ModelError: the model has no position table, or fewer than `count` rows.
+            ModelError: the model has no position table, or fewer than `count` rows, or a value is NaN or infinite.
         """
         table, offset = self.positions, self.spec.position_offset
         if table is None or offset + count > table.rows:
             raise ModelError(f"{self.name} has no learned positions for {count:,} tokens")
         ids = np.arange(offset, offset + count)
-        return self._checked_rows("positions", ids, self._vector(ROW_BLOCKS["positions"], np.uint32)).view(np.float32)
+        rows = self._checked_rows("positions", ids, self._vector(ROW_BLOCKS["positions"], np.uint32)).view(np.float32)
+        if not np.isfinite(rows).all():
+            raise ModelError(f"{self.file.path}: the position rows hold NaN or infinite values")
+        return rows
 
     def verify(self) -> None:
         """Reads the whole model again, compares every checksum, and checks that the bytes between the blocks are zero.

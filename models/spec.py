@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -23,6 +23,32 @@ HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]
 HeadActivation = Literal["tanh", "gelu", "gelu_tanh", "relu", "silu"]
 
 MATRIX_DTYPE: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
+
+
+_MOST_LAYERS = 1_000
+_MOST = 1 << 24
+"""Upper bounds on the numbers of a description. A pack may have come with another person's folder, and be anything."""
+
+
+def _check(part: object) -> None:
+    """Raises ValueError if a field of a description has another type, or a value that no model has."""
+    for name, kind in get_type_hints(type(part)).items():
+        value = getattr(part, name)
+        if get_origin(kind) is Literal:
+            right = isinstance(value, str) and value in get_args(kind)
+        elif kind is int:
+            least = 0 if name in ("positions", "position_offset", "token_types", "window") else 1
+            right = type(value) is int and least <= value <= (_MOST_LAYERS if name == "layers" else _MOST)
+        elif kind in (float, float | None):
+            right = (value is None and kind is not float) or (type(value) in (int, float) and 0 <= value < math.inf)
+        elif kind == tuple[int, ...]:
+            right = all(type(number) is int and 0 <= number < _MOST_LAYERS for number in value)
+        else:
+            right = isinstance(value, kind)
+        if not right:
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
+    if isinstance(part, LayerSpec) and (part.heads % part.kv_heads or part.head_size % 2 > (part.rope_theta is None)):
+        raise ValueError(f"{part.heads} heads of {part.head_size} with {part.kv_heads} key-value heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +245,19 @@ class ModelSpec:
         """The model from a document that `to_json` wrote.
 
         Raises:
-            ModelError: a field is missing or unknown (a pack of a newer format).
+            ModelError: a field is missing or unknown (a pack of a newer format), or its value is of another type or out
+                of every model's range.
         """
         try:
             values = dict(data)
             layer = LayerSpec(**values.pop("layer"))
             head = HeadSpec(**values.pop("head"))
-            return cls(**values, layer=layer, head=head)
-        except TypeError as error:
+            spec = cls(**values, layer=layer, head=head)
+            for part in (spec, layer, head):
+                _check(part)
+        except (TypeError, ValueError, KeyError) as error:
             known = ", ".join(f.name for f in fields(cls))
             raise ModelError(
                 f"the model description is not one this version reads ({error}); it knows {known}"
             ) from None
+        return spec
