@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import page_buffer
+from edge.cache.cached_block import page_buffer
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, Ids, Scanner
 from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest

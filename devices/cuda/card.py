@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import Bytes, page_buffer
+from edge.cache.cached_block import Bytes, page_buffer
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, ConfigError, EdgeError
 from edge.ivf.device import Event, Stream

@@ -21,7 +21,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from edge.blocks import BlockFile, BlockId
-from edge.cache.block_cache import Bytes, Policy
+from edge.cache.cached_block import Bytes, Policy
 from edge.cache.residency import Fetch, Residency
 from edge.errors import InputError
 from edge.link import Lane, Ticket

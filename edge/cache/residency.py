@@ -7,17 +7,28 @@ memory, the residency's own coldest blocks make room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge.budget import MemoryBudget
-from edge.cache.block_cache import SPARE, BlockCache, CachedBlock, Fetch, Handle, Policy, charge_of
-from edge.errors import BudgetExceeded, DeviceLost
-from edge.link import LinkRate
-from edge.trace import Trace
+import numpy as np
 
-__all__ = ["Fetch", "Handle", "Residency"]
+from edge.budget import MemoryBudget
+from edge.cache.cached_block import (
+    ENTRY_NBYTES,
+    CachedBlock,
+    DecayedHotness,
+    Fetch,
+    Policy,
+    Spares,
+    charge_of,
+    page_buffer,
+    pages_of,
+)
+from edge.errors import BudgetExceeded, DeviceLost
+from edge.link import LinkRate, transferring
+from edge.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,12 @@ class Admitted:
     asked: int
     displaced: Sequence[Hashable] = ()
 
+
+Allowed = Callable[[CachedBlock], bool]
+"""Whether a block may be evicted."""
+
+SPARE = 64
+"""Spare buffers may take at most this fraction (1/64) of the bytes held."""
 
 _SMOOTHING = 0.2
 """Weight of the last round in the average share of blocks that a round uses."""
@@ -70,55 +87,60 @@ class Residency:
         self._rate = rate or LinkRate()
         self._used = 0  # blocks, in this round
         self._share = 1.0
-        self._cache = BlockCache(
-            name, budget, policy=policy, capacity=capacity, allocate=allocate, loss=self.loss, trace=self.trace
-        )
+        self._entries: dict[Hashable, CachedBlock] = {}
+        self._policy = policy or DecayedHotness()
+        self._capacity = capacity
+        self._spares = Spares()
+        self._allocate = allocate or page_buffer
         self._budget = budget
-        self._lock = self._cache.lock
+        self._lock = threading.RLock()  # taken inside the ledger's lock
         self._round = 0
+        self._lease = budget.reserve(name, 0)
+        self._unregister = budget.add_shrinker(name, self._shrink, loss=self.loss, settle=self._settle)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self._cache.nbytes
+        return self._lease.nbytes
 
     @property
     def room(self) -> int:
         """Bytes that could be held now: those that are held, and those that the ledger has free."""
-        return self._cache.room
+        free = self._lease.nbytes + max(0, self._budget.free)
+        return free if self._capacity is None else min(free, self._capacity)
 
     @property
     def usable(self) -> int:
         """Bytes of blocks that fit into `room`, since a part of it is kept for spare buffers."""
-        return self._cache.room - self._cache.room // SPARE
+        return self.room - self.room // SPARE
 
     def __len__(self) -> int:
-        return len(self._cache.entries)
+        return len(self._entries)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._cache.entries
+        return key in self._entries
 
     def keys(self) -> list[Hashable]:
         """Blocks that are in memory or on their way."""
         with self._lock:
-            return list(self._cache.entries)
+            return list(self._entries)
 
     def loss(self) -> float:
         """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`).
 
         It is the time to read a block again, times the share of the blocks that a round uses.
         """
-        count = len(self._cache.entries)
-        return self._share * self._rate.loss(self._cache.nbytes / count if count else 0)
+        count = len(self._entries)
+        return self._share * self._rate.loss(self.nbytes / count if count else 0)
 
     def begin_round(self) -> int:
         """Starts a round of use (one search), and returns its number. A round's misses do not evict its own blocks."""
         with self._lock:
-            if self._round and self._cache.entries:
-                self._share += _SMOOTHING * (min(1.0, self._used / len(self._cache.entries)) - self._share)
+            if self._round and self._entries:
+                self._share += _SMOOTHING * (min(1.0, self._used / len(self._entries)) - self._share)
             self._used = 0
             self._round += 1
-            self._cache.policy.begin_round()
+            self._policy.begin_round()
             return self._round
 
     def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
@@ -147,11 +169,11 @@ class Residency:
                 return handle
             self.trace.count(f"{self.name}.misses")
             older = (lambda entry: not entry.guards and entry.round < now) if evict else None
-            if key in self._cache.entries or self._cache.make_room(charge_of(nbytes), older) is None:
+            if key in self._entries or self._make_room(charge_of(nbytes), older) is None:
                 self.trace.count(f"{self.name}.streamed")
                 return None
             try:
-                entry = self._cache.enter(key, nbytes, fetch, self._round)
+                entry = self._enter(key, nbytes, fetch, self._round)
             except BudgetExceeded:  # raised for the host memory that belongs to a block on a device
                 self.trace.count(f"{self.name}.streamed")
                 return None
@@ -170,14 +192,14 @@ class Residency:
             entry = handle.entry
             if entry is None or entry.locks > 1 or entry.guards or entry.ticket.done or not entry.ticket.cancel():
                 return False
-            self._cache.drop(entry)
+            self._drop(entry)
         handle.release()
         return True
 
     def held(self, key: Hashable) -> Handle | None:
         """Locks a block that is in memory, for copying it elsewhere. This does not count as a use of the block."""
         with self._lock:
-            entry = self._cache.entries.get(key)
+            entry = self._entries.get(key)
             if entry is None or not entry.ticket.done or not entry.coming:
                 return None
             entry.locks += 1
@@ -191,7 +213,7 @@ class Residency:
     def fork(self) -> tuple[dict[Hashable, int], Policy]:
         """Charged bytes of the blocks in memory or on their way, and a copy of the policy, for a simulation."""
         with self._lock:
-            return {key: entry.charged for key, entry in self._cache.entries.items()}, self._cache.policy.copy()
+            return {key: entry.charged for key, entry in self._entries.items()}, self._policy.copy()
 
     def guard(self, owner: object, keys: Iterable[Hashable]) -> list[Hashable]:
         """Protects those of `keys` that are in memory or on their way, and returns them.
@@ -202,7 +224,7 @@ class Residency:
         with self._lock:
             found = [key for key in keys if self._coming(key)]
             for key in found:
-                self._cache.entries[key].guards.add(owner)
+                self._entries[key].guards.add(owner)
             return found
 
     def prefetch(self, owner: object, blocks: Iterable[tuple[Hashable, int, Fetch]], limit: int) -> Admitted | None:
@@ -228,12 +250,12 @@ class Residency:
             for key, nbytes, fetch in cold:
                 later -= charge_of(nbytes)
                 try:
-                    self._cache.enter(key, nbytes, fetch, self._round, later).ahead = True
+                    self._enter(key, nbytes, fetch, self._round, later).ahead = True
                 except (BudgetExceeded, DeviceLost):
                     return None
                 self.trace.count(f"{self.name}.ahead")
             for key, *_ in wanted:
-                self._cache.entries[key].guards.add(owner)
+                self._entries[key].guards.add(owner)
         return Admitted(asked, displaced)
 
     def withdraw(self, owner: object, keys: Iterable[Hashable]) -> None:
@@ -243,17 +265,17 @@ class Residency:
         """
         with self._budget.lock, self._lock:
             for key in keys:
-                entry = self._cache.entries.get(key)
+                entry = self._entries.get(key)
                 if entry is None or not entry.ahead or entry.guards - {owner}:
                     continue
                 if entry.ticket.cancel() or entry.ticket.cancelled:
-                    self._cache.drop(entry)
+                    self._drop(entry)
 
     def unguard(self, owner: object, keys: Iterable[Hashable]) -> None:
         """Ends `owner`'s protection of these blocks."""
         with self._lock:
             for key in keys:
-                if (entry := self._cache.entries.get(key)) is not None:
+                if (entry := self._entries.get(key)) is not None:
                     entry.guards.discard(owner)
 
     def trim(self, share: float) -> None:
@@ -262,21 +284,27 @@ class Residency:
         The rest is left for the next prefetch. Guarded blocks stay.
         """
         with self._budget.lock, self._lock:
-            self._cache.trim(share)
+            while self.nbytes > share * self.room:
+                if self._give_back(1):
+                    continue
+                entry = self._coldest(lambda entry: not entry.guards)
+                if entry is None:
+                    return
+                self._evict(entry)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
         """Drops blocks that will not be requested again."""
         with self._budget.lock, self._lock:
             for key in keys:
-                entry = self._cache.entries.get(key)
+                entry = self._entries.get(key)
                 if entry is not None and not entry.locks and entry.stop():
-                    self._cache.drop(entry)
+                    self._drop(entry)
 
     def forget(self, entry: CachedBlock) -> None:
         """Drops a block whose transfer has failed. Its memory is freed with the last handle."""
         with self._budget.lock, self._lock:
             if entry.present:
-                self._cache.drop(entry)
+                self._drop(entry)
 
     def unlock(self, entry: CachedBlock) -> None:
         """Takes back the lock of a handle. A dropped block's memory is freed with its last lock."""
@@ -285,26 +313,30 @@ class Residency:
             gone = not entry.locks and not entry.present
         if gone:  # no other code can reach it any more
             with self._budget.lock, self._lock:
-                self._cache.free(entry)
+                self._free(entry)
 
     def close(self) -> None:
         """Waits for running transfers, and releases all memory. No handle may be in use."""
         with self._budget.lock, self._lock:
-            self._cache.close()
+            for entry in list(self._entries.values()):
+                entry.ticket.settle()
+                self._drop(entry)
+            self._give_back(self._spares.nbytes)
+            self._unregister()
 
     def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
-        entry = self._cache.entries.get(key)
+        entry = self._entries.get(key)
         if entry is None or not self._usable(entry, fetch):
             return None
         if entry.ahead:
             entry.ahead = False
             self.trace.count(f"{self.name}.ahead_used")
-            self._cache.policy.remove(key)  # being fetched ahead was no use of it
-            self._cache.policy.insert(key)
+            self._policy.remove(key)  # being fetched ahead was no use of it
+            self._policy.insert(key)
         entry.locks += 1
         self._used += entry.round < now
         entry.round = max(entry.round, now)
-        self._cache.policy.touch(key)
+        self._policy.touch(key)
         return Handle(self, entry, hit=True)
 
     def _usable(self, entry: CachedBlock, fetch: Fetch) -> bool:
@@ -321,7 +353,7 @@ class Residency:
         return True
 
     def _coming(self, key: Hashable) -> bool:
-        entry = self._cache.entries.get(key)
+        entry = self._entries.get(key)
         return entry is not None and entry.coming
 
     def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
@@ -333,10 +365,182 @@ class Residency:
             Keys of the evicted blocks; None if there is no room.
         """
         for key in keys:
-            entry = self._cache.entries.get(key)
+            entry = self._entries.get(key)
             if entry is not None and not entry.coming:
                 if entry.locks:
                     return None
-                self._cache.drop(entry)
+                self._drop(entry)
         spared = set(keys)
-        return self._cache.make_room(charged, lambda entry: not entry.guards and entry.key not in spared)
+        return self._make_room(charged, lambda entry: not entry.guards and entry.key not in spared)
+
+    # The methods below are called with the lock held, and inside the ledger's lock if they may change the lease.
+
+    def _enter(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, later: int = 0) -> CachedBlock:
+        """Adds a block. Room must have been made for it, and for later blocks that will be charged with `later` bytes.
+
+        Args:
+            now: number of the current round.
+
+        Raises:
+            BudgetExceeded: there is not enough room.
+        """
+        whole = self._spares.fitting(nbytes)
+        if whole is not None and self._missing(ENTRY_NBYTES + later) <= self._spares.nbytes - pages_of(whole.nbytes):
+            self._spares.take(whole)
+            charged = charge_of(whole.nbytes)
+            self._give_back(self._missing(ENTRY_NBYTES))
+            self._lease.resize(self._lease.nbytes + ENTRY_NBYTES)
+        else:
+            whole, charged = None, charge_of(nbytes)
+            self._give_back(self._missing(charged))
+            self._lease.resize(self._lease.nbytes + charged)
+        try:
+            if whole is None:
+                whole = self._allocate(nbytes)
+            buffer = whole[:nbytes] if isinstance(whole, np.ndarray) else whole
+            entry = CachedBlock(key, buffer, whole, charged, fetch(buffer), now)
+        except BaseException:
+            self._lease.resize(self._lease.nbytes - charged)
+            raise
+        self._entries[key] = entry
+        self._policy.insert(key)
+        return entry
+
+    def _make_room(self, charged: int, allowed: Allowed | None) -> list[Hashable] | None:
+        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys.
+
+        If that is impossible, evicts nothing and returns None. Spare buffers are used up only when no block is left to
+        evict. A few more blocks are evicted than necessary, because with more spare buffers one is more likely to fit.
+        """
+        missing = self._missing(charged)
+        chosen: dict[Hashable, CachedBlock] = {}
+        wanted = self._lease.nbytes // SPARE - self._spares.nbytes
+        spare = charged if missing > 0 and wanted >= charged else 0
+        while missing > 0 or -missing < spare:
+            entry = None if allowed is None else self._coldest(allowed, chosen)
+            if entry is None and missing <= self._spares.nbytes:
+                break
+            if entry is None:
+                return None
+            chosen[entry.key] = entry
+            missing -= entry.charged
+        for entry in chosen.values():
+            self._evict(entry)
+        return list(chosen)
+
+    def _coldest(self, allowed: Allowed, spared: Container[Hashable] = ()) -> CachedBlock | None:
+        """The next block to evict: it is not in use, has arrived, is `allowed`, and is not `spared`."""
+
+        def evictable(key: Hashable) -> bool:
+            entry = self._entries[key]
+            return not entry.locks and entry.ticket.done and key not in spared and allowed(entry)
+
+        key = self._policy.victim(evictable)
+        return None if key is None else self._entries[key]
+
+    def _evict(self, entry: CachedBlock) -> None:
+        """Removes a block. Its buffer becomes a spare one, as far as there is room for spares."""
+        whole = entry.whole
+        self._drop(entry)
+        self.trace.count(f"{self.name}.evictions")
+        if self._spares.put(whole):
+            self._lease.resize(self._lease.nbytes + pages_of(whole.nbytes))
+            self._give_back(self._spares.nbytes - self._lease.nbytes // SPARE)
+
+    def _give_back(self, nbytes: int) -> int:
+        """Frees spare buffers of at least `nbytes` bytes, or all of them; returns the number of bytes freed."""
+        freed = self._spares.release(nbytes)
+        if freed:
+            self._lease.resize(self._lease.nbytes - freed)
+        return freed
+
+    def _drop(self, entry: CachedBlock) -> None:
+        """Removes a block from the cache. Its memory is freed now, or with its last handle if it is in use."""
+        del self._entries[entry.key]
+        self._policy.remove(entry.key)
+        entry.present = False
+        if not entry.locks:
+            self._free(entry)
+
+    def _free(self, entry: CachedBlock) -> None:
+        """Frees the memory of a removed block."""
+        self._lease.resize(self._lease.nbytes - entry.charged)
+
+    def _missing(self, charged: int) -> int:
+        """Bytes that must be freed before `charged` more can be held."""
+        missing = charged - self._budget.free
+        return missing if self._capacity is None else max(missing, self._lease.nbytes + charged - self._capacity)
+
+    def _settle(self) -> bool:
+        """Waits for the transfers of blocks that nobody uses, because these can be evicted when they have arrived."""
+        if transferring():
+            return False
+        with self._lock:
+            tickets = [entry.ticket for entry in self._entries.values() if not entry.locks and not entry.ticket.done]
+        for ticket in tickets:
+            ticket.join()
+        return bool(tickets)
+
+    def _shrink(self, nbytes: int) -> None:
+        with self._lock:
+            target = max(0, self._lease.nbytes - nbytes)
+            self._give_back(nbytes)
+            kinds: list[Allowed] = [lambda entry: not entry.guards, lambda entry: True]
+            for allowed in kinds:
+                while self._lease.nbytes > target and (entry := self._coldest(allowed)) is not None:
+                    self._evict(entry)
+                    self._give_back(self._spares.nbytes)
+            for entry in list(self._entries.values()):  # transfers that have not begun
+                if self._lease.nbytes <= target:
+                    return
+                if not entry.locks and entry.stop():
+                    self._evict(entry)
+                    self._give_back(self._spares.nbytes)
+
+
+class Handle:
+    """A locked block that is in memory or on its way there. It stays until `release`. A context manager.
+
+    Attributes:
+        entry: the block, for its owner; None after `release`.
+        hit: whether the block was in memory, or on its way, before it was requested.
+    """
+
+    __slots__ = ("_owner", "entry", "hit")
+
+    def __init__(self, owner: Residency, entry: CachedBlock, hit: bool) -> None:
+        self._owner = owner
+        self.entry: CachedBlock | None = entry
+        self.hit = hit
+
+    @property
+    def ready(self) -> bool:
+        """Whether the bytes have arrived, or their transfer has failed. In the latter case `wait` raises the error."""
+        assert self.entry is not None
+        return self.entry.ticket.done
+
+    def wait(self) -> Any:
+        """Waits for the bytes and returns them; they are valid until `release`.
+
+        Raises:
+            CorruptBlock, StorageError: the transfer failed. The block is dropped, and read again at the next request.
+        """
+        assert self.entry is not None
+        try:
+            self.entry.ticket.wait()
+        except BaseException:
+            self._owner.forget(self.entry)
+            raise
+        return self.entry.buffer
+
+    def release(self) -> None:
+        """Unlocks the block. Releasing twice is harmless."""
+        entry, self.entry = self.entry, None
+        if entry is not None:
+            self._owner.unlock(entry)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from edge.cache.block_cache import DecayedHotness, Policy, charge_of
+from edge.cache.cached_block import DecayedHotness, Policy, charge_of
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace

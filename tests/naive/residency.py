@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 
-from edge.cache.block_cache import DECAY, DecayedHotness
+from edge.cache.cached_block import DECAY, DecayedHotness
 
 
 @dataclass
@@ -116,7 +116,7 @@ def hotness(policy: DecayedHotness, key: Hashable) -> float:
 
 
 class LeastRecent:
-    """A policy (see `edge.cache.block_cache.Policy`): the block that was used longest ago goes first."""
+    """A policy (see `edge.cache.cached_block.Policy`): the block that was used longest ago goes first."""
 
     def __init__(self) -> None:
         self._order: OrderedDict[Hashable, None] = OrderedDict()

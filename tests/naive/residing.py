@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import Bytes, Policy, charge_of
+from edge.cache.cached_block import Bytes, Policy, charge_of
 from edge.cache.residency import Fetch, Handle, Residency
 from edge.link import Lane, Ticket
 from naive.residency import LeastRecent

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import DecayedHotness
+from edge.cache.cached_block import DecayedHotness
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
 from edge.ivf.base import Found, Vectors

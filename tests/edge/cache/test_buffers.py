@@ -10,7 +10,7 @@ from naive.source import MemorySource
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import Bytes, Spares, charge_of, page_buffer, pages_of
+from edge.cache.cached_block import Bytes, Spares, charge_of, page_buffer, pages_of
 from edge.cache.residency import Residency
 from edge.link import Lane, Ticket
 
@@ -79,13 +79,13 @@ def test_a_cache_that_is_full_uses_its_pages_again_and_counts_them_all(
 ) -> None:
     budget, residency, source = rig(600)
     made: list[int] = []
-    monkeypatch.setattr(residency._cache, "_allocate", lambda nbytes: (made.append(nbytes), page_buffer(nbytes))[1])
+    monkeypatch.setattr(residency, "_allocate", lambda nbytes: (made.append(nbytes), page_buffer(nbytes))[1])
     random = np.random.default_rng(0)
     for now, key in enumerate(random.integers(0, 600, 2500).tolist(), 1):
         use(residency, lane, source, key, now)
         assert budget.used <= budget.limit
-        entries = residency._cache.entries.values()
-        assert residency.nbytes == sum(entry.charged for entry in entries) + residency._cache.spares.nbytes
+        entries = residency._entries.values()
+        assert residency.nbytes == sum(entry.charged for entry in entries) + residency._spares.nbytes
         assert all(entry.charged == charge_of(entry.whole.nbytes) for entry in entries)
     misses = residency.trace.snapshot()["lists.misses"]
     assert sum(nbytes > 64 << 10 for nbytes in made) < 0.7 * misses
@@ -97,10 +97,10 @@ def test_spares_go_first_when_another_needs_their_memory(lane: Lane) -> None:
     budget, residency, source = rig(400)
     for key in range(400):
         use(residency, lane, source, key, key + 1)
-    assert residency._cache.spares.nbytes > 0
+    assert residency._spares.nbytes > 0
     held = len(residency)
-    with budget.reserve("another", residency._cache.spares.nbytes):
+    with budget.reserve("another", residency._spares.nbytes):
         assert len(residency) == held
-        assert residency._cache.spares.nbytes == 0
+        assert residency._spares.nbytes == 0
     residency.close()
     assert budget.used == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from naive.residency import LeastRecent
 
-from edge.cache.block_cache import DecayedHotness, Policy
+from edge.cache.cached_block import DecayedHotness, Policy
 from edge.cache.lookahead import DemandShadow
 
 

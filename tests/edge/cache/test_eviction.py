@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from naive.residency import Hotness, hotness
 
-from edge.cache.block_cache import DECAY, GAIN, INITIAL, DecayedHotness, charge_of, page_buffer
+from edge.cache.cached_block import DECAY, GAIN, INITIAL, DecayedHotness, charge_of, page_buffer
 
 
 @settings(max_examples=150)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.blocks import BlockId, Extent
-from edge.cache.block_cache import page_buffer
+from edge.cache.cached_block import page_buffer
 from edge.cache.lookahead import Displacement, Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.cache.residency import Admitted
 from edge.link import Lane

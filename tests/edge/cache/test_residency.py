@@ -15,7 +15,7 @@ from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import Bytes, DecayedHotness
+from edge.cache.cached_block import Bytes, DecayedHotness
 from edge.cache.residency import Handle, Residency
 from edge.errors import BudgetExceeded, StorageError
 from edge.link import Ticket

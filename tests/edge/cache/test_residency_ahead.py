@@ -8,7 +8,7 @@ from naive.residing import CHARGE, SIZE, Rig
 from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
-from edge.cache.block_cache import DecayedHotness
+from edge.cache.cached_block import DecayedHotness
 from edge.errors import BudgetExceeded
 
 

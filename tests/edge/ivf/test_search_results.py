@@ -14,7 +14,7 @@ from naive.residency import LeastRecent
 from naive.searching import PLENTY, Rig
 
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import DecayedHotness
+from edge.cache.cached_block import DecayedHotness
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs, restored
 from edge.errors import BudgetExceeded, InputError
