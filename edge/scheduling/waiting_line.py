@@ -239,15 +239,6 @@ class WaitingLine(Generic[Task]):
                     place.passed += not place.taken and not place.done
             return chosen
 
-    def _put_back(self, place: _Place[Task]) -> None:
-        with self._changed:
-            place.taken = False
-
-    def _end(self, place: _Place[Task]) -> None:
-        with self._changed:
-            place.done = True
-            self._changed.notify_all()
-
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
@@ -270,15 +261,19 @@ class Taken(Generic[Task]):
 
     def put_back(self, task: Task) -> None:
         """Returns a task to its old place in the line, to be done later."""
-        place = self._place(task)
-        self.places.remove(place)
-        self.line._put_back(place)
+        place = self._left(task)
+        with self.line._changed:
+            place.taken = False
 
     def done(self, task: Task) -> None:
         """Ends a task early, so that its thread goes on before all the work is done."""
-        place = self._place(task)
-        self.places.remove(place)
-        self.line._end(place)
+        place = self._left(task)
+        with self.line._changed:
+            place.done = True
+            self.line._changed.notify_all()
 
-    def _place(self, task: Task) -> _Place[Task]:
-        return next(place for place in self.places if place.task is task)
+    def _left(self, task: Task) -> _Place[Task]:
+        """The place of a task that is not among the taken ones any more."""
+        place = next(place for place in self.places if place.task is task)
+        self.places.remove(place)
+        return place

@@ -238,16 +238,7 @@ class HiddenStates(ABC):
         return list(zip(first.tolist(), (last - first).tolist(), strict=True))
 
 
-class NumpyStates(HiddenStates):
-    """Hidden states in numpy arrays."""
-
-    @abstractmethod
-    def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
-        """Memory for the first states of a chunk, [chunk.tokens, width]. Its content is undefined. It is valid until
-        `store` is called with it, which stores it without a copy."""
-
-
-class ResidentStates(NumpyStates):
+class ResidentStates(HiddenStates):
     """All hidden states in memory."""
 
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
@@ -269,6 +260,8 @@ class ResidentStates(NumpyStates):
             yield chunk, self._rows(chunk)
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
+        """Memory for the first states of a chunk, [chunk.tokens, width]. Its content is undefined. It is valid until
+        `store` is called with it, which stores it without a copy."""
         return self._rows(chunk)
 
     def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
@@ -297,7 +290,7 @@ class ResidentStates(NumpyStates):
         self._lease.release()
 
 
-class OffloadedStates(NumpyStates):
+class OffloadedStates(HiddenStates):
     """Hidden states in a scratch file. Memory holds three chunks at a time, transferred over the disk lane."""
 
     def __init__(
@@ -347,6 +340,7 @@ class OffloadedStates(NumpyStates):
             yield chunk, self._buffers[self._current][: chunk.tokens]
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
+        """As that of `ResidentStates`."""
         self._current = self._next_buffer()
         return self._buffers[self._current][: chunk.tokens]
 
