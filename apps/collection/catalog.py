@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.paths import below, nearest
 from edge.apps.collection.schema import FULL_TEXT
-from edge.apps.documents.base import Chunk, packed
+from edge.apps.documents.base import NO_STAMP, Chunk, Stamp, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
@@ -47,6 +47,8 @@ class FileRow:
     root: str
     size: int
     mtime_ns: int
+    inode: int | None
+    ctime_ns: int | None
     hash: bytes | None
     kind: str
     title: str
@@ -55,9 +57,9 @@ class FileRow:
     due: int
     racy: int
 
-    def is_as(self, size: int, mtime_ns: int) -> bool:
-        """Whether a file of this size and time surely has the content that was indexed."""
-        return (self.size, self.mtime_ns) == (size, mtime_ns) and not self.racy
+    def is_as(self, stamp: Stamp) -> bool:
+        """Whether a file with this stamp surely has the content that was indexed."""
+        return (self.size, self.mtime_ns, self.inode, self.ctime_ns) == stamp and not self.racy
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class StoredChunk:
 PLACE = ("file", "ordinal", "line_start", "line_end", "page", "lines", "kinds", "hash")
 """Columns of `chunks` under its checksum. `hash` covers the text and its context."""
 
-_COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, due, racy"
+_COLUMNS = "id, path, root, size, mtime_ns, inode, ctime_ns, hash, kind, title, status, reason, due, racy"
 
 
 class Catalog:
@@ -132,8 +134,7 @@ class Catalog:
         *,
         status: str,
         reason: str = "",
-        size: int = 0,
-        mtime_ns: int = 0,
+        stamp: Stamp = NO_STAMP,
         racy: bool = False,
         hash: bytes | None = None,
         kind: str = "",
@@ -141,9 +142,9 @@ class Catalog:
     ) -> None:
         """Records the outcome for a file. The file is no longer due."""
         db.execute(
-            "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, racy = ?, hash = ?, kind = ?, title = ?, "
-            f"due = 0, checksum = {ROW_SUM}('files', path, ?, ?) WHERE id = ?",
-            (status, reason, size, mtime_ns, racy, hash, kind, title, kind, title, file),
+            "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, racy = ?, "
+            f"hash = ?, kind = ?, title = ?, due = 0, checksum = {ROW_SUM}('files', path, ?, ?) WHERE id = ?",
+            (status, reason, *stamp, racy, hash, kind, title, kind, title, file),
         )
 
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from edge.apps.collection.catalog import Catalog, FileRow, files_below
 from edge.apps.collection.paths import nearest, storable, written
 from edge.apps.collection.report import Tally
-from edge.apps.documents.base import FoundFile, Reason, SkippedFile
+from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
 from edge.apps.store.database import Database
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
@@ -32,15 +32,14 @@ Scanned = Callable[[Callable[[FoundFile], bool]], Iterable[Entry]]
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """A change to the row of one file. For a skipped file: the reason, whether that reason may end without a change of
-    size or time, and size and time if they are known."""
+    its stamp, and the stamp if it is known."""
 
     path: str
     root: str
     row: FileRow | None
     reason: str | None
     racy: bool
-    size: int = 0
-    mtime_ns: int = 0
+    stamp: Stamp
 
 
 class Discovery:
@@ -111,7 +110,7 @@ class Discovery:
         row = self._known(written(found.path))
         if row is None or row.due or (self._retry and row.status == "skipped"):
             return False
-        return row.is_as(found.nbytes, found.mtime_ns)
+        return row.is_as(found.stamp)
 
     def _known(self, path: str) -> FileRow | None:
         """Looks up one file in its own transaction. One for the whole scan would keep the log from being emptied."""
@@ -140,11 +139,11 @@ class Discovery:
         if not storable(str(entry.path)):
             reason = "its name is not valid Unicode"
         asked = self._asked if self._asked is not None and self._asked.path == entry.path else None
-        stat = (asked.nbytes, asked.mtime_ns) if asked is not None else (0, 0)
+        stamp = asked.stamp if asked is not None else NO_STAMP
         if row is not None and row.root == root:
             if reason is not None:
                 settled = row.status == "skipped" and row.reason == reason and not row.due
-            elif row.is_as(*stat):
+            elif row.is_as(stamp):
                 settled = not row.due and not (self._retry and row.status != "indexed")
             else:
                 settled = False
@@ -153,7 +152,7 @@ class Discovery:
                 return None
             if reason is None and row.due:
                 return None
-        return _Mark(path, root, row, reason, unreadable, *stat)
+        return _Mark(path, root, row, reason, unreadable, stamp)
 
     def _write(self, db: Connection, mark: _Mark) -> None:
         row = mark.row
@@ -170,9 +169,7 @@ class Discovery:
             db.execute("UPDATE files SET root = ? WHERE id = ?", (mark.root, file))
             self._catalog.empty(db, file, self._vectors)
         self._see(file)
-        self._catalog.settle(
-            db, file, status="skipped", reason=mark.reason, size=mark.size, mtime_ns=mark.mtime_ns, racy=mark.racy
-        )
+        self._catalog.settle(db, file, status="skipped", reason=mark.reason, stamp=mark.stamp, racy=mark.racy)
         self._tally.counts["skipped"] += 1
 
     def _see(self, file: int) -> None:

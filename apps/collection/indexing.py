@@ -159,7 +159,7 @@ class Intake:
                 self._files.append(file := self._compare(prepared))
                 self._waiting += len(file.added)
                 if self._advance is not None:
-                    self._advance.read(prepared.file.path, prepared.size, len(file.added))
+                    self._advance.read(prepared.file.path, prepared.stamp.size, len(file.added))
                 while self._waiting >= BATCH or len(self._files) >= _FILES:
                     self._flush()
             while self._files:
@@ -258,14 +258,14 @@ class Intake:
             db.execute("UPDATE files SET due = 0 WHERE id = ?", (row,))
         elif prepared.extracted is None and (prepared.status, prepared.reason) == (known.status, known.reason):
             db.execute(
-                "UPDATE files SET size = ?, mtime_ns = ?, racy = ?, due = 0 WHERE id = ?",
-                (prepared.size, prepared.mtime_ns, prepared.racy, row),
+                "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, racy = ?, due = 0 WHERE id = ?",
+                (*prepared.stamp, prepared.racy, row),
             )
         elif prepared.extracted is None:
             catalog.empty(db, row, self._index)
             catalog.settle(
-                db, row, status=prepared.status, reason=prepared.reason, size=prepared.size,
-                mtime_ns=prepared.mtime_ns, racy=prepared.racy, hash=prepared.hash,
+                db, row, status=prepared.status, reason=prepared.reason, stamp=prepared.stamp, racy=prepared.racy,
+                hash=prepared.hash,
             )  # fmt: skip
         else:
             if not file.begun:
@@ -276,7 +276,7 @@ class Intake:
             ids = catalog.insert_chunks(db, row, taken)
             if not file.added:
                 catalog.settle(
-                    db, row, status="indexed", reason=prepared.reason, size=prepared.size, mtime_ns=prepared.mtime_ns,
+                    db, row, status="indexed", reason=prepared.reason, stamp=prepared.stamp,
                     racy=prepared.racy, hash=prepared.hash, kind=prepared.extracted.kind,
                     title=prepared.extracted.title,
                 )  # fmt: skip

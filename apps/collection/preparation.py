@@ -19,7 +19,7 @@ from typing import TypeVar
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.paths import absence
 from edge.apps.collection.report import Tally
-from edge.apps.documents.base import Extracted, Reason, Skipped
+from edge.apps.documents.base import NO_STAMP, Extracted, Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
@@ -68,7 +68,7 @@ class Prepared:
 
     Attributes:
         file: the file's row when it was looked up.
-        size, mtime_ns: size and time of the content that was read.
+        stamp: of the content that was read.
         racy: the file was changed so shortly before that it may change again without a new time, or it cannot be read
             now.
         hash: hash of the content; None if the content could not be read.
@@ -80,8 +80,7 @@ class Prepared:
     """
 
     file: FileRow
-    size: int
-    mtime_ns: int
+    stamp: Stamp
     racy: bool
     hash: bytes | None
     extracted: Extracted | None
@@ -174,7 +173,7 @@ class Preparation(Closing):
 
     def _prepare(self, file: FileRow) -> Prepared:
         path = Path(file.path)
-        size = mtime_ns = 0
+        stamp = NO_STAMP
         racy = False
         digest: bytes | None = None
         extracted: Extracted | None = None
@@ -183,8 +182,8 @@ class Preparation(Closing):
         lease = self._budget.reserve("texts to embed", 0)
         try:
             found = path.stat()
-            size, mtime_ns = found.st_size, found.st_mtime_ns
-            racy = self._clock() * 1e9 - mtime_ns < _RACY_NS
+            stamp = Stamp.of(found)
+            racy = self._clock() * 1e9 - stamp.mtime_ns < _RACY_NS
             digest = content_hash(path)
             if digest == file.hash and file.status in ("indexed", "skipped"):
                 status, reason = file.status, file.reason
@@ -210,7 +209,7 @@ class Preparation(Closing):
             # It may become readable without a new time, so treat its content as unknown.
             racy, digest = True, None
             status = "unreadable" if file.status == "indexed" else status
-        return Prepared(file, size, mtime_ns, racy, digest, extracted, status, reason, lease)
+        return Prepared(file, stamp, racy, digest, extracted, status, reason, lease)
 
     @staticmethod
     def _root_is_there(file: FileRow) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import contains, with_nested
 from edge.apps.collection.report import IndexReport
+from edge.apps.documents.base import Stamp
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.apps.store.planning import INDEXING
 from edge.apps.store.rebuilding import Progress
@@ -233,10 +234,9 @@ def _place(root: str) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
 
-def _state(path: str) -> tuple[int, int] | None:
-    """Size and time of a file; None if it does not exist."""
+def _state(path: str) -> Stamp | None:
+    """The stamp of a file; None if it does not exist."""
     try:
-        found = os.stat(path)
+        return Stamp.of(os.stat(path))
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns

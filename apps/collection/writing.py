@@ -27,7 +27,7 @@ from edge.apps.collection.paths import (
 from edge.apps.collection.preparation import Preparation, Prepared, with_more_memory
 from edge.apps.collection.report import IndexReport, Tally
 from edge.apps.collection.schema import forget_roots, read_roots, register_roots
-from edge.apps.documents.base import WORKER_NBYTES, Extracted, FoundFile
+from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
 from edge.apps.documents.extraction import Extractor
@@ -360,7 +360,7 @@ class Writer:
         lease = self._budget.reserve("texts to embed", 2 * len(data))
         extracted = Extracted("text", title, chunks, None)
         digest = blake2b(data, digest_size=16).digest()
-        return Prepared(row, len(data), 0, False, digest, extracted, "indexed", "", lease)
+        return Prepared(row, NO_STAMP._replace(size=len(data)), False, digest, extracted, "indexed", "", lease)
 
 
 def _added_nbytes(texts: Mapping[str, tuple[str, str]]) -> int:

@@ -21,6 +21,9 @@ MAX_PART_BYTES = 40 * 10**6
 MAX_PARTS_BYTES = 120 * 10**6
 MAX_MEMBERS = 20_000
 _PIECE = 1 << 20
+_NO_MEMORY = 2
+"""The number of libxml2's error."""
+
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError)
 
 
@@ -105,7 +108,7 @@ class Archive(Closing):
                     while element.getprevious() is not None:
                         del element.getparent()[0]
         except etree.LxmlError as error:
-            raise InputError(f"a damaged document: its part {name[:100]} is not XML ({error})") from error
+            raise refusal(error, f"a damaged document: its part {name[:100]} is not XML") from error
         except _DAMAGE as error:
             raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
 
@@ -175,11 +178,16 @@ def parse_xml(data: bytes, what: str) -> Any:
     try:
         root = etree.fromstring(data, parser)
     except (etree.LxmlError, ValueError) as error:
-        raise InputError(f"a damaged document: {what} is not XML ({error})") from error
+        raise refusal(error, f"a damaged document: {what} is not XML") from error
     doctype = root.getroottree().docinfo.internalDTD
     if doctype is not None and next(doctype.iterentities(), None) is not None:
         raise InputError(f"{what} declares entities, which no document needs")
     return root
+
+
+def refusal(error: Exception, what: str) -> Exception:
+    """The error to raise for one of libxml2: it reports a lack of memory as a syntax error."""
+    return MemoryError() if getattr(error, "code", None) == _NO_MEMORY else InputError(f"{what} ({error})")
 
 
 def local(element: Any) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from edge.errors import InputError
 
@@ -23,6 +24,9 @@ WORKER_NBYTES = 48 * 10**6
 
 MAX_FILE_BYTES = 64 * 10**6
 """A larger file is skipped."""
+
+_LARGEST_INTEGER = 2**63 - 1
+"""The largest of SQLite."""
 
 MAX_TEXT_CHARS = 10 * 10**6
 """A file with more text than this is refused: three times the Bible."""
@@ -57,6 +61,24 @@ class Skipped(InputError):
         self.reason = reason
 
 
+class Stamp(NamedTuple):
+    """What tells that a file has other content: size in bytes, the time of its content, its number in the file system,
+    and the time of its entry there, which copying programs cannot set. Times are nanoseconds since 1970."""
+
+    size: int
+    mtime_ns: int
+    inode: int | None
+    ctime_ns: int | None
+
+    @staticmethod
+    def of(status: os.stat_result) -> Stamp:
+        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino & _LARGEST_INTEGER, status.st_ctime_ns)
+
+
+NO_STAMP = Stamp(0, 0, None, None)
+"""That of a file whose content is unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """A file to index, as its directory entry describes it. The file is not kept open.
@@ -64,14 +86,11 @@ class FoundFile:
     Attributes:
         path: absolute; the part below `root` contains no symbolic link.
         root: the root above the file, or the file itself if it is a root.
-        nbytes: size in bytes.
-        mtime_ns: time of the last modification, in nanoseconds since 1970.
     """
 
     path: Path
     root: Path
-    nbytes: int
-    mtime_ns: int
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)

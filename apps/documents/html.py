@@ -87,6 +87,8 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
     """
     from lxml import etree
 
+    from edge.apps.documents.archive import refusal
+
     if _XHTML.match(text):  # an HTML parser would treat `<title/>` as an opening tag
         text = _SELF_CLOSED.sub(_closed, text)
     if not _BODY.search(text):  # the parser would drop white space, and so lines, before a fragment's first element
@@ -97,7 +99,7 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
     try:
         root = etree.fromstring(text.encode("utf-8"), parser)
     except (etree.LxmlError, ValueError) as error:
-        raise InputError(f"not HTML that can be read ({error})") from error
+        raise refusal(error, "not HTML that can be read") from error
     if any("RESOURCE_LIMIT" in error.type_name for error in parser.error_log):
         raise InputError("nested deeper than the 2,048 elements that are read")
     if root is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, printable
+from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, Stamp, printable
 from edge.apps.documents.file_types import choose
 from edge.apps.documents.ignoring import Rules, component, read_patterns
 from edge.apps.documents.opened import OpenedFile
@@ -163,7 +163,7 @@ class _Scanner:
         if status.st_size > self._max_bytes:
             size, most = format_size(status.st_size), format_size(self._max_bytes)
             return SkippedFile(path, Reason.TOO_LARGE, f"{size} is more than the {most} a file may have")
-        found = FoundFile(path, root, status.st_size, status.st_mtime_ns)
+        found = FoundFile(path, root, Stamp.of(status))
         if self._unchanged is not None and self._unchanged(found):
             return found
         try:

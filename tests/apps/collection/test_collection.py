@@ -104,6 +104,20 @@ def test_a_file_that_was_touched_or_moved_keeps_its_vectors(
     consistent(collection)
 
 
+@pytest.mark.parametrize("way", ["written in place", "another file moved there"])
+def test_a_file_with_the_same_size_and_time_is_read_again(collection: Collection, folder: Any, way: str) -> None:
+    note = folder.path / "note.txt"
+    note.write_text("The river floods.")
+    os.utime(note, ns=(10**18, 10**18))
+    collection.index(folder.path)
+    other = note if way == "written in place" else folder.path.parent / "restored.txt"
+    other.write_text("The river drains.")
+    os.utime(other, ns=(10**18, 10**18))
+    os.replace(other, note)
+    assert collection.index(folder.path).indexed == 1
+    assert collection.index(folder.path).unchanged == 1
+
+
 def test_a_file_that_has_just_been_saved_has_its_time_and_is_read_again(collection: Collection, folder: Any) -> None:
     note = folder.path / "note.txt"
     note.write_text("The river floods.")

@@ -125,7 +125,7 @@ def test_outcomes(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
     assert [found[f"0{i}.txt"].status for i in range(5)] == ["indexed", "failed", "gone", "gone", "indexed"]
     assert found["01.txt"].reason == "a damaged text"
     assert not found["00.txt"].racy
-    assert found["00.txt"].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
+    assert found["00.txt"].stamp.mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
     assert found["00.txt"].hash == content_hash(tmp_path / "00.txt")
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., 
     with prepare(Texts(), clock=(tmp_path / "00.txt").stat().st_mtime.__float__) as preparation:
         found = list(preparation)
     assert all(one.racy for one in found)
-    assert found[0].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
+    assert found[0].stamp.mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
 
 
 def test_an_extractor_that_cannot_work_at_all_is_the_run_s_error(prepare: Callable[..., Preparation]) -> None:

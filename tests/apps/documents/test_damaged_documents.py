@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from edge.apps.documents.base import Chunk
 from edge.apps.documents.extraction import Extractor
+from edge.budget import MemoryBudget
 from edge.errors import InputError
 
 NAMES = (
@@ -83,3 +85,20 @@ def test_any_bytes_under_any_name(session_extractor: Extractor, tmp_path: Path, 
     path = tmp_path / name
     path.write_bytes(content)
     outcome(session_extractor, path)
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.html"])
+def test_want_of_memory_is_not_called_damage(tmp_path: Path, name: str) -> None:
+    """libxml2 reports it as a syntax error, and the worker may be far below its limit then."""
+    path = tmp_path / name
+    if name == "a.html":
+        path.write_text("<p>word</p>" * 300_000)
+    else:
+        body = "".join("<w:p><w:r><w:t>word</w:t></w:r></w:p>" for _ in range(150_000))
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("word/document.xml", f'<w:document xmlns:w="w"><w:body>{body}</w:body></w:document>')
+    for memory in range(40, 56, 4):
+        with Extractor(
+            budget=MemoryBudget(10**10), seconds=60, memory=memory * 10**6, most_memory=memory * 10**6
+        ) as extractor, pytest.raises(InputError, match="of memory"):  # fmt: skip
+            extractor.extract(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import FoundFile, Reason, SkippedFile, printable
+from edge.apps.documents.base import FoundFile, Reason, SkippedFile, Stamp, printable
 from edge.apps.documents.scanner import scan
 from edge.errors import InputError
 
@@ -48,8 +48,10 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     os.utime(tmp_path / "a.txt", ns=(1, 5_000_000_000))
     root = tmp_path.resolve()
-    assert list(scan([tmp_path])) == [FoundFile(root / "a.txt", root, 4, 5_000_000_000)]
-    assert list(scan([str(tmp_path / "a.txt")])) == [FoundFile(root / "a.txt", root / "a.txt", 4, 5_000_000_000)]
+    stamp = Stamp.of((root / "a.txt").stat())
+    assert stamp[:2] == (4, 5_000_000_000)
+    assert list(scan([tmp_path])) == [FoundFile(root / "a.txt", root, stamp)]
+    assert list(scan([str(tmp_path / "a.txt")])) == [FoundFile(root / "a.txt", root / "a.txt", stamp)]
 
 
 def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
