@@ -1,4 +1,4 @@
-"""`python -m tests.bench NAME`, and a worker of a benchmark: `python tests/bench/__main__.py --worker MODULE`."""
+"""`python -m tests.bench NAME`, and a function in a new process: `tests/bench/__main__.py --worker MODULE:NAME`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         from edge.apps.bench.process import serve
 
-        serve(importlib.import_module(sys.argv[2]).work)
+        module, _, name = sys.argv[2].partition(":")
+        serve(getattr(importlib.import_module(module), name))
     else:
         from bench.command import bench
         from edge.errors import EdgeError

@@ -14,16 +14,16 @@ import re
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import Output, output_options
+from bench.options import Output, benchmark
+from bench.process import timed
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
@@ -94,21 +94,17 @@ class Outcome:
         }  # fmt: skip
 
 
-@click.command("answers")
-@click.option("--half", type=click.Choice([*HALVES, "both"]), default="judge", show_default=True)
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only questions of this kind.")
-@click.option("--llm", metavar="MODEL", help="As for `edge ask`; not given, sentences of the documents are picked.")
-@click.option("--memory", default="500MB", show_default=True, help="Limit of the process.")
-@click.option("--min-relevance", type=float, help="Relevance that a passage needs; the default of `edge ask` if none.")
-@click.option("--verbose", is_flag=True, help="Print the questions that failed, with the answers that were given.")
-@output_options
+@benchmark
 def answers(
-    half: str,
-    kinds: Sequence[str],
-    llm: str | None,
-    memory: str,
-    min_relevance: float | None,
-    verbose: bool,
+    *,
+    half: Annotated[str, click.Choice([*HALVES, "both"])] = "judge",
+    kinds: Annotated[tuple[str, ...], "--kind", click.Choice(KINDS), "Only questions of this kind."] = (),
+    llm: Annotated[str | None, "As for `edge ask`; not given, sentences of the documents are picked."] = None,
+    memory: Annotated[str, "Limit of the process."] = "500MB",
+    min_relevance: Annotated[
+        float | None, "Relevance that a passage needs; the default of `edge ask` if not given."
+    ] = None,
+    verbose: Annotated[bool, "Print the questions that failed, with the answers that were given."] = False,
     output: Output,
 ) -> None:
     """Ask questions about a small mixed collection: answers shown, refusals and false answers of each kind."""
@@ -169,16 +165,13 @@ def copy_documents(folder: Path) -> Path:
 
 def ask(assistant: Assistant, question: Question, documents: Path) -> Outcome:
     """Asks one question, after the earlier questions of its conversation."""
-    started = time.perf_counter()
+    asking = assistant.ask
     if question.after:
-        chat = assistant.chat()
+        asking = assistant.chat().ask  # type: ignore[assignment]
         for earlier in question.after:
-            chat.ask(earlier)
-        started = time.perf_counter()
-        answer = chat.ask(question.question)
-    else:
-        answer = assistant.ask(question.question)
-    return judge(question, answer, documents, time.perf_counter() - started)
+            asking(earlier)
+    (answer,), (seconds,) = timed(asking, [question.question])
+    return judge(question, answer, documents, seconds)
 
 
 def judge(question: Question, answer: Answer, documents: Path, seconds: float) -> Outcome:

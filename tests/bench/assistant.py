@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from making.recording import Recorder
 
-from bench.computed_replay import computing, pace
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Output, compute_option, names_option, output_options, rounds_option, stated
-from bench.process import measure
-from bench.rag_index import LINK, IndexData, index_options
-from bench.rag_traces import PIPELINES, SHIPPED, Case, write_recorded, write_trace
+from bench.options import Computing, File, Names, NewFolder, Output, Rounds, benchmark, stated
+from bench.process import in_turn, measure, say
+from bench.rag_index import LINK, IndexData, IndexLibrary
+from bench.rag_index import opened as opened_index
+from bench.rag_traces import (
+    PASSAGES,
+    PIPELINES,
+    ROUNDS,
+    SHIPPED,
+    Case,
+    computing,
+    pace,
+    replayed,
+    write_recorded,
+    write_trace,
+)
+from edge.apps.assistant import pipelines as steps_of
+from edge.apps.assistant.answer import NotInDocuments
+from edge.apps.assistant.steps import Steps
+from edge.apps.requests import AskOptions
+from edge.budget import MemoryBudget
 from edge.config import parse_size
+from edge.devices.cpu import CpuDevice
 from edge.errors import EdgeError
+from edge.link import Lane
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.generation.base import Generator
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.scheduling.predictor import TimePredictor
+from edge.trace import Trace
 
-_WORKER = "bench.assistant_worker"
 _ARMS = {
     "read anew": {"lookahead": False, "reuse": False},
     "on demand": {"lookahead": False, "reuse": True},
@@ -27,52 +52,36 @@ _ARMS = {
 """The three arms. In `read anew` every search reads its lists, as in TeleRAG's baseline; in `on demand` it also finds
 lists that earlier searches left in memory; `lookahead` adds lookahead to that."""
 
+_PROCESS_MEMORY = 4 << 30
+_MOST_TOKENS = 64
+"""The most tokens of an answer. A small model writes until its limit."""
 
-@click.command("assistant")
-@index_options()
-@click.option(
-    "--probe-share",
-    type=float,
-    help="Share of the lists that a search probes; by default, as many as recall 0.95 needs.",
-)
-@click.option("--bandwidth", default="12MB", show_default=True, help="Of the link to the index, per second.")
-@click.option("--decode", default=100.0, show_default=True, help="Tokens per second the replayed model writes.")
-@click.option("--prefill", default=2000.0, show_default=True, help="Tokens per second it reads.")
-@compute_option
-@click.option("--questions", default=16, show_default=True, help="Measured per pipeline.")
-@click.option("--warmup", default=4, show_default=True, help="Before them; times are learned and lists cached.")
-@rounds_option(1)
-@names_option("--pipelines", PIPELINES)
-@click.option(
-    "--traces",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of recorded traces, one file for each pipeline; put together from the judged set if not given.",
-)
-@click.option(
-    "--recorded", is_flag=True, help="Replay the texts that SmolLM2-135M wrote for 16 questions of squad11-dev."
-)
-@click.option(
-    "--record",
-    "model",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="First let this GGUF model answer the questions, and keep its texts in the folder of --traces.",
-)
-@click.option("--searches", is_flag=True, help="Print where the time of each search went, too; --json always has it.")
-@output_options
+
+@benchmark
 def assistant(
-    probe_share: float | None,
-    bandwidth: str,
-    decode: float,
-    prefill: float,
-    shape: str | None,
-    questions: int,
-    warmup: int,
-    rounds: int,
-    pipelines: list[str],
-    traces: Path | None,
-    recorded: bool,
-    model: Path | None,
-    searches: bool,
+    *,
+    probe_share: Annotated[
+        float | None, "Share of the lists that a search probes; by default, as many as recall 0.95 needs."
+    ] = None,
+    bandwidth: Annotated[str, "Of the link to the index, per second."] = "12MB",
+    decode: Annotated[float, "Tokens per second the replayed model writes."] = 100.0,
+    prefill: Annotated[float, "Tokens per second it reads."] = 2000.0,
+    shape: Computing = None,
+    questions: Annotated[int, "Measured per pipeline."] = 16,
+    warmup: Annotated[int, "Before them; times are learned and lists cached."] = 4,
+    rounds: Rounds = 1,
+    pipelines: Annotated[Sequence[str], Names(PIPELINES)] = PIPELINES,
+    traces: Annotated[
+        NewFolder | None,
+        "Folder of recorded traces, one file for each pipeline; put together from the judged set if not given.",
+    ] = None,
+    recorded: Annotated[bool, "Replay the texts that SmolLM2-135M wrote for 16 questions of squad11-dev."] = False,
+    model: Annotated[
+        File | None,
+        "--record",
+        "First let this GGUF model answer the questions, and keep its texts in the folder of --traces.",
+    ] = None,
+    searches: Annotated[bool, "Print where the time of each search went, too; --json always has it."] = False,
     output: Output,
     data: IndexData,
 ) -> None:
@@ -99,15 +108,15 @@ def assistant(
             write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
         else:
             write_recorded(trace, traces / trace.name, asked)
-        arms: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in _ARMS}
-        for turn in range(rounds):
-            for name, reports in arms.items():
-                click.echo(f"round {turn + 1} of {rounds}: {pipeline}, {name}", err=True)
-                task = {**common, **_ARMS[name], "name": name, "trace": str(trace), "pipeline": pipeline}
-                report = measure(_WORKER, task, threads=1)
-                nprobe = report["nprobe"]
-                reports.append(report["rows"][warmup:])
-        results.append(_row(pipeline, *arms.values()))
+        task = {**common, "trace": str(trace), "pipeline": pipeline}
+        say(pipeline)
+        reports, _ = in_turn(
+            rounds,
+            _ARMS,
+            lambda arm, task=task: measure(work, {**task, **_ARMS[arm], "name": arm}, threads=1),  # type: ignore[misc]
+        )
+        nprobe = reports["lookahead"][-1]["nprobe"]
+        results.append(_row(pipeline, *([report["rows"][warmup:] for report in reports[arm]] for arm in _ARMS)))
     conditions = {
         **made.conditions(), "list_memory": made.memory,
         "nprobe": nprobe, "bandwidth": common["bandwidth"], **pace(shape, prefill, decode),
@@ -115,10 +124,7 @@ def assistant(
         "traces": "assembled" if traces is None else "SmolLM2-135M-Instruct" if recorded else str(traces),
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
-    output.put(result, figures(results), stated(conditions))
-    if searches and not output.as_json:
-        for row in results:
-            _print_searches(row)
+    output.put(result, figures(results, searches), stated(conditions))
     if not all(row["identical"] for row in results):
         raise EdgeError("lookahead changed what was found")
 
@@ -128,13 +134,13 @@ def _record(model: Path, traces: Path, pipelines: Sequence[str], asked: Sequence
     because the number of threads changes the last bits of its results, and sometimes a word."""
     traces.mkdir(parents=True, exist_ok=True)
     for pipeline in pipelines:
-        click.echo(f"recording: {pipeline}", err=True)
+        say(f"recording: {pipeline}")
         task = {
             **common, **_ARMS["on demand"], "name": f"recording {pipeline}", "pipeline": pipeline, "model": str(model),
             "trace": str(traces / f"{pipeline}.jsonl"), "ids": [case.id for case in asked], "threads": 1,
             "bandwidth": 1e12,
         }  # fmt: skip
-        measure(_WORKER, task, threads=1)
+        measure(work, task, threads=1)
 
 
 def _row(
@@ -186,14 +192,20 @@ def _row(
     }
 
 
-def figures(results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
-    """The figures of a stored run: seconds and waits of a question in each arm, by pipeline."""
+def figures(results: Sequence[dict[str, Any]], searches: bool = False) -> Iterator[Figure]:
+    """The figures of a stored run: seconds and waits of a question in each arm, by pipeline; and of each search."""
     rows = {row["pipeline"]: row for row in results}
     for key, table in (("seconds", "time of a question"), ("stall_s", "waits of a question for the link")):
         by_arm = {name: dict(zip(_ARMS, row[key], strict=True)) for name, row in rows.items()}
         yield from tabulate(by_arm, {arm: lower(arm, "s") for arm in _ARMS}, table)
     columns = {"hideable_s": neither("perfect foresight would save", "s"), "share": neither("lookahead saves", "%")}
     yield from tabulate(rows, columns, "lookahead")
+    for pipeline, row in rows.items() if searches else ():
+        places = {
+            f"{arm}, search {n}": place for arm in row["searches"] for n, place in enumerate(row["searches"][arm], 1)
+        }
+        shown = {name: neither(name) for name in next(iter(places.values()))}
+        yield from tabulate(places, shown, f"{pipeline}: means of the first, second, ... search")
 
 
 def _by_place(reports: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, float]]:
@@ -213,10 +225,75 @@ def _hideable(searches: Sequence[dict[str, float]]) -> float:
     return sum((min(search["stall"], search["window"]) for search in searches), 0.0)
 
 
-def _print_searches(row: dict[str, Any]) -> None:
-    """Prints the times of a pipeline, on demand and with lookahead, a line for each search."""
-    for arm in ("on demand", "lookahead"):
-        click.echo(f"{row['pipeline']}, {arm}, means of the first, second, ... search:")
-        for place, search in enumerate(row["searches"][arm], 1):
-            values = "  ".join(f"{name} {value:.3g}" for name, value in search.items() if value)
-            click.echo(f"  {place}: {values}")
+@contextmanager
+def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
+    """Opens the task's index, with its lists in a separate memory behind a link."""
+    trace = Trace()
+    folder = Path(task["folder"])
+    process = MemoryBudget(_PROCESS_MEMORY)
+    lane = Lane(LINK, trace=trace, bandwidth_limit=task["bandwidth"])
+    device = CpuDevice(MemoryBudget(task["list_memory"], part=True), link=lane, trace=trace)
+    with (
+        lane,
+        Embedder(budget=process) as embedder,
+        opened_index(folder, embedder.dim, process, trace=trace, device=device) as (index, database),
+    ):
+        yield IndexLibrary(
+            folder, index, database, embedder, share=task["probe_share"], reuse=task["reuse"], trace=trace
+        )
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Replays a trace, question after question. If the task has a `model`, the model answers and the trace is
+    recorded."""
+    with opened(task) as library:
+        options, predictor = options_of(task), TimePredictor()
+
+        def ask(question: str, generator: Generator) -> dict[str, Any]:
+            steps = Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor)
+            return answered(library, question, steps)
+
+        if "model" in task:
+            _answer(task, library, ask)
+            return {}
+        replay = replayed(task, task["trace"], library.budget)
+        return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
+
+
+def options_of(task: dict[str, Any]) -> AskOptions:
+    """The options of all questions of a replay."""
+    return AskOptions(
+        passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"],
+        max_tokens=_MOST_TOKENS,
+    )  # fmt: skip
+
+
+def _answer(task: dict[str, Any], library: IndexLibrary, ask: Callable[[str, Generator], object]) -> None:
+    scratch = Path(task["trace"]).parent
+    with LlamaGenerator(task["model"], library.budget, cache=scratch, threads=task["threads"]) as model:
+        recorder = Recorder(model, task["trace"])
+        for name, question in zip(task["ids"], task["questions"], strict=True):
+            recorder.asked = name
+            ask(question, recorder)
+        recorder.close()
+
+
+def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, Any]:
+    """The answer to one question, with its figures."""
+    library.begin()
+    before = library.trace.snapshot()
+    started = time.perf_counter()
+    with suppress(NotInDocuments):
+        text = ""
+        for piece in steps_of.PIPELINES[steps.pipeline](question, steps):
+            text += piece
+    seconds = time.perf_counter() - started
+    steps.close()
+    return {
+        "seconds": seconds,
+        "text": text,
+        "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
+        "coverage": list(library.coverage),
+        "searches": list(library.searches),
+        "counters": library.trace.since(before),
+    }

@@ -6,38 +6,41 @@ import click
 
 from edge.apps.options import LazyGroup
 
-_BENCHES = {
-    "answers": "bench.answers:answers",
-    "assistant": "bench.assistant:assistant",
-    "compare": "bench.compare:compare",
-    "devices": "bench.devices:devices",
-    "dispatch": "bench.dispatch:dispatch",
-    "evidence": "bench.evidence:evidence",
-    "gpu": "bench.gpu:gpu",
-    "index": "bench.index:index",
-    "knowledge": "bench.knowledge:knowledge",
-    "layer-speed": "bench.layer_speed:layer_speed",
-    "load": "bench.load:load",
-    "memory": "bench.memory:memory",
-    "memory-relevance": "bench.memory_relevance:memory_relevance",
-    "pipelining": "bench.pipelining:pipelining",
-    "overhead": "bench.overhead:overhead",
-    "plan": "bench.plan:plan",
-    "pruning": "bench.pruning:pruning",
-    "report": "bench.report:report",
-    "rerank-memory": "bench.rerank_memory:rerank_memory",
-    "rerank-peers": "bench.rerank_peers:rerank_peers",
-    "rerank-quality": "bench.rerank_quality:rerank_quality",
-    "search-peers": "bench.search_peers:search_peers",
-    "search-quality": "bench.search_quality:search_quality",
-    "searchers": "bench.searchers:searchers",
-    "serve": "bench.serve:serve",
-    "traversal": "bench.traversal:traversal",
-    "tune": "bench.tune:tune",
-    "warm": "bench.warm:warm",
+_MODULES = {
+    "answers": "answers",
+    "assistant": "assistant",
+    "compare": "compare",
+    "devices": "devices",
+    "dispatch": "dispatch",
+    "evidence": "evidence",
+    "gpu": "gpu",
+    "index": "index",
+    "knowledge": "knowledge",
+    "layer-speed": "layer_speed",
+    "load": "load",
+    "memory": "memory",
+    "memory-relevance": "memory_relevance",
+    "overhead": "overhead",
+    "pipelining": "pipelining",
+    "plan": "plan",
+    "pruning": "pruning",
+    "report": "run_record",
+    "rerank-memory": "rerank_memory",
+    "rerank-peers": "rerank_peers",
+    "search-peers": "search",
+    "search-quality": "search",
+    "searchers": "searchers",
+    "serve": "serve",
+    "traversal": "traversal",
+    "tune": "tune",
+    "warm": "warm",
 }
+"""The module of each command, whose function has the command's name."""
 
 
-@click.group(cls=LazyGroup, verbs=_BENCHES)
+@click.group(
+    cls=LazyGroup,
+    verbs={name: f"bench.{module}:{name.replace('-', '_')}" for name, module in _MODULES.items()},
+)
 def bench() -> None:
     """Measure this runtime beside its peers, on this machine."""

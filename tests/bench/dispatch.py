@@ -9,17 +9,18 @@ import time
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import numpy as np
 import numpy.typing as npt
 
+from bench.devices import CACHE_GAINS, PROBED, PROPORTIONS, SEVERAL_MEMORY
 from bench.figures import higher, neither, tabulate
-from bench.options import Output, numbers, output_options, stated
-from bench.process import Stops, measure
-from bench.proportions import CACHE_GAINS, PROBED, PROPORTIONS, SEVERAL_MEMORY
-from bench.rag_index import IndexData, index_options, opened_index, say
+from bench.options import Count, Output, benchmark, numbers, stated
+from bench.process import Stops, measure, say
+from bench.rag_index import IndexData
+from bench.rag_index import opened as opened_index
 from bench.rag_traces import PASSAGES, write_trace
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
@@ -46,24 +47,17 @@ _ARMS = {
 micro-batch; a free device takes the micro-batch most of whose lists it holds, and not the next one."""
 
 
-@click.command("dispatch")
-@index_options(rows=100_000, list_rows=100, memory_share=round(SEVERAL_MEMORY, 3))
-@click.option("--counts", type=numbers(), default="1,2,4,8", show_default=True, help="Numbers of devices.")
-@click.option("--questions", type=click.IntRange(1), default=128, show_default=True, help="In the global batch.")
-@click.option("--warmup", type=click.IntRange(0), default=32, show_default=True, help="Before it; fills the devices.")
-@click.option("--micro-batch", "size", type=click.IntRange(1), default=4, show_default=True, help="Its questions.")
-@click.option("--decode", default=300.0, show_default=True, help="Tokens per second the replayed model writes.")
-@click.option("--prefill", default=30000.0, show_default=True, help="Tokens per second it reads.")
-@output_options
+@benchmark
 def dispatch(
-    counts: list[int],
-    questions: int,
-    warmup: int,
-    size: int,
-    decode: float,
-    prefill: float,
+    *,
+    counts: Annotated[Sequence[int], numbers(), "Numbers of devices."] = (1, 2, 4, 8),
+    questions: Annotated[Count, "In the global batch."] = 128,
+    warmup: Annotated[int, click.IntRange(0), "Before it; fills the devices."] = 32,
+    size: Annotated[Count, "--micro-batch", "Its questions."] = 4,
+    decode: Annotated[float, "Tokens per second the replayed model writes."] = 300.0,
+    prefill: Annotated[float, "Tokens per second it reads."] = 30000.0,
     output: Output,
-    data: IndexData,
+    data: Annotated[IndexData, {"rows": 100_000, "list_rows": 100, "memory_share": round(SEVERAL_MEMORY, 3)}],
 ) -> None:
     """Serve a global batch of questions (HyDE) on several throttled devices (`limited`), each with lists of its own."""
     made = data.made()
@@ -82,7 +76,7 @@ def dispatch(
     found: list[Any] = []
     for count in counts:
         say(f"{count} devices")
-        arms = measure(__name__, {**common, "count": count, "name": f"{count} devices"}, threads=1)["arms"]
+        arms = measure(work, {**common, "count": count, "name": f"{count} devices"}, threads=1)["arms"]
         found += [arm.pop("found") for arm in arms.values()]
         for arm in arms.values():
             arm["rate"] = questions / arm["seconds"]
@@ -120,7 +114,7 @@ class InTurn(Dispatch):
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """The worker's side: runs the task's arms one after the other, each on new devices."""
+    """Runs the task's arms one after the other, each on new devices."""
     with ExitStack() as stack:
         process = MemoryBudget(_PROCESS_MEMORY)
         embedder = stack.enter_context(Embedder(budget=process))

@@ -13,15 +13,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-import click
 import numpy as np
 import numpy.typing as npt
 from making.evidence import save
 
 from bench.answers import copy_documents, questions
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Output, output_options
+from bench.options import Folder, Output, benchmark
+from bench.process import say
 from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, UnitReading
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection
@@ -62,18 +63,15 @@ class Example:
     relevance: float
 
 
-@click.command("evidence")
-@click.option(
-    "--data", "folders", multiple=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Judged sets in BEIR layout.",
-)  # fmt: skip
-@click.option("--questions", "count", default=60, show_default=True, help="Of each judged set and split.")
-@click.option("--memory", default="900MB", show_default=True)
-@click.option("--threads", type=int, help="Compute threads.")
-@click.option("--save", "saved", is_flag=True, help="Store the fitted values beside the reranker.")
-@output_options
+@benchmark
 def evidence(
-    folders: Sequence[Path], count: int, memory: str, threads: int | None, saved: bool, output: Output
+    *,
+    folders: Annotated[tuple[Folder, ...], "--data", "Judged sets in BEIR layout."] = (),
+    count: Annotated[int, "--questions", "Of each judged set and split."] = 60,
+    memory: str = "900MB",
+    threads: Annotated[int | None, "Compute threads."] = None,
+    saved: Annotated[bool, "--save", "Store the fitted values beside the reranker."] = False,
+    output: Output,
 ) -> None:
     """Fit when passages count as an answer; refusals and false answers of questions it was not fitted on."""
     config = Config.load(flags={"memory": memory, "threads": threads})
@@ -176,7 +174,7 @@ def _judged(
     corpus: Corpus, other: Corpus | None, folder: Path, config: Config, budget: MemoryBudget, count: int
 ) -> Iterator[tuple[str, Example]]:
     """The examples of a judged set. Its train questions are for fitting, its test questions for measuring."""
-    click.echo(f"asking {corpus.name}", err=True)
+    say(f"asking {corpus.name}")
     rng = np.random.default_rng(0)
     numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}
     in_articles = len(set(corpus.titles)) * 4 < len(corpus.titles)

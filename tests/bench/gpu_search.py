@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bench.process import timed
 from bench.vectors import recall
 from edge.budget import MemoryBudget
 from edge.ivf.base import Codec, CodecSpec, Vectors
@@ -65,7 +67,7 @@ def search(task: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     lists = _sent(index, device)
     found["sent"] = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
-    answers = {"cuda": _measured(index, device, codec, lists, nprobe, found["rows"], "cuda")}
+    found["rows"]["cuda"], answers = _measured(index, device, codec, lists, nprobe)
     device.close()
     if reason:
         found["absent"] = {"cpu": reason, "faiss": reason}
@@ -74,46 +76,52 @@ def search(task: dict[str, Any]) -> dict[str, Any]:
 
         host = CpuDevice(budget)
         here = [index.codes[low:high] for low, high in zip(index.starts[:-1], index.starts[1:], strict=True)]
-        answers["cpu"] = _measured(index, host, codec, here, nprobe, found["rows"], "cpu, one thread")
+        found["rows"]["cpu, one thread"], expected = _measured(index, host, codec, here, nprobe)
         host.close()
         _faiss(index, nprobe, task["threads"], found)
-        found["equal_results"] = bool((answers["cpu"] == answers["cuda"]).all())
+        found["equal_results"] = bool((expected == answers).all())
     return found
 
 
 def _measured(
-    index: _Index, device: SearchPlace, codec: Any, lists: list[Any], nprobe: int, rows: dict[str, Any], name: str
-) -> npt.NDArray[np.int64]:
-    """Times requests of each size; returns the results of all queries [q, k]."""
+    index: _Index, device: SearchPlace, codec: Any, lists: list[Any], nprobe: int
+) -> tuple[dict[str, Any], npt.NDArray[np.int64]]:
+    """See `_answered`; of a device of this program."""
+
+    def candidates(queries: Vectors) -> Iterable[npt.NDArray[np.int64]]:
+        probing: dict[int, list[int]] = {}
+        for query, own in enumerate(index.probes(queries, nprobe).tolist()):
+            for number in own:
+                probing.setdefault(number, []).append(query)
+        scans = [
+            ListScan(lists[number], int(index.starts[number]), int(index.starts[number + 1] - index.starts[number]),
+                     None, own)
+            for number, own in probing.items()
+            if index.starts[number + 1] > index.starts[number]
+        ]  # fmt: skip
+        seen = Candidates.empty(len(queries), _WIDTH)
+        labels = device.search(SearchRequest(codec, queries, scans, np.arange(len(index.order)), seen)).labels
+        return (index.order[row[row >= 0]] for row in labels)
+
+    return _answered(index, candidates)
+
+
+def _answered(
+    index: _Index, candidates: Callable[[Vectors], Iterable[npt.NDArray[np.int64]]]
+) -> tuple[dict[str, Any], npt.NDArray[np.int64]]:
+    """The rates of requests of each size and the recall of one system, and its results of all queries [q, k]. Its
+    candidates are rescored exactly."""
     results = np.empty((len(index.queries), _K), np.int64)
-    rows[name] = {"queries_per_second": {}}
+    row: dict[str, Any] = {"queries_per_second": {}}
+
+    def ask(queries: Vectors) -> None:
+        for query, own in enumerate(candidates(queries)):
+            results[query] = best(exact_scores(index.vectors[own], queries[query]), own, _K)[1]
+
     for batch in _BATCHES:
-        queries = index.queries[:batch]
-        seconds = []
-        for _ in range(_ROUNDS + 1):
-            started = time.perf_counter()
-            probes = index.probes(queries, nprobe)
-            probing: dict[int, list[int]] = {}
-            for query, own in enumerate(probes.tolist()):
-                for number in own:
-                    probing.setdefault(number, []).append(query)
-            scans = [
-                ListScan(lists[number], int(index.starts[number]), int(index.starts[number + 1] - index.starts[number]),
-                         None, own)
-                for number, own in probing.items()
-                if index.starts[number + 1] > index.starts[number]
-            ]  # fmt: skip
-            seen = Candidates.empty(len(queries), _WIDTH)
-            request = SearchRequest(codec, queries, scans, np.arange(len(index.order)), seen)
-            labels = device.search(request).labels
-            for query in range(len(queries)):
-                own = index.order[labels[query][labels[query] >= 0]]
-                _, ids = best(exact_scores(index.vectors[own], queries[query]), own, _K)
-                results[query] = ids
-            seconds.append(time.perf_counter() - started)
-        rows[name]["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
-    rows[name]["recall"] = recall(results.tolist(), index.truth)
-    return results
+        _, seconds = timed(ask, [index.queries[:batch]] * (_ROUNDS + 1))
+        row["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
+    return row | {"recall": recall(results.tolist(), index.truth)}, results
 
 
 def _faiss(index: _Index, nprobe: int, threads: int, found: dict[str, Any]) -> None:
@@ -137,19 +145,10 @@ def _faiss(index: _Index, nprobe: int, threads: int, found: dict[str, Any]) -> N
     else:
         found.setdefault("absent", {})["faiss-gpu"] = "this faiss was not built for GPUs"
     for name, system in systems.items():
-        found["rows"][name] = {"queries_per_second": {}}
-        results = np.empty((len(index.queries), _K), np.int64)
-        for batch in _BATCHES:
-            queries, seconds = index.queries[:batch], []
-            for _ in range(_ROUNDS + 1):
-                started = time.perf_counter()
-                _, labels = system.search(queries, 8 * _K)
-                for query in range(batch):
-                    own = labels[query][labels[query] >= 0]
-                    results[query] = best(exact_scores(index.vectors[own], queries[query]), own, _K)[1]
-                seconds.append(time.perf_counter() - started)
-            found["rows"][name]["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
-        found["rows"][name]["recall"] = recall(results.tolist(), index.truth)
+        found["rows"][name], _ = _answered(
+            index,
+            lambda queries, own=system: (row[row >= 0] for row in own.search(queries, 8 * _K)[1]),  # type: ignore[misc]
+        )
 
 
 def _built(torch: Any, on: str, count: int) -> _Index:

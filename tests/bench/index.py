@@ -5,102 +5,88 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import numpy as np
 import numpy.typing as npt
 
+from bench import index_peers
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import Output, base_option, names_option, output_options, vectors_dir_option
-from bench.process import measure, processor
-from bench.vectors import VectorSet
+from bench.index_peers import cold_and_warm
+from bench.options import Base, Names, Output, Threads, VectorsDir, benchmark, stated
+from bench.process import drop_page_cache, in_turn, measure, processor, say
+from bench.vectors import NEIGHBOURS, Floats, VectorSet, opened_index
 from bench.vectors import recall as recall_of
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
-from edge.errors import CapabilityError
+from edge.devices.limited import LimitedDevice
+from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.plan import choose_nprobe
+from edge.trace import Trace
 
-_OWN = "bench.index_worker"
-_PEERS = "bench.index_peers"
 _SYSTEMS = ("edge", "faiss-ram", "faiss-ondisk", "faiss-mmap", "usearch", "lancedb")
 _LOOKAHEAD = ("disk", "limited")
 
 
-@click.command("index")
-@click.option("--rows", default=1_000_000, show_default=True)
-@base_option
-@click.option("--memory", default="256MB", show_default=True, help="Limit of the whole process, building included.")
-@click.option("--codec", type=click.Choice(["auto", "flat", "sq8", "pq"]), default="auto", show_default=True)
-@click.option("--recall", default=0.95, show_default=True, help="Recall@10 that each system is set to reach.")
-@click.option("--nprobe", type=int, help="Lists to probe; from the index's own measurement if not given.")
-@click.option("--queries", default=400, show_default=True, help="Queries: half warm up, half are measured.")
-@click.option("--cold", default=20, show_default=True, help="Queries from a cold disk, with nothing in memory.")
-@click.option("--threads", default=2, show_default=True, help="Threads of building, and of peers' searches.")
-@names_option("--systems", _SYSTEMS)
-@click.option(
-    "--churn",
-    default=0.0,
-    show_default=True,
-    help="Share of the rows that are deleted and added; an index of the same rows, built at once, is measured, too.",
-)
-@names_option("--lookahead", _LOOKAHEAD, help="Devices to show lookahead on.")
-@click.option("--window", default=0.5, show_default=True, help="Seconds between prediction and search.")
-@click.option("--overlap", default=0.75, show_default=True, help="Share of lists in both prediction and query.")
-@click.option("--cap", default="64MB", show_default=True, help="Memory of the limited device.")
-@click.option("--bandwidth", default="1GB", show_default=True, help="Bytes per second of the limited device's link.")
-@vectors_dir_option
-@output_options
+@benchmark
 def index(
-    rows: int,
-    base: Path | None,
-    memory: str,
-    codec: str,
-    recall: float,
-    nprobe: int | None,
-    queries: int,
-    cold: int,
-    threads: int,
-    systems: list[str],
-    churn: float,
-    lookahead: list[str],
-    window: float,
-    overlap: float,
-    cap: str,
-    bandwidth: str,
-    work_dir: Path,
+    *,
+    rows: int = 1_000_000,
+    base: Base = None,
+    memory: Annotated[str, "Limit of the whole process, building included."] = "256MB",
+    codec: Annotated[str, click.Choice(["auto", "flat", "sq8", "pq"])] = "auto",
+    recall: Annotated[float, "Recall@10 that each system is set to reach."] = 0.95,
+    nprobe: Annotated[int | None, "Lists to probe; from the index's own measurement if not given."] = None,
+    queries: Annotated[int, "Queries: half warm up, half are measured."] = 400,
+    cold: Annotated[int, "Queries from a cold disk, with nothing in memory."] = 20,
+    threads: Annotated[Threads, "Threads of building, and of peers' searches."] = 2,
+    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS,
+    churn: Annotated[
+        float,
+        "Share of the rows that are deleted and added; an index of the same rows, built at once, is measured, too.",
+    ] = 0.0,
+    lookahead: Annotated[Sequence[str], Names(_LOOKAHEAD), "Devices to show lookahead on."] = _LOOKAHEAD,
+    window: Annotated[float, "Seconds between prediction and search."] = 0.5,
+    overlap: Annotated[float, "Share of lists in both prediction and query."] = 0.75,
+    cap: Annotated[str, "Memory of the limited device."] = "64MB",
+    bandwidth: Annotated[str, "Bytes per second of the limited device's link."] = "1GB",
+    work_dir: VectorsDir,
     output: Output,
 ) -> None:
     """Search a million vectors within a limit, cold and warm, beside the peers."""
-    click.echo("vectors and exact answers", err=True)
+    say("vectors and exact answers")
     vectors = VectorSet.made(work_dir / "vectors", rows=rows, queries=queries, base=base)
     task: dict[str, Any] = {
-        "set": str(vectors.folder), "index": str(work_dir / "index"), "peers": str(work_dir / "peers"),
+        "set": str(vectors.folder), "index": str(work_dir / "own"), "peers": str(work_dir / "peers"),
         "memory": parse_size(memory), "codec": codec, "recall": recall, "nprobe": nprobe, "cold": cold,
         "threads": threads,
     }  # fmt: skip
-    built = _built(_OWN, work_dir / "index", task, "edge")
+    built = _built(work, work_dir / "own", task, "edge")
     task |= {"lists": built["lists"], "codec_used": built["codec"]}
-    own = _run(_OWN, task | {"action": "search", "name": "edge"})
+    own = _run(work, task | {"action": "search", "name": "edge"})
     task["nprobe"] = own["nprobe"]
-    reports: dict[str, dict[str, Any]] = {}
-    missing: dict[str, str] = {}
-    for name in systems:
-        report = own if name == "edge" else _peer(name, work_dir / "peers", task)
-        if isinstance(report, CapabilityError):
-            missing[name] = str(report)
-            click.echo(f"  missing: {name}: {report}", err=True)
-        else:
-            reports[name] = report
+
+    def searched(name: str) -> dict[str, Any]:
+        if name == "edge":
+            return own
+        made = _built(index_peers.work, work_dir / "peers", task, name.split("-")[0])
+        found = _run(index_peers.work, task | {"action": "search", "name": name, "system": name})
+        return found | {"build_s": made["seconds"]}
+
+    reports, left_out = in_turn(1, systems, searched)
     limited = {"cap": parse_size(cap), "bandwidth": float(parse_size(bandwidth))}
+    ahead = task | {"action": "lookahead", "window": window, "overlap": overlap, "watch": 0.05}
     windows = {
-        device: _run(
-            _OWN,
-            task | {"action": "lookahead", "name": f"lookahead on {device}", "window": window, "overlap": overlap}
-            | {"watch": 0.05} | (limited if device == "limited" else {}),
-        )
+        device: _run(work, ahead | {"name": f"lookahead on {device}"} | (limited if device == "limited" else {}))
         for device in lookahead
-    }  # fmt: skip
+    }
     changed = _churn(task, vectors, work_dir, int(rows * churn)) if churn else None
     result = {
         "conditions": {
@@ -109,41 +95,30 @@ def index(
             "threads": threads, "processor": processor(), "window": window, **limited,
         },
         "built": built,
-        "systems": {name: _row(report, vectors.truth) for name, report in reports.items()},
-        "missing": missing,
-        "identical_to_faiss": _same(own, reports.get("faiss-ram")),
+        "systems": {name: _row(found, vectors.truth) for name, (found,) in reports.items()},
+        "missing": left_out,
+        "identical_to_faiss": _same(own, *reports.get("faiss-ram", [None])),
         "lookahead": {device: _window(report) for device, report in windows.items()},
         "churn": changed,
     }  # fmt: skip
-    notes = [f"{name} was left out: {reason}" for name, reason in missing.items()]
     held = max(own["peak_resident"], built["peak_resident"])
-    output.put(result, figures(result), _described(result), notes, held=held, limit=parse_size(memory))
+    output.put(result, figures(result), _described(result), left_out.values(), held=held, limit=parse_size(memory))
 
 
-def _run(worker: str, task: dict[str, Any]) -> dict[str, Any]:
-    click.echo(f"{task['action']}: {task['name']}", err=True)
-    return measure(worker, task, threads=task["threads"])
+def _run(run: Any, task: dict[str, Any]) -> dict[str, Any]:
+    say(f"{task['action']}: {task['name']}")
+    return measure(run, task, threads=task["threads"])
 
 
-def _built(worker: str, folder: Path, task: dict[str, Any], name: str) -> dict[str, Any]:
+def _built(run: Any, folder: Path, task: dict[str, Any], name: str) -> dict[str, Any]:
     """The report of building an index. An index that was built before is not built again; its stored report is read."""
     note = folder / f"built-{name}.json"
     if not note.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        report = _run(worker, task | {"action": "build", "name": name, "system": name})
+        report = _run(run, task | {"action": "build", "name": name, "system": name})
         note.write_text(json.dumps(report), encoding="utf-8")
     report = json.loads(note.read_text("utf-8"))
     return dict(report)
-
-
-def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any] | CapabilityError:
-    """The measurements of a peer, or the error if it cannot run here."""
-    try:
-        built = _built(_PEERS, folder, task, name.split("-")[0])
-        report = _run(_PEERS, task | {"action": "search", "name": name, "system": name})
-    except CapabilityError as error:
-        return error
-    return report | {"build_s": built["seconds"]}
 
 
 def _churn(task: dict[str, Any], vectors: VectorSet, folder: Path, changed: int) -> dict[str, Any]:
@@ -153,12 +128,10 @@ def _churn(task: dict[str, Any], vectors: VectorSet, folder: Path, changed: int)
     for name in ("fresh", "changed"):
         own = task | {"index": str(folder / name), "nprobe": None, "cold": 0, "changed": changed}
         own |= {"first": changed} if name == "fresh" else {"end": vectors.rows - changed}
-        _built(_OWN, folder / name, own, name)
+        _built(work, folder / name, own, name)
         if name == "changed" and not (folder / name / "done.json").exists():
-            (folder / name / "done.json").write_text(
-                json.dumps(_run(_OWN, own | {"action": "change", "name": "churn"}))
-            )
-        rows[name] = _row(_run(_OWN, own | {"action": "search", "name": name}), truth)
+            (folder / name / "done.json").write_text(json.dumps(_run(work, own | {"action": "change", "name": name})))
+        rows[name] = _row(_run(work, own | {"action": "search", "name": name}), truth)
     return {"rows": changed, **rows}
 
 
@@ -223,14 +196,12 @@ def figures(result: dict[str, Any]) -> Iterator[Figure]:
 
 def _described(result: dict[str, Any]) -> str:
     """The sentences above the tables of figures."""
-    at, own = result["conditions"], result["systems"].get("edge")
+    own = result["systems"].get("edge")
     lines = [
-        f"{at['rows']:,} x {at['dim']}: {at['vectors']}",
-        f"{at['lists']:,} lists, codec {at['codec']}, nprobe {at['nprobe']}, one query at a time, {at['threads']} "
-        f"threads for peers, {at['processor']}; cold: page cache dropped and index opened anew before each of "
-        f"{at['cold_queries']} queries; warm: files read before, {at['queries'] // 2} queries after "
-        f"{at['queries'] // 2} others",
-        *(f"{name} is missing: {reason}" for name, reason in result["missing"].items()),
+        stated(result["conditions"]),
+        "one query at a time; cold: page cache dropped and index opened anew before each query; warm: files read "
+        "before, half of the queries after the others",
+        *result["missing"].values(),
     ]
     if result["identical_to_faiss"] is not None:
         lines.append(f"same ids in the same order as faiss on the same lists: {result['identical_to_faiss']:.1%}")
@@ -240,8 +211,169 @@ def _described(result: dict[str, Any]) -> str:
         lines.append(f"{result['churn']['rows']:,} rows were deleted and as many added")
     for device, row in result["lookahead"].items():
         lines.append(
-            f"lookahead on {device}: overlap {row['overlap']:.0%}, window {at['window']} s, "
-            f"{format_size(int(row['fetched']))} fetched; waits {row['stall_ratio']:.0%} of those on demand; results "
-            f"{'identical' if row['same'] else 'DIFFER'}; budget {'kept' if row['within'] else 'EXCEEDED'}"
+            f"lookahead on {device}: overlap {row['overlap']:.0%}, {format_size(int(row['fetched']))} fetched; waits "
+            f"{row['stall_ratio']:.0%} of those on demand; results {'identical' if row['same'] else 'DIFFER'}; budget "
+            f"{'kept' if row['within'] else 'EXCEEDED'}"
         )
     return "\n".join(lines)
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Runs the task's `action` for this index: build, change, search or lookahead."""
+    return {"build": _build, "change": _change, "search": _search, "lookahead": _lookahead}[task["action"]](task)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index under a limit of its own."""
+
+    database: Database
+    index: VectorIndex
+    budget: MemoryBudget
+    trace: Trace
+
+
+@contextmanager
+def opened(task: dict[str, Any]) -> Iterator[Opened]:
+    """Opens the task's index under its limit. If the task has a `cap`, a limited device is used beside the host."""
+    trace = Trace()
+    budget = MemoryBudget(task["memory"])
+    fast = None
+    if task.get("cap"):
+        fast = LimitedDevice(budget, cap=task["cap"], bandwidth=task["bandwidth"], trace=trace)
+    dim, options = VectorSet.stored(Path(task["set"])).dim, IndexOptions(codec=task["codec"])
+    try:
+        with opened_index(Path(task["index"]), dim, budget, trace=trace, fast=fast, options=options) as (own, database):
+            yield Opened(database, own, budget, trace)
+    finally:
+        if fast is not None:
+            fast.close()
+
+
+def _build(task: dict[str, Any]) -> dict[str, Any]:
+    """Builds an index of all rows, or of the rows from `first` to `end`."""
+    started = time.perf_counter()
+    with opened(task) as our:
+        _add(our, task, task.get("first", 0), task.get("end"))
+        our.index.maintain(our.database.write, full=True)
+        with our.database.read() as db:
+            status = our.index.status(db)
+    return {
+        "seconds": time.perf_counter() - started, "rows": status.rows, "lists": status.lists, "codec": status.codec,
+        "nbytes": status.nbytes, "recall": status.recall,
+    }  # fmt: skip
+
+
+def _change(task: dict[str, Any]) -> dict[str, Any]:
+    """Deletes the first `changed` rows and adds as many at the end, with the automatic maintenance."""
+    changed, rows = task["changed"], VectorSet.stored(Path(task["set"])).rows
+    started = time.perf_counter()
+    with opened(task) as our:
+        with our.database.write() as db:
+            our.index.delete(db, np.arange(changed))
+        _add(our, task, rows - changed, rows, maintain=True)
+        with our.database.read() as db:
+            status = our.index.status(db)
+    return {"seconds": time.perf_counter() - started, "rows": status.rows, "lists": status.lists}
+
+
+def _add(our: Opened, task: dict[str, Any], first: int, end: int | None, *, maintain: bool = False) -> None:
+    for start, rows in VectorSet.stored(Path(task["set"])).blocks(first, end):
+        with our.budget.reserve("vectors", rows.nbytes), our.database.write() as db:
+            our.index.add(db, np.arange(start, start + len(rows)), rows)
+        if maintain:
+            our.index.maintain(our.database.write)
+
+
+def _search(task: dict[str, Any]) -> dict[str, Any]:
+    with opened(task) as our, our.database.read() as db:
+        nprobe = task["nprobe"] or choose_nprobe(our.index.snapshot(db), task["recall"])
+    last: list[tuple[Opened, Any]] = []
+    before: dict[str, float] = {}
+
+    @contextmanager
+    def searching() -> Iterator[index_peers.Search]:
+        with opened(task) as our, our.database.read() as db:
+            our.index.snapshot(db)
+            last[:] = [(our, db)]
+            yield lambda query: our.index.search(db, query[None], NEIGHBOURS, nprobe=nprobe).ids[0]
+            status = our.index.status(db)
+            counted = our.trace.since(before)
+            found.update(
+                lists=status.lists, codec=status.codec, nbytes=status.nbytes, hits=counted.get("lists.hits", 0),
+                misses=counted.get("lists.misses", 0), read=counted.get("disk.bytes", 0), held=our.budget.holders(),
+            )  # fmt: skip
+
+    found: dict[str, Any] = {"nprobe": nprobe}
+    files = [Path(task["index"])]
+    return cold_and_warm(task, searching, files, warmed=lambda: before.update(last[0][0].trace.snapshot())) | found
+
+
+def _lookahead(task: dict[str, Any]) -> dict[str, Any]:
+    """Measures on-demand reads and lookahead in turn. Every search starts with a cold page cache and no resident
+    list."""
+    queries = VectorSet.stored(Path(task["set"])).queries[: task["cold"]]
+    nprobe = task["nprobe"]
+    predictions, overlap = _predictions(task, queries, nprobe)
+    stalls: dict[str, list[float]] = {"demand": [], "lookahead": []}
+    seconds: dict[str, list[float]] = {"demand": [], "lookahead": []}
+    same, within, fetched = True, True, []
+    for query, prediction in zip(queries, predictions, strict=True):
+        found = {}
+        for way in ("demand", "lookahead"):
+            with opened(task) as our, our.database.read() as db:
+                our.index.snapshot(db)
+                drop_page_cache(Path(task["index"]))
+                ahead = None
+                if way == "lookahead":
+                    ahead = our.index.lookahead(db, prediction[None], seconds=task["window"])
+                    time.sleep(task["window"])
+                before = _stalled(our.trace)
+                started = time.perf_counter()
+                found[way] = our.index.search(db, query[None], NEIGHBOURS, nprobe=nprobe, window=ahead)
+                seconds[way].append(time.perf_counter() - started)
+                stalls[way].append(_stalled(our.trace) - before)
+                within &= our.budget.used <= our.budget.limit
+                if ahead is not None:
+                    fetched.append(ahead.fetched)
+                    within &= ahead.asked <= ahead.nbytes
+                    ahead.cancel()
+        same &= found["demand"].ids.tolist() == found["lookahead"].ids.tolist()
+        same &= found["demand"].scores.tolist() == found["lookahead"].scores.tolist()
+    return {
+        "overlap": overlap, "stall": stalls, "seconds": seconds, "same": same, "within": within, "fetched": fetched,
+        "nprobe": nprobe,
+    }  # fmt: skip
+
+
+def _stalled(trace: Trace) -> float:
+    """The seconds that searches have waited for bytes, on all links."""
+    counters = trace.snapshot()
+    return counters.get("disk.stall_s", 0.0) + counters.get("link.stall_s", 0.0)
+
+
+def _predictions(task: dict[str, Any], queries: Floats, nprobe: int) -> tuple[Floats, float]:
+    """A prediction for each query, made by adding noise. The noise is just long enough that prediction and query have
+    the wanted share of their lists in common, which is returned, too."""
+    random = np.random.default_rng(0)
+    with opened(task) as our, our.database.read() as db:
+        centroids = our.index.snapshot(db).centroids
+        our.index.search(db, queries[:1], NEIGHBOURS, nprobe=1)  # libraries are loaded by the first search
+        one = random.integers(0, len(centroids), len(queries))
+        other = (one + random.integers(1, max(2, len(centroids)), len(queries))) % len(centroids)
+        noise = centroids[one] - centroids[other]
+        noise /= np.maximum(np.linalg.norm(noise, axis=1, keepdims=True), 1e-6)
+        lists = _nearest(queries, centroids, nprobe)
+        low, high = 0.0, 2.0
+        for _ in range(12):
+            length = (low + high) / 2
+            made = queries + length * noise
+            made /= np.linalg.norm(made, axis=1, keepdims=True)
+            near = _nearest(made, centroids, nprobe)
+            share = float(np.mean([len(set(a) & set(b)) / nprobe for a, b in zip(lists, near, strict=True)]))
+            low, high = (length, high) if share > task["overlap"] else (low, length)
+    return made.astype(np.float32), share
+
+
+def _nearest(queries: Floats, centroids: Floats, nprobe: int) -> list[list[int]]:
+    return [row.tolist() for row in np.argsort(-(queries @ centroids.T), axis=1)[:, :nprobe]]

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.index_worker import opened
-from bench.process import drop_page_cache, fill_page_cache
-from bench.vectors import NEIGHBOURS, Floats, VectorSet
+from bench.process import drop_page_cache, fill_page_cache, timed
+from bench.vectors import NEIGHBOURS, Floats, VectorSet, recall
 from edge.devices.faiss_codec import restored
 from edge.ivf.base import RESCORE
 
@@ -40,7 +40,11 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         "faiss-ram": _open_faiss, "faiss-ondisk": _open_faiss, "faiss-mmap": _open_faiss,
         "usearch": _open_usearch, "lancedb": _open_lancedb,
     }  # fmt: skip
-    return _measure(task, openers[system], _files(system, folder))
+    opener, files = openers[system], _files(system, folder)
+    setting = task["nprobe"] if system.startswith("faiss") else _setting(task, opener)
+    everything = [*files, VectorSet.stored(Path(task["set"])).path]
+    found = cold_and_warm(task, lambda: nullcontext(opener(task, setting)), everything)
+    return found | {"setting": setting, "nbytes": sum(map(_size, files))}
 
 
 def _files(system: str, folder: Path) -> list[Path]:
@@ -51,50 +55,46 @@ def _files(system: str, folder: Path) -> list[Path]:
     return [folder / name for name in names[system]]
 
 
-def _measure(
-    task: dict[str, Any], opener: Callable[[dict[str, Any], int], Search], files: list[Path]
+def cold_and_warm(
+    task: dict[str, Any],
+    opened: Callable[[], AbstractContextManager[Search]],
+    files: Sequence[Path],
+    warmed: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
-    vectors = VectorSet.stored(Path(task["set"]))
-    queries, truth = vectors.queries, vectors.truth
+    """The seconds of some searches with nothing in memory, and of half of the queries after the others; all results.
+
+    Args:
+        opened: opens the index.
+        files: those whose pages are dropped before each cold search, and read before the warm ones.
+        warmed: called between the halves.
+    """
+    queries = VectorSet.stored(Path(task["set"])).queries
     half = len(queries) // 2
-    setting = task["nprobe"]
-    if not task["system"].startswith("faiss"):
-        setting = _setting(task, opener, queries[:half], truth[:half])
-    opener(task, setting)(queries[0])  # libraries are loaded by the first search
+    with opened() as search:
+        search(queries[0])  # libraries are loaded by the first search
     cold: list[float] = []
     for query in queries[: task["cold"]]:
-        search = opener(task, setting)
-        for path in [*files, vectors.path]:
-            drop_page_cache(path)
-        started = time.perf_counter()
-        search(query)
-        cold.append(time.perf_counter() - started)
+        with opened() as search:
+            cold += timed(search, [query], before=lambda: list(map(drop_page_cache, files)))[1]
         del search
         gc.collect()
-    search = opener(task, setting)
-    for path in [*files, vectors.path]:
-        fill_page_cache(path)
-    for query in queries[:half]:
-        search(query)
-    warm, ids = [], []
-    for query in queries[half:]:
-        started = time.perf_counter()
-        found = search(query)
-        warm.append(time.perf_counter() - started)
-        ids.append(found.tolist())
-    ids = [search(query).tolist() for query in queries[:half]] + ids
-    return {"cold": cold, "warm": warm, "ids": ids, "setting": setting, "nbytes": sum(map(_size, files))}
+    with opened() as search:
+        for path in files:
+            fill_page_cache(path)
+        first, _ = timed(search, queries[:half])
+        warmed()
+        second, warm = timed(search, queries[half:])
+    return {"cold": cold, "warm": warm, "ids": [ids.tolist() for ids in (*first, *second)]}
 
 
-def _setting(
-    task: dict[str, Any], opener: Callable[[dict[str, Any], int], Search], queries: Floats, truth: npt.NDArray[np.int64]
-) -> int:
+def _setting(task: dict[str, Any], opener: Callable[[dict[str, Any], int], Search]) -> int:
     """The smallest setting that reaches the wanted recall on half of the queries."""
+    vectors = VectorSet.stored(Path(task["set"]))
+    half = len(vectors.queries) // 2
     choices = _HNSW_WIDTHS if task["system"] == "usearch" else _LANCE_PROBES
     for choice in choices:
-        search = opener(task, choice)
-        found = [len(set(search(q).tolist()) & set(t.tolist())) for q, t in zip(queries, truth, strict=True)]
-        if sum(found) >= task["recall"] * NEIGHBOURS * len(queries):
+        found, _ = timed(opener(task, choice), vectors.queries[:half])
+        if recall((ids.tolist() for ids in found), vectors.truth[:half]) >= task["recall"]:
             return choice
     return choices[-1]
 
@@ -106,6 +106,8 @@ def _size(path: Path) -> int:
 def _build_faiss(task: dict[str, Any]) -> None:
     """Copies the codes and ids of every list unchanged into a faiss index."""
     import faiss
+
+    from bench.index import opened  # which imports this module
 
     folder = Path(task["peers"])
     with opened(task) as our, our.database.read() as db:

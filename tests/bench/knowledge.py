@@ -4,78 +4,72 @@ reuse and llama-cpp-python's own prompt cache of the same size, on the same rand
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import click
 import numpy as np
-from making.random_gguf import SHAPES, made_model
+from making.random_gguf import SHAPES, made_model, words
 from naive.policies import POLICIES
 
-from bench.cost_table import CostTable
 from bench.figures import higher, lower, tabulate
-from bench.options import Output, names_option, output_options, stated, threads_option, work_dir_option
-from bench.process import measure, processor
-from bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
+from bench.options import Names, Output, Threads, WorkDir, benchmark, stated
+from bench.process import drop_page_cache, in_turn, measure, processor
+from bench.request_stream import RequestStream, StreamShape, reusable
 from edge.apps.options import FiniteRange
+from edge.budget import MemoryBudget
 from edge.config import parse_size
-from edge.errors import CapabilityError, EdgeError
+from edge.errors import EdgeError
+from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tree import KnowledgeTree
+from edge.runtimes.generation.base import Document, Message, Sampling
+from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.generation.llama_library import llama_library
+from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.prompt import PromptBuilder
+from edge.trace import Trace
 
-_WORKER = "bench.knowledge_worker"
 _DISK = "pgdsf+disk"
 _PEERS = ("none", "ram-cache", "ram-cache-held")
 _AHEAD = {"read when needed": "", "path read ahead": "path", "named before": "named"}
 """The arms of `--cold`, which are all PGDSF with a disk: how states are read ahead."""
 _SYSTEMS = (*_PEERS, *POLICIES, _DISK, *_AHEAD)
 _BATCH = 512
+_SYSTEM = Message("system", "Answer from the documents.")
 
 
-@click.command("knowledge")
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="0.1b", show_default=True, help="Random model.")
-@click.option("--requests", default=120, show_default=True)
-@click.option("--warmup", default=40, show_default=True, help="Requests at the start that do not count.")
-@click.option("--topics", default=30, show_default=True, help="Different lists of documents.")
-@click.option("--documents", default=60, show_default=True)
-@click.option("--per-request", default=4, show_default=True, help="Documents of a request.")
-@click.option("--tokens", default=500, show_default=True, help="Of a document, on average.")
-@click.option("--spread", default=0.0, show_default=True, help="Deviation of the logarithm of a document's length.")
-@click.option("--zipf", "exponent", default=1.0, show_default=True, help="Exponent of popularity; 0 is uniform.")
-@click.option("--drift", default=0, show_default=True, help="Requests after which other topics are popular; 0: never.")
-@click.option("--cache", default="256MB", show_default=True, help="Bytes for states, the same for every system.")
-@click.option("--disk", default="2GB", show_default=True, help=f"Bytes of {_DISK} on disk, beside those in memory.")
-@click.option("--every", default=8, show_default=True, help="Without reuse, serve one request in so many.")
-@click.option(
-    "--cold",
-    type=FiniteRange(0),
-    help=f"Compare {', '.join(_AHEAD)}: the system's cache of stored states is dropped before each request, and in the "
-    "last arm its documents are named so many seconds before the prompt, as a search does before it reranks.",
-)
-@threads_option
-@names_option("--systems", _SYSTEMS, ",".join((*_PEERS, *POLICIES, _DISK)))
-@click.option("--simulate", is_flag=True, help="Measure prefill only, and replay the stream in simulated time.")
-@work_dir_option
-@output_options
+@benchmark
 def knowledge(
-    shape: str,
-    requests: int,
-    warmup: int,
-    topics: int,
-    documents: int,
-    per_request: int,
-    tokens: int,
-    spread: float,
-    exponent: float,
-    drift: int,
-    cache: str,
-    disk: str,
-    every: int,
-    cold: float | None,
-    threads: int,
-    systems: list[str],
-    simulate: bool,
-    work_dir: Path,
+    *,
+    shape: Annotated[str, click.Choice(sorted(SHAPES)), "Random model."] = "0.1b",
+    requests: int = 120,
+    warmup: Annotated[int, "Requests at the start that do not count."] = 40,
+    topics: Annotated[int, "Different lists of documents."] = 30,
+    documents: int = 60,
+    per_request: Annotated[int, "Documents of a request."] = 4,
+    tokens: Annotated[int, "Of a document, on average."] = 500,
+    spread: Annotated[float, "Deviation of the logarithm of a document's length."] = 0.0,
+    exponent: Annotated[float, "--zipf", "Exponent of popularity; 0 is uniform."] = 1.0,
+    drift: Annotated[int, "Requests after which other topics are popular; 0: never."] = 0,
+    cache: Annotated[str, "Bytes for states, the same for every system."] = "256MB",
+    disk: Annotated[str, f"Bytes of {_DISK} on disk, beside those in memory."] = "2GB",
+    every: Annotated[int, "Without reuse, serve one request in so many."] = 8,
+    cold: Annotated[
+        float | None,
+        FiniteRange(0),
+        f"Compare {', '.join(_AHEAD)}: the system's cache of stored states is dropped before each request, and in the "
+        "last arm its documents are named so many seconds before the prompt, as a search does before it reranks.",
+    ] = None,
+    threads: Threads = 2,
+    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = (*_PEERS, *POLICIES, _DISK),
+    work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Serve the same skewed stream of requests with document states kept by different rules, and without."""
@@ -89,18 +83,15 @@ def knowledge(
     common: dict[str, Any] = {
         "model": str(model), "folder": str(work_dir), "context": -(-(longest + 320) // 256) * 256, "threads": threads,
         "memory": 2 * model.stat().st_size + 4 * parse_size(cache) + 2 * 10**9, "bytes": parse_size(cache),
-        "costs": str(work_dir / f"random-{shape}-costs.json"), "repeats": 3, "batch": _BATCH, "answer": 4,
-        "warmup": warmup, "every": every, "disk": parse_size(disk), "stream": asdict(stream.shape),
-        "cold": cold,
+        "batch": _BATCH, "answer": 4, "warmup": warmup, "every": every, "disk": parse_size(disk),
+        "stream": asdict(stream.shape), "cold": cold,
     }  # fmt: skip
-    click.echo("measuring prefill", err=True)
-    measured = measure(_WORKER, common | {"name": "costs", "system": "costs"}, threads=threads)
     conditions = {
         "shape": shape, "cache": parse_size(cache), "disk": parse_size(disk), "threads": threads, "warmup": warmup,
-        "processor": processor(), "reusable": reusable(stream.requests, warmup), "simulated": simulate, "cold": cold,
+        "processor": processor(), "reusable": reusable(stream.requests, warmup), "cold": cold,
         "stream": asdict(stream.shape),
     }  # fmt: skip
-    rows = _simulated(systems, stream, common, measured["bytes_per_token"]) if simulate else _served(systems, common)
+    rows = _served(systems, common)
     columns = {
         **{key: lower(key, "s") for key in ("mean", "p50", "p95")}, "hit_rate": higher("documents found", "%"),
         "peak_resident": lower("peak", "B"),
@@ -109,27 +100,24 @@ def knowledge(
     output.put({"conditions": conditions, "systems": rows}, figures, stated(conditions))
 
 
-def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
-    answers: dict[int, list[int]] = {}
-    for name in chosen:
-        click.echo(f"serving: {name}", err=True)
+def _served(chosen: Sequence[str], common: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def run(name: str) -> dict[str, Any]:
         stored = name == _DISK or name in _AHEAD
         system = "edge" if name in POLICIES or stored else name
         beside = {"disk": common["disk"], "policy": "pgdsf"} if stored else {"disk": 0, "policy": name}
         beside["ahead"] = _AHEAD.get(name, "path")
-        task = common | beside | {"name": name, "system": system}
-        try:
-            report = measure(_WORKER, task, threads=common["threads"])
-        except CapabilityError as error:
-            click.echo(f"  left out: {error}", err=True)
+        return measure(work, common | beside | {"name": name, "system": system}, threads=common["threads"])
+
+    reports, _ = in_turn(1, chosen, run)
+    answers: dict[int, list[int]] = {}
+    for name, (report,) in reports.items():
+        if name.startswith("ram-cache"):  # llama-cpp-python computes other batches and answers in text, not tokens
             continue
-        rows[name] = _row(report, common["warmup"], common["stream"]["per_request"])
-        if system in ("none", "edge"):  # llama-cpp-python computes other batches and answers in text, not tokens
-            for number, answer in zip(report["numbers"], report["answers"], strict=True):
-                if answers.setdefault(number, answer) != answer:
-                    raise EdgeError(f"request {number} was answered differently by {name}")
-    return rows
+        for number, answer in zip(report["numbers"], report["answers"], strict=True):
+            if answers.setdefault(number, answer) != answer:
+                raise EdgeError(f"request {number} was answered differently by {name}")
+    per_request = common["stream"]["per_request"]
+    return {name: _row(report, common["warmup"], per_request) for name, (report,) in reports.items()}
 
 
 def _row(report: dict[str, Any], warmup: int, per_request: int) -> dict[str, Any]:
@@ -146,24 +134,6 @@ def _row(report: dict[str, Any], warmup: int, per_request: int) -> dict[str, Any
     }
 
 
-def _simulated(
-    chosen: list[str], stream: RequestStream, common: dict[str, Any], bytes_per_token: int
-) -> dict[str, dict[str, Any]]:
-    costs = CostTable.load(common["costs"])
-    assert costs is not None
-    tokens = common["bytes"] // bytes_per_token
-    rows = {}
-    for name in chosen:
-        if name == "none":
-            found = uncached(stream, costs, warmup=common["warmup"])
-        elif name in POLICIES:
-            found = replay(stream, costs, tokens=tokens, policy=POLICIES[name], warmup=common["warmup"])
-        else:
-            continue
-        rows[name] = _figures(found.ttft) | {"cached": found.cached, "hit_rate": found.hit_rate}
-    return rows
-
-
 def _figures(ttft: Sequence[float]) -> dict[str, Any]:
     return {
         "requests": len(ttft),
@@ -171,3 +141,168 @@ def _figures(ttft: Sequence[float]) -> dict[str, Any]:
         "p50": float(np.percentile(ttft, 50)),
         "p95": float(np.percentile(ttft, 95)),
     }
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Serves the requests by the task's `system`: `none`, `edge`, `ram-cache` or `ram-cache-held`."""
+    run = _ram_cache if task["system"].startswith("ram-cache") else _edge
+    return run(task, RequestStream.draw(StreamShape(**task["stream"])))
+
+
+@contextmanager
+def _generator(task: dict[str, Any], trace: Trace | None = None) -> Iterator[tuple[LlamaGenerator, MemoryBudget]]:
+    budget = MemoryBudget(task["memory"])
+    with LlamaGenerator(
+        task["model"],
+        budget,
+        cache=Path(task["folder"]),
+        context=task["context"],
+        weights="read",
+        threads=task["threads"],
+        trace=trace,
+    ) as generator:
+        yield generator, budget
+
+
+def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
+    trace = Trace()
+    with _generator(task, trace) as (generator, budget), TemporaryDirectory(dir=task["folder"]) as disk:
+        states = generator.states
+        assert states is not None
+        tree = None
+        store = KnowledgeStore(disk, states.fingerprint, task["disk"]) if task.get("disk") else None
+        if task["system"] == "edge":
+            tree = KnowledgeTree(
+                states,
+                budget,
+                host_limit=task["bytes"],
+                store=store,
+                costs=LearnedCosts(states.fingerprint),
+                policy=POLICIES[task["policy"]],
+                trace=trace,
+            )
+            generator.tree = tree
+            if not task["ahead"] and tree is not None and store is not None:
+                setattr(store, "announce", lambda stored: None)  # noqa: B010 (switched off)
+        report = _Report()
+        before: dict[str, float] = {}
+        for number in _numbers(task, stream):
+            if number == task["warmup"]:
+                before = trace.snapshot()
+            messages, documents = _request(stream, number)
+            if task["cold"] is not None:
+                drop_page_cache(Path(disk))
+                if task["ahead"] == "named":
+                    generator.read_ahead([document.id for document in documents])
+                time.sleep(task["cold"])
+            answer = list(generator.stream(messages, _sampling(task), documents=documents))
+            stats = generator.stats
+            assert stats is not None
+            report.add(
+                number, stats.ttft_s, [piece.token for piece in answer], stats.cached_tokens, stats.prompt_tokens
+            )
+        if tree is not None:
+            report.held = tree._states.host.used
+            tree.close(save=False)
+    counters = trace.since(before)
+    return report.to_json() | {"counters": counters}
+
+
+def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
+    """Serves requests with llama-cpp-python in its usual form: `Llama.set_cache(LlamaRAMCache(...))`. Tokens, batch,
+    threads and the layout of the weights are the same as in `_edge` (see `LlamaModel`). Its own reuse of tokens that
+    are still in context stays on.
+
+    `LlamaRAMCache` counts the bytes of its states, but not of the scores that it keeps with them. `ram-cache-held`
+    counts both.
+    """
+    import llama_cpp
+
+    class Held(llama_cpp.LlamaRAMCache):  # type: ignore[misc, name-defined, unused-ignore]
+        @property
+        def cache_size(self) -> int:
+            return _held(self)
+
+    defaults = llama_cpp.llama_cpp.llama_model_default_params
+
+    def like_ours() -> Any:
+        params = defaults()
+        params.use_extra_bufts = False
+        return params
+
+    llama_cpp.llama_cpp.llama_model_default_params = like_ours
+    file = GGUFFile.open(task["model"])
+    vocabulary = LlamaModel(llama_library(), file, load="none")
+    builder = PromptBuilder(vocabulary, task["context"])
+    llama: Any = llama_cpp.Llama(
+        task["model"],
+        n_ctx=task["context"],
+        n_batch=task["batch"],
+        n_ubatch=task["batch"],
+        n_threads=task["threads"],
+        n_threads_batch=task["threads"],
+        use_mmap=False,
+        verbose=False,
+    )
+    cache = (Held if task["system"] == "ram-cache-held" else llama_cpp.LlamaRAMCache)(capacity_bytes=task["bytes"])
+    llama.set_cache(cache)
+    report = _Report()
+    for number in _numbers(task, stream):
+        messages, documents = _request(stream, number)
+        prompt = builder.build(messages, documents, task["answer"])
+        tokens = [token for segment in prompt.path for token in segment.tokens] + list(prompt.question)
+        first = 0.0
+        answer: list[int | None] = []
+        started = time.perf_counter()
+        for piece in llama.create_completion(tokens, max_tokens=task["answer"], temperature=0.0, stream=True):
+            first = first or time.perf_counter() - started
+            answer.append(piece["choices"][0]["text"])
+        report.add(number, first, answer, None, len(tokens))
+    report.held = _held(cache)
+    return report.to_json() | {"counters": {"entries": len(cache.cache_state), "counted": cache.cache_size}}
+
+
+def _held(cache: Any) -> int:
+    return sum(len(state.llama_state) + state.scores.nbytes for state in cache.cache_state.values())
+
+
+class _Report:
+    """The figures of each request."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.ttft: list[float] = []
+        self.answers: list[Sequence[int | str | None]] = []
+        self.cached: list[int | None] = []
+        self.prompt: list[int] = []
+        self.held = 0
+
+    def add(
+        self, number: int, ttft: float, answer: Sequence[int | str | None], cached: int | None, prompt: int
+    ) -> None:
+        self.numbers.append(number)
+        self.ttft.append(ttft)
+        self.answers.append(answer)
+        self.cached.append(cached)
+        self.prompt.append(prompt)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def _numbers(task: dict[str, Any], stream: RequestStream) -> Iterator[int]:
+    """The numbers of the requests to serve, in order: all of them, or without reuse only every n-th after the
+    warm-up."""
+    if task["system"] == "none":
+        return iter(range(task["warmup"], len(stream.requests), task["every"]))
+    return iter(range(len(stream.requests)))
+
+
+def _request(stream: RequestStream, number: int) -> tuple[list[Message], list[Document]]:
+    documents = [Document(f"d{i}", words(stream.lengths[i], seed=i)) for i in stream.requests[number]]
+    question = words(stream.shape.question, seed=10_000 + number)
+    return [_SYSTEM, Message("user", question)], documents
+
+
+def _sampling(task: dict[str, Any]) -> Sampling:
+    return Sampling(max_tokens=task["answer"])

@@ -4,16 +4,15 @@ onnxruntime session, and transformers, on the same weights and tokens."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 from making.synth import SHAPES, model_spec
 
 from bench.figures import Figure, lower, tabulate
-from bench.options import Output, names_option, output_options, rounds_option, stated, threads_option
+from bench.options import Names, Output, Rounds, Threads, benchmark, stated
 from bench.process import measure, processor
 from edge.errors import CapabilityError, EdgeError
 from edge.models.spec import LayerSpec
@@ -30,16 +29,19 @@ Array = npt.NDArray[Any]
 Layer = Callable[[Array, npt.NDArray[np.int32]], Array]
 
 
-@click.command("layer-speed")
-@names_option("--shapes", SHAPES, "ms-marco-minilm-l6,bge-reranker-v2-m3", help="Published shapes, random weights.")
-@names_option("--systems", _SYSTEMS, help="The first that runs is the measure.")
-@click.option("--sequences", default=10, show_default=True)
-@click.option("--tokens", default=190, show_default=True, help="Of a sequence, on average; lengths differ by a third.")
-@threads_option
-@rounds_option(15)
-@output_options
+@benchmark
 def layer_speed(
-    shapes: list[str], systems: list[str], sequences: int, tokens: int, threads: int, rounds: int, output: Output
+    *,
+    shapes: Annotated[Sequence[str], Names(SHAPES), "Published shapes, random weights."] = (
+        "ms-marco-minilm-l6",
+        "bge-reranker-v2-m3",
+    ),
+    systems: Annotated[Sequence[str], Names(_SYSTEMS), "The first that runs is the measure."] = _SYSTEMS,
+    sequences: int = 10,
+    tokens: Annotated[int, "Of a sequence, on average; lengths differ by a third."] = 190,
+    threads: Threads = 2,
+    rounds: Rounds = 15,
+    output: Output,
 ) -> None:
     """Microseconds for a token in a layer, int8 (transformers: fp32), random weights."""
     reports: dict[str, dict[str, Any]] = {}
@@ -48,7 +50,7 @@ def layer_speed(
             "name": shape, "shape": shape, "systems": systems, "sequences": sequences, "tokens": tokens,
             "threads": threads, "rounds": rounds, "watch": 1.0,
         }  # fmt: skip
-        reports[shape] = measure(__name__, task, threads=threads)
+        reports[shape] = measure(work, task, threads=threads)
         if not reports[shape]["systems"]:
             raise EdgeError(f"none of {', '.join(systems)} runs {shape} here")
     result = {"processor": processor(), "threads": threads, "rounds": rounds, "shapes": reports}
@@ -65,7 +67,7 @@ def figures(reports: dict[str, dict[str, Any]]) -> Iterator[Figure]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """The worker's side: wall and CPU seconds of every round for each system, and the mean distance of its result from
+    """Wall and CPU seconds of every round for each system, and the mean distance of its result from
     the first's."""
     spec = model_spec(task["shape"]).layer
     random = np.random.default_rng(0)

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import numpy as np
 from making.random_gguf import made_model, words
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Output, compute_option, numbers, output_options, stated, threads_option, work_dir_option
-from bench.process import processor
+from bench.options import Computing, File, Output, Rounds, Threads, WorkDir, benchmark, numbers, stated
+from bench.process import processor, say
 from bench.serve import running
-from edge.config import format_size, parse_size
+from edge.config import parse_size
 from edge.errors import EdgeError, InputError
 
 KINDS = ("ask", "chat", "search", "rerank", "memory")
@@ -290,56 +290,41 @@ def _named(text: str) -> tuple[str, str]:
     return name, rest
 
 
-@click.command("load")
-@click.option("--model", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="GGUF file of the language "
-              "model.")  # fmt: skip
-@compute_option
-@click.option("--rates", type=str, default="", help="Arrivals a second, with commas between them.")
-@click.option("--clients", type=numbers(), default=None, help="Numbers of clients that take turns, instead of rates.")
-@click.option("--seconds", default=60.0, show_default=True, help="Length of each open load.")
-@click.option("--requests", default=32, show_default=True, help="Requests of each measurement with clients.")
-@click.option("--mix", type=_mix, default="ask=6,search=3,rerank=1", show_default=True, help=f"Of {', '.join(KINDS)}.")
-@click.option("--arrivals", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay this file.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the drawn arrivals here.")
-@click.option("--topics", default=30, show_default=True)
-@click.option("--documents", default=4, show_default=True, help="Of each topic.")
-@click.option("--words", "length", default=100, show_default=True, help="Of each document.")
-@click.option("--exponent", default=1.0, show_default=True, help="Of Zipf's law, by which topics are chosen.")
-@click.option("--answer", default=32, show_default=True, help="Most tokens of an answer.")
-@click.option("--deadline", default=5.0, show_default=True, help="Seconds to the first text.")
-@click.option("--memory", default="600MB", show_default=True, help="Limit of our server.")
-@click.option("--embedder", default="", help="Our server's embedder; the default one if not given.")
-@click.option("--system", "systems", type=_named, multiple=True, default=("edge=",), show_default=True,
-              help="NAME=OPTIONS: our server with further options of `edge serve`; may be repeated.")  # fmt: skip
-@click.option("--peer", "peers", type=_named, multiple=True, help="NAME=COMMAND with {port}, {model}: another server, "
-              "which gets chats only; may be repeated.")  # fmt: skip
-@threads_option
-@click.option("--rounds", default=1, show_default=True, help="Alternating repetitions.")
-@work_dir_option
-@output_options
+@benchmark
 def load(
-    model: Path | None,
-    shape: str | None,
-    rates: str,
-    clients: list[int] | None,
-    seconds: float,
-    requests: int,
-    mix: dict[str, int],
-    arrivals: Path | None,
-    record: Path | None,
-    topics: int,
-    documents: int,
-    length: int,
-    exponent: float,
-    answer: int,
-    deadline: float,
-    memory: str,
-    embedder: str,
-    systems: Sequence[tuple[str, str]],
-    peers: Sequence[tuple[str, str]],
-    threads: int,
-    rounds: int,
-    work_dir: Path,
+    *,
+    model: Annotated[File | None, "GGUF file of the language model."] = None,
+    shape: Computing = None,
+    rates: Annotated[str, "Arrivals a second, with commas between them."] = "",
+    clients: Annotated[Sequence[int] | None, numbers(), "Numbers of clients that take turns, instead of rates."] = None,
+    seconds: Annotated[float, "Length of each open load."] = 60.0,
+    requests: Annotated[int, "Requests of each measurement with clients."] = 32,
+    mix: Annotated[Any, _mix, f"Of {', '.join(KINDS)}."] = "ask=6,search=3,rerank=1",
+    arrivals: Annotated[File | None, "Replay this file."] = None,
+    record: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path), "Write the drawn arrivals here."] = None,
+    topics: int = 30,
+    documents: Annotated[int, "Of each topic."] = 4,
+    length: Annotated[int, "--words", "Of each document."] = 100,
+    exponent: Annotated[float, "Of Zipf's law, by which topics are chosen."] = 1.0,
+    answer: Annotated[int, "Most tokens of an answer."] = 32,
+    deadline: Annotated[float, "Seconds to the first text."] = 5.0,
+    memory: Annotated[str, "Limit of our server."] = "600MB",
+    embedder: Annotated[str, "Our server's embedder; the default one if not given."] = "",
+    systems: Annotated[
+        tuple[Any, ...],
+        "--system",
+        _named,
+        "NAME=OPTIONS: our server with further options of `edge serve`; may be repeated.",
+    ] = ("edge=",),
+    peers: Annotated[
+        tuple[Any, ...],
+        "--peer",
+        _named,
+        "NAME=COMMAND with {port}, {model}: another server, which gets chats only; may be repeated.",
+    ] = (),
+    threads: Threads = 2,
+    rounds: Rounds = 1,
+    work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Answer, search, rerank and remember under a load that does not wait for answers.
@@ -383,7 +368,7 @@ def load(
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in commands}
     held = 0
     for turn, (load_name, (drawing, count)), name in itertools.product(range(rounds), loads.items(), commands):
-        click.echo(f"round {turn + 1} of {rounds}: {name}, {load_name}", err=True)
+        say(f"round {turn + 1} of {rounds}: {name}, {load_name}")
         with running(commands[name], name, path="/v1/models") as (port, watch):
             kinds = [kind for kind in KINDS if any(one.kind == kind for one in drawing)]
             for kind in kinds:
@@ -403,7 +388,7 @@ def load(
     conditions = {
         "model": model.name, "mix": ",".join(f"{kind}={n}" for kind, n in mix.items()), "topics": topics,
         "documents": documents, "words": length, "exponent": exponent, "answer": answer, "deadline": deadline,
-        "limit": format_size(parse_size(memory)), "threads": threads, "seconds": seconds, "requests": requests,
+        "limit": parse_size(memory), "threads": threads, "seconds": seconds, "requests": requests,
         "processor": processor(),
     }  # fmt: skip
     output.put(

@@ -1,110 +1,109 @@
-"""`memory`: measures quality, speed and memory use of the agent memory, beside BM25 and mem0."""
+"""`memory`: measures quality, speed and memory use of the agent memory, beside BM25 and mem0.
+
+Quality is what the memory finds: evidence of questions about conversations, and actions for reworded tasks. Speed is
+that of adding sentences one by one, and of searching; embedding is timed separately.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import re
+import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
+import numpy as np
+import numpy.typing as npt
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Output, output_options, rounds_option, stated, threads_option, work_dir_option
-from bench.process import measure, processor
-from edge.config import format_size, parse_size
-from edge.errors import CapabilityError, EdgeError
+from bench.options import Folder, Output, Rounds, Threads, WorkDir, benchmark, stated
+from bench.process import in_turn, measure, processor, say, timed
+from bench.texts import Task, memories, questions, tasks
+from edge.apps.memory.actions import ActionCache, ActionExample
+from edge.apps.memory.arguments import Scope, local_now
+from edge.apps.memory.filters import Condition
+from edge.apps.memory.memory import Memory
+from edge.apps.memory.searching import DEPTH, Searcher
+from edge.apps.store.lexical import LexicalIndex
+from edge.budget import MemoryBudget
+from edge.config import Config, format_size, parse_size
+from edge.errors import EdgeError, InputError
+from edge.models.training.corpora import Corpus, load
+from edge.runtimes.embedder import Embedder
 
-_QUALITY = "bench.memory_quality"
-_SPEED = "bench.memory_speed"
+Floats = npt.NDArray[np.float32]
+
+_K = 10
+_PLAIN = "bench_plain"
+_USER = "bench"
+_BATCH = 1_000
+_TIMES = ("search", "search_beside_embedding", "add", "add_beside_embedding")
 
 
-@click.command()
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Conversations with questions in BEIR's layout (such as LoCoMo); without it, quality is left out.",
-)  # fmt: skip
-@click.option("--questions", default=0, help="Only about so many of its questions (0: all).")
-@click.option("--memories", default=100_000, show_default=True, help="Memories that are searched.")
-@click.option("--peer-memories", default=5_000, show_default=True, help="Memories when mem0 is beside it.")
-@click.option("--memory", default="300MB", show_default=True, help="Limit of the process.")
-@click.option("--searches", default=100, show_default=True)
-@click.option("--adds", default=100, show_default=True)
-@rounds_option(2)
-@click.option("--intents", default=200, show_default=True, help="Tasks the action cache knows.")
-@click.option("--most-wrong", default=0.05, show_default=True, help="Share of wrong hits it is calibrated to.")
-@click.option(
-    "--model-seconds", default=5.0, show_default=True, help="Seconds that a hit saves: one task done by a model."
-)
-@click.option(
-    "--mem0-python",
-    help="A Python in which mem0ai and edge-rag are installed; this one if not given, if it has mem0ai.",
-)
-@threads_option
-@work_dir_option
-@output_options
+@benchmark
 def memory(
-    data: Path | None,
-    questions: int,
-    memories: int,
-    peer_memories: int,
-    memory: str,
-    searches: int,
-    adds: int,
-    rounds: int,
-    intents: int,
-    most_wrong: float,
-    model_seconds: float,
-    mem0_python: str | None,
-    threads: int,
-    work_dir: Path,
+    *,
+    data: Annotated[
+        Folder | None,
+        "Conversations with questions in BEIR's layout (such as LoCoMo); without it, quality is left out.",
+    ] = None,
+    questions: Annotated[int, "Only about so many of its questions (0: all)."] = 0,
+    memories: Annotated[int, "Memories that are searched."] = 100_000,
+    peer_memories: Annotated[int, "Memories when mem0 is beside it."] = 5_000,
+    memory: Annotated[str, "Limit of the process."] = "300MB",
+    searches: int = 100,
+    adds: int = 100,
+    rounds: Rounds = 2,
+    intents: Annotated[int, "Tasks the action cache knows."] = 200,
+    most_wrong: Annotated[float, "Share of wrong hits it is calibrated to."] = 0.05,
+    model_seconds: Annotated[float, "Seconds that a hit saves: one task done by a model."] = 5.0,
+    mem0_python: Annotated[
+        str | None, "A Python in which mem0ai and edge-rag are installed; this one if not given, if it has mem0ai."
+    ] = None,
+    threads: Threads = 2,
+    work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Find the evidence of questions about conversations; add to and search many memories; look up actions."""
-    folder = work_dir / "memory"
-    limit = parse_size(memory)
-    report: dict[str, Any] = {
-        "conditions": {"limit": limit, "threads": threads, "processor": processor(), "rounds": rounds}
-    }
+    folder, limit = work_dir / "memory", parse_size(memory)
+    conditions = {"limit": limit, "threads": threads, "processor": processor(), "rounds": rounds}
+    report: dict[str, Any] = {"conditions": conditions}
     if data is not None:
-        click.echo("quality: storing conversations, asking questions", err=True)
-        task = {"name": "quality", "data": str(data), "questions": questions, "memory": limit}
-        report["quality"] = measure(_QUALITY, task, threads=threads)
+        say("quality: storing conversations, asking questions")
+        task: dict[str, Any] = {"name": "quality", "data": str(data), "questions": questions, "memory": limit}
+        report["quality"] = measure(ask_evidence, task, threads=threads)
     common = {"folder": str(folder), "searches": searches, "adds": adds, "memory": limit, "threads": threads}
     for count in (memories, peer_memories):
-        click.echo(f"speed: {count:,} memories (made once, in {folder})", err=True)
-        measure(_SPEED, common | {"name": "fill", "system": "fill", "count": count}, threads=threads)
-    report["speed"] = {"edge, many": _run(common, "edge", memories)}
-    turns: dict[str, list[dict[str, Any]]] = {"edge": [], "mem0": []}
-    notes: list[str] = []
-    try:
-        for _ in range(rounds):
-            turns["edge"].append(_run(common, "edge", peer_memories))
-            turns["mem0"].append(_run(common, "mem0", peer_memories, mem0_python))
-        report["speed"] |= {name: _median(found) for name, found in turns.items()}
-    except CapabilityError as error:
-        notes.append(f"mem0 was left out: {error}")
-        click.echo(f"  mem0 is left out: {error}", err=True)
-    click.echo("actions: storing tasks, calibrating, looking up other wordings", err=True)
+        say(f"speed: {count:,} memories (made once, in {folder})")
+        measure(fill, common | {"name": "fill", "count": count}, threads=threads)
+
+    def run(system: str, count: int = peer_memories) -> dict[str, Any]:
+        """Measures one system in a process and a scratch folder of its own."""
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            task = common | {"name": system, "count": count, "scratch": scratch}
+            if system == "edge":
+                return measure(speed, task, threads=threads)
+            return measure(speed_of_mem0, task, threads=threads, python=mem0_python or sys.executable)
+
+    report["speed"] = {"edge, many": run("edge", memories)}
+    turns, left_out = in_turn(rounds, ("edge", "mem0"), run)
+    report["speed"] |= {name: _median(found) for name, found in turns.items()}
+    say("actions: storing tasks, calibrating, looking up other wordings")
     task = {"name": "actions", "intents": intents, "memory": limit, "most_wrong": most_wrong}
-    report["actions"] = measure(_QUALITY, task, threads=threads) | {"model_seconds": model_seconds}
-    output.put(report, figures(report, turns), stated(report["conditions"]), notes)
+    report["actions"] = measure(look_up_actions, task, threads=threads) | {"model_seconds": model_seconds}
+    output.put(report, figures(report, turns), stated(conditions), left_out.values())
     broken = {name: found["peak_resident"] for name, found in _ours(report) if found["peak_resident"] > limit}
     if broken:
         raise EdgeError(f"the limit was broken: {', '.join(f'{n} held {format_size(b)}' for n, b in broken.items())}")
-
-
-def _run(common: dict[str, Any], system: str, count: int, python: str | None = None) -> dict[str, Any]:
-    """Measures one system in a process and a scratch folder of its own."""
-    click.echo(f"speed: {system} with {count:,} memories", err=True)
-    with tempfile.TemporaryDirectory(dir=common["folder"]) as scratch:
-        task = common | {"name": system, "system": system, "count": count, "scratch": scratch}
-        return measure(_SPEED, task, threads=common["threads"], python=python or sys.executable)
-
-
-_TIMES = ("search", "search_beside_embedding", "add", "add_beside_embedding")
 
 
 def _median(reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -141,3 +140,282 @@ def _ours(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Every run that had to keep the memory limit."""
     runs = [(name, found) for name, found in report["speed"].items() if name != "mem0"]
     return [*runs, *((name, report[name]) for name in ("quality", "actions") if name in report)]
+
+
+def ask_evidence(task: dict[str, Any]) -> dict[str, Any]:
+    """Stores every conversation of the task's `data` as a run of its own, and asks its questions in that run.
+
+    The data has BEIR's layout: `_id` is `conversation/turn`, and a turn's `title` is the date of its session.
+    """
+    corpus = load(Path(task["data"]))
+    asked = [query for query in corpus.queries if query in corpus.test]
+    if not asked:
+        raise InputError(f"{task['data']} has no questions with evidence")
+    if task["questions"]:
+        asked = asked[:: max(1, len(asked) // task["questions"])]
+    with tempfile.TemporaryDirectory() as folder, Memory(folder, memory=task["memory"]) as memory:
+
+        def store(session: tuple[tuple[str, str], list[tuple[str, str]]]) -> None:
+            (conversation, when), said = session
+            messages = [{"role": "user", "content": text, "metadata": {"turn": turn}} for turn, text in said]
+            memory.add(messages, run_id=conversation, timestamp=_moment(when))
+
+        _, seconds = timed(store, turns_of(corpus).items())
+        scores = _ask(memory, corpus, asked)
+    return {"turns": len(corpus.ids), "questions": len(asked), "added_s": sum(seconds), "systems": scores}
+
+
+def turns_of(corpus: Corpus) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """The id and text of each turn, by conversation and date."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for turn, when, text in zip(corpus.ids, corpus.titles, corpus.texts, strict=True):
+        found[corpus.scope(turn), when].append((turn, text))
+    return found
+
+
+def _ask(memory: Memory, corpus: Corpus, asked: Sequence[str]) -> dict[str, dict[str, float]]:
+    searcher = Searcher(memory.store, local_now)
+    plain = _plain_index(memory)
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for query in asked:
+        scope, text, right = Scope(run_id=corpus.scope(query)), corpus.queries[query], set(corpus.test[query])
+        with memory.store.read() as db:
+            inside = "+rowid IN (SELECT id FROM memories WHERE run_id = ?)"
+            ids = [i for i, _ in plain.search(db, text, _K, where=inside, params=[scope.run_id])]
+            names = dict(db.execute("SELECT id, metadata FROM memories WHERE run_id = ?", (scope.run_id,)))
+        _count(sums["bm25, text alone"], [json.loads(names[i])["turn"] for i in ids], right)
+        started = time.perf_counter()
+        found = searcher.retrieve(text, scope, Condition("1"), DEPTH, show_expired=False)
+        fused = [i for i, _ in found.fused()]
+        sums["fused"]["seconds"] += time.perf_counter() - started
+        orders = {
+            "bm25": sorted(found.words, key=lambda i: (-found.words[i], i)),
+            "vectors": sorted(found.near, key=lambda i: (-found.near[i], i)),
+            "fused": fused,
+        }
+        for name, order in orders.items():
+            _count(sums[name], [found.records[i].metadata["turn"] for i in order[:_K]], right)
+        started = time.perf_counter()
+        results = memory.search(text, _K, run_id=scope.run_id)["results"]
+        sums["fused + rerank"]["seconds"] += time.perf_counter() - started
+        _count(sums["fused + rerank"], [hit["metadata"]["turn"] for hit in results], right)
+    return {name: {measure: total / len(asked) for measure, total in totals.items()} for name, totals in sums.items()}
+
+
+def _plain_index(memory: Memory) -> LexicalIndex:
+    """A BM25 index over the texts without their dates, as the simplest baseline."""
+    index = LexicalIndex(_PLAIN)
+    with memory.store.write() as db:
+        db.execute(LexicalIndex.create(_PLAIN))
+        rows = db.execute("SELECT id, text FROM memories").fetchall()
+        index.add(db, [row[0] for row in rows], [row[1] for row in rows])
+    return index
+
+
+def _count(sums: dict[str, float], ranking: Sequence[str], right: set[str]) -> None:
+    """Adds the recall@10 and nDCG@10 (binary gains) of one question to the sums."""
+    gains = [turn in right for turn in ranking[:_K]]
+    ideal = sum(1 / math.log2(rank + 2) for rank in range(min(_K, len(right))))
+    sums["recall"] += sum(gains) / len(right)
+    sums["ndcg"] += sum(gain / math.log2(rank + 2) for rank, gain in enumerate(gains)) / ideal
+
+
+_WHEN = re.compile(r"(\d+):(\d+) (am|pm) on (\d+) (\w+), (\d+)")
+
+
+def _moment(when: str) -> datetime:
+    """`1:56 pm on 8 May, 2023` as a moment."""
+    match = _WHEN.fullmatch(when)
+    if match is None:
+        raise InputError(f"{when!r} is no date of a session; it is written like 1:56 pm on 8 May, 2023")
+    hour, minute, half, day, month, year = match.groups()
+    return datetime.strptime(
+        f"{day} {month[:3]} {year} {int(hour) % 12 + 12 * (half == 'pm')}:{minute}", "%d %b %Y %H:%M"
+    )
+
+
+def look_up_actions(task: dict[str, Any]) -> dict[str, Any]:
+    """Stores one wording of each of `intents` tasks. It calibrates on the other wordings of half of them and of tasks
+    that are not stored, and measures on the other half.
+
+    Reports, with and without reranking: the share of lookups that were hits, the share of stored tasks that were found,
+    the share of hits that were wrong, the share of tasks without a stored trajectory that were hit, and the
+    milliseconds of a lookup.
+    """
+    report: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, Memory(folder, user_id="bench", memory=task["memory"]) as memory:
+        groups = tasks(2 * task["intents"], seed=0)
+        stored, absent = groups[: task["intents"]], groups[task["intents"] :]
+        ids = {
+            group[0].intent: memory.actions.add(group[0].text, group[0].intent, state=group[0].state)
+            for group in stored
+        }
+        for name, rerank in (("reranked", True), ("vectors alone", False)):
+            examples = [_example(one, ids) for group in stored[::2] + absent[::2] for one in group[1:]]
+            fitted = memory.actions.calibrate(examples, rerank=rerank, most_wrong=task["most_wrong"])
+            asked = [one for group in stored[1::2] + absent[1::2] for one in group[1:]]
+            report[name] = {
+                "threshold": fitted.threshold, "calibrated_on": fitted.examples, "expected_wrong": fitted.wrong_rate,
+                **_counted(memory.actions, asked, ids, rerank),
+            }  # fmt: skip
+        report["stored"], report["asked"] = len(stored), len(asked)
+    return report
+
+
+def _example(task: Task, ids: dict[str, str]) -> ActionExample:
+    return ActionExample(task.text, task.state, ids.get(task.intent))
+
+
+def _counted(actions: ActionCache, asked: list[Task], ids: dict[str, str], rerank: bool) -> dict[str, float]:
+    hits = wrong = right = strays = 0
+    found, seconds = timed(lambda one: actions.lookup(one.text, state=one.state, rerank=rerank), asked)
+    for one, hit in zip(asked, found, strict=True):
+        if hit is not None:
+            hits += 1
+            right += hit.id == ids.get(one.intent)
+            wrong += hit.id != ids.get(one.intent)
+            strays += one.intent not in ids
+    known = sum(one.intent in ids for one in asked)
+    return {
+        "hit_rate": hits / len(asked),
+        "found": right / known,
+        "wrong_of_hits": wrong / max(1, hits),
+        "wrong_of_absent": strays / (len(asked) - known),
+        "lookup_ms": 1e3 * statistics.median(seconds),
+    }
+
+
+class Timed:
+    """An embedder with known vectors, which measures the time that embedding takes."""
+
+    def __init__(self, embedder: Embedder, known: dict[str, Floats] | None = None) -> None:
+        self.embedder = embedder
+        self.model = embedder.model  # so that a memory sees the fingerprint of the embedder itself
+        self.dim = embedder.dim
+        self.seconds = 0.0
+        self._known = known or {}
+
+    def embed(self, texts: Sequence[str], memory_action: str | None = None, *, query: bool = False) -> Any:
+        """The vectors of a list of texts. For a single text, in which form mem0 calls it, one vector as a list."""
+        if isinstance(texts, str):
+            return self.embed([texts], query=memory_action == "search")[0].tolist()
+        if all(text in self._known for text in texts):
+            return np.stack([self._known[text] for text in texts])
+        started = time.perf_counter()
+        vectors = self.embedder.embed(texts, query=query)
+        self.seconds += time.perf_counter() - started
+        return vectors
+
+    def embed_batch(self, texts: Sequence[str], memory_action: str | None = None) -> Any:
+        """The vectors of texts as lists, in the form in which mem0 calls an embedder."""
+        return self.embed(list(texts)).tolist()
+
+    def close(self) -> None:
+        """Does nothing: the embedder's owner closes it."""
+
+
+def fill(task: dict[str, Any]) -> dict[str, Any]:
+    """Makes a memory of `count` sentences in `folder`, unless it exists. The vectors are stored beside it."""
+    folder, count = Path(task["folder"]), task["count"]
+    vectors = _vectors(folder, count)
+    place = folder / f"memory-{count}"
+    if place.exists():
+        return {"seconds": 0.0}
+    started = time.perf_counter()
+    partial = folder / f"memory-{count}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    texts = memories(count)
+    with Embedder(memory="1GB") as embedder:
+        prepared = Timed(embedder, dict(zip(texts, vectors, strict=True)))
+        with Memory(partial, user_id=_USER, embedder=prepared, memory="4GB") as memory:
+            for start in range(0, count, _BATCH):
+                memory.add(texts[start : start + _BATCH])
+            memory.maintain(full=True)
+    partial.rename(place)
+    return {"seconds": time.perf_counter() - started}
+
+
+def _vectors(folder: Path, count: int) -> Floats:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"vectors-{count}.npy"
+    if not file.exists():
+        with Embedder(memory="1GB") as embedder:
+            np.save(file.with_suffix(".tmp.npy"), embedder.embed(memories(count)))
+        os.replace(file.with_suffix(".tmp.npy"), file)
+    return np.asarray(np.load(file), np.float32)
+
+
+def speed(task: dict[str, Any]) -> dict[str, Any]:
+    """Searches, then adds, in a copy of the prepared memory, all within the limit `memory`."""
+    place = Path(task["scratch"]) / "memory"
+    shutil.copytree(Path(task["folder"]) / f"memory-{task['count']}", place)
+    config = Config.load(flags={"memory": task["memory"], "threads": task["threads"]})
+    budget = MemoryBudget(config.memory)
+    with Embedder(config=config, budget=budget) as embedder:
+        timed = Timed(embedder)
+        with Memory(place, user_id=_USER, embedder=timed, config=config, budget=budget) as memory:
+            return _measure(
+                task,
+                timed,
+                lambda text: memory.add(text),
+                lambda text: memory.search(text, 10, rerank=False)["results"],
+            ) | {"rows": task["count"]}
+
+
+def speed_of_mem0(task: dict[str, Any]) -> dict[str, Any]:
+    """Measures mem0 with a local qdrant, `infer=False` and no telemetry. It is filled here with the same vectors."""
+    scratch = Path(task["scratch"]) / "mem0"
+    os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": str(scratch)}
+    import mem0
+
+    texts = memories(task["count"])
+    with Embedder(config=Config.load(flags={"memory": "1GB", "threads": task["threads"]})) as embedder:
+        prepared = Timed(embedder, dict(zip(texts, _vectors(Path(task["folder"]), task["count"]), strict=True)))
+        store = {"path": str(scratch / "qdrant"), "embedding_model_dims": embedder.dim, "on_disk": True}
+        memory = mem0.Memory.from_config({
+            "vector_store": {"provider": "qdrant", "config": store},
+            "llm": {"provider": "openai", "config": {"api_key": "none"}},
+            "embedder": {"provider": "openai", "config": {"api_key": "none"}},
+            "history_db_path": str(scratch / "history.db"),
+        })  # fmt: skip
+        memory.embedding_model = prepared
+        for text in texts:
+            memory.add(text, user_id=_USER, infer=False)
+        timed = Timed(embedder)
+        memory.embedding_model = timed
+        filters = {"user_id": _USER}
+        return _measure(
+            task,
+            timed,
+            lambda text: memory.add(text, user_id=_USER, infer=False),
+            lambda text: memory.search(text, top_k=10, filters=filters, threshold=0.0)["results"],
+        ) | {"rows": task["count"]}
+
+
+def _measure(
+    task: dict[str, Any], timed: Timed, add: Callable[[str], Any], search: Callable[[str], Any]
+) -> dict[str, Any]:
+    """The latencies of searches and of adds, in milliseconds. The first five of each warm up and do not count."""
+    new = [f"{text}, and that was number {n}" for n, text in enumerate(memories(task["adds"] + 5))]
+    whole, beside = _latencies(timed, search, questions(task["searches"] + 5))
+    added, added_beside = _latencies(timed, add, new)
+    return {
+        "search": _summary(whole), "search_beside_embedding": _summary(beside),
+        "add": _summary(added), "add_beside_embedding": _summary(added_beside),
+    }  # fmt: skip
+
+
+def _latencies(timed: Timed, call: Callable[[str], Any], texts: Sequence[str]) -> tuple[list[float], list[float]]:
+    whole, beside = [], []
+    for text in texts:
+        timed.seconds = 0.0
+        started = time.perf_counter()
+        call(text)
+        seconds = time.perf_counter() - started
+        whole.append(seconds * 1e3)
+        beside.append((seconds - timed.seconds) * 1e3)
+    return whole[5:], beside[5:]
+
+
+def _summary(milliseconds: list[float]) -> dict[str, float]:
+    return {"p50": statistics.median(milliseconds), "p95": float(np.percentile(milliseconds, 95))}

@@ -6,19 +6,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 from making.evidence import save
 
 from bench.answers import FOLDER, HALVES
 from bench.figures import higher, lower, neither, tabulate
-from bench.options import Output, output_options
+from bench.options import Folder, Output, benchmark
 from edge.apps.memory.searching import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.models.evidence import Evidence, Logistic, fit
+from edge.models.training.corpora import load
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 
@@ -26,18 +26,18 @@ _USUAL = 0.1
 """The usual threshold of programs that were written for other memory libraries."""
 
 
-@click.command("memory-relevance")
-@click.option(
-    "--data", type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Conversations with questions in BEIR's layout (such as LoCoMo): evaluated, never fitted on.",
-)  # fmt: skip
-@click.option("--questions", "count", default=60, show_default=True, help="Of the conversations.")
-@click.option("--memory", default="700MB", show_default=True)
-@click.option("--threads", type=int, help="Compute threads.")
-@click.option("--save", "saved", is_flag=True, help="Store the fitted values beside the reranker.")
-@output_options
+@benchmark
 def memory_relevance(
-    data: Path | None, count: int, memory: str, threads: int | None, saved: bool, output: Output
+    *,
+    data: Annotated[
+        Folder | None,
+        "Conversations with questions in BEIR's layout (such as LoCoMo): evaluated, never fitted on.",
+    ] = None,
+    count: Annotated[int, "--questions", "Of the conversations."] = 60,
+    memory: str = "700MB",
+    threads: Annotated[int | None, "Compute threads."] = None,
+    saved: Annotated[bool, "--save", "Store the fitted values beside the reranker."] = False,
+    output: Output,
 ) -> None:
     """Fit a memory's relevance; how many helpful and other memories reach the usual threshold of 0.1."""
     config = Config.load(flags={"memory": memory, "threads": threads})
@@ -110,8 +110,6 @@ def _signals(
 def _conversations(data: Path, embedder: Embedder, reranker: Reranker, count: int) -> list[tuple[list[float], bool]]:
     """The signals of turns from conversations, and whether a turn is evidence. For each question these are its evidence
     turns and up to 10 random other turns of the same conversation. The first word of a turn names its speaker."""
-    from edge.models.training.corpora import load
-
     corpus = load(data)
     rng = np.random.default_rng(0)
     numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}

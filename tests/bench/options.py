@@ -1,21 +1,24 @@
-"""The options that several benchmarks share, and the output of a benchmark: its tables or one JSON object on stdout,
-and a stored run."""
+"""A benchmark as a function, whose parameters are its options, and its output: tables or one JSON object on stdout, and
+a stored run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import click
 from making.random_gguf import SHAPES
 
 from bench.figures import Figure, aligned
 from bench.run_record import RunRecord
-from edge.apps.options import Command, OutputFile, gathered, json_option
+from edge.apps.options import OutputFile
 from edge.config import format_size
 from edge.errors import EdgeError
 from edge.models.registry import models_dir
@@ -77,10 +80,14 @@ class Output:
 
 def stated(conditions: Mapping[str, Any]) -> str:
     """A sentence with the conditions of a run, for above its tables. Nested values are left to the JSON object."""
-    told = {name.replace("_", " "): value for name, value in conditions.items() if not isinstance(value, dict | list)}
-    return "; ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items()
-    )
+
+    def text(name: str, value: Any) -> str:
+        if isinstance(value, int) and name.split("_")[-1] in ("limit", "bytes", "cache", "disk", "memory"):
+            return format_size(value)
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    told = {name: found for name, found in conditions.items() if not isinstance(found, dict | list | NoneType)}
+    return "; ".join(f"{name.replace('_', ' ')} {text(name, value)}" for name, value in told.items())
 
 
 def prepared(as_json: bool = False, store: Path | None = None) -> Output:
@@ -97,64 +104,58 @@ def prepared(as_json: bool = False, store: Path | None = None) -> Output:
     return Output(as_json, store, run)
 
 
-store_option = click.option(
-    "--store",
-    type=OutputFile(),
-    metavar="FILE",
-    help="Store this run here as JSON, for `report` and `compare`. A file of the same command gets another round.",
-)
-work_dir_option = click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=lambda: models_dir() / "bench",
-    help="Where models, indexes and memories are made and kept; `bench` in the folder of the models if not given.",
-)
-base_option = click.option(
-    "--base",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture.",
-)
-vectors_dir_option = click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Where vectors and indexes are made and kept.",
-)
-threads_option = click.option(
-    "--threads", type=click.IntRange(1), default=2, show_default=True, help="Compute threads."
-)
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """The default of an option, which is made when the command runs."""
 
-compute_option = click.option(
+    make: Callable[[], Any]
+
+
+ARGUMENT = object()
+"""Marks a parameter that is an argument of the command and no option."""
+
+File = Annotated[Path, click.Path(exists=True, dir_okay=False, path_type=Path)]
+Folder = Annotated[Path, click.Path(exists=True, file_okay=False, path_type=Path)]
+NewFolder = Annotated[Path, click.Path(file_okay=False, path_type=Path)]
+WorkDir = Annotated[
+    NewFolder,
+    "Where models, indexes and memories are made and kept; `bench` in the folder of the models if not given.",
+    Otherwise(lambda: models_dir() / "bench"),
+]
+VectorsDir = Annotated[NewFolder, "--work-dir", "Where vectors and indexes are made and kept."]
+Base = Annotated[
+    File | None, "Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture."
+]
+Threads = Annotated[int, click.IntRange(1), "Compute threads."]
+Rounds = Annotated[int, click.IntRange(1), "Alternating repetitions (A B A B ...)."]
+Count = Annotated[int, click.IntRange(1)]
+Computing = Annotated[
+    str | None,
+    click.Choice(sorted(SHAPES)),
     "--compute",
-    "shape",
-    type=click.Choice(sorted(SHAPES)),
-    help="Let llama.cpp compute every token with random weights of this size on this processor, in place of waiting.",
-)
+    "Let llama.cpp compute every token with random weights of this size on this processor, in place of waiting.",
+]
+Precision = Annotated[str, click.Choice(["int8", "fp16", "fp32"])]
 
 
-def rounds_option(default: int) -> Callable[[Command], Command]:
-    """Adds `--rounds`, the number of repetitions."""
-    help = "Alternating repetitions (A B A B ...)."
-    return click.option("--rounds", type=click.IntRange(1), default=default, show_default=True, help=help)
+class Names(click.ParamType):
+    """The type of an option for some of these names, with commas between them."""
 
+    name = "names"
 
-def names_option(
-    flag: str, known: Collection[str], default: str = "", help: str | None = None
-) -> Callable[[Command], Command]:
-    """Adds an option for names with commas between them, which the function gets as a list; by default all known."""
+    def __init__(self, known: Collection[str]) -> None:
+        self.known = known
 
-    def names(text: str) -> list[str]:
-        found = [name.strip() for name in text.split(",") if name.strip()]
-        if unknown := sorted(set(found) - set(known)):
-            raise click.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(known)}")
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """The names."""
+        found = [name.strip() for name in value.split(",") if name.strip()]
+        if unknown := sorted(set(found) - set(self.known)):
+            self.fail(f"{', '.join(unknown)}: not one of {', '.join(self.known)}", param, ctx)
         return found
-
-    help = help or (f"Of {', '.join(known)}." if default else None)
-    return click.option(flag, type=names, default=default or ",".join(known), show_default=True, help=help)
 
 
 def numbers(least: int = 1, most: int | None = None) -> Callable[[str], list[int]]:
-    """The type of an option for whole numbers with commas between them, which the function gets as a list."""
+    """The type of an option for whole numbers with commas between them."""
 
     def numbers(text: str) -> list[int]:
         try:
@@ -168,5 +169,90 @@ def numbers(least: int = 1, most: int | None = None) -> Callable[[str], list[int
     return numbers
 
 
-output_options = gathered("output", prepared, json_option, store_option)
-"""Adds `--json` and `--store`, which the function gets as `output`."""
+def benchmark(function: Callable[..., None]) -> click.Command:
+    """The command of a benchmark, named like its function. All parameters are keywords.
+
+    A parameter becomes an option with its name, type and default. `Annotated` adds a help text, flags (strings that
+    begin with a dash), a type of click, `ARGUMENT` or `Otherwise`. `tuple[X, ...]` may be given several times; of a
+    list, the default is shown with commas. The fields of a dataclass become options in the same way; `Annotated` may
+    give other defaults for some of them. Parameters that decorators below have made options of are left to these.
+    `output` gets `--json` and `--store`.
+    """
+    params: list[click.Parameter] = list(reversed(getattr(function, "__click_params__", [])))
+    given_below = {param.name for param in params}
+    made: dict[str, type] = {}
+    hints = get_type_hints(function, include_extras=True)
+    for name, given in signature(function).parameters.items():
+        hint, own = hints[name], {}
+        if is_dataclass(getattr(hint, "__origin__", None)):
+            hint, (own,) = hint.__origin__, hint.__metadata__
+        if hint is Output or name in given_below:
+            continue
+        if not is_dataclass(hint):
+            params.append(_parameter(name, hint, given.default))
+        elif not given_below:
+            assert isinstance(hint, type)
+            made[name] = hint
+            inner = get_type_hints(hint, include_extras=True)
+            for field in fields(hint):
+                default = Parameter.empty if field.default is MISSING else field.default
+                params.append(_parameter(field.name, inner[field.name], own.get(field.name, default)))
+    params += [
+        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
+        click.Option(
+            ["--store"],
+            type=OutputFile(),
+            metavar="FILE",
+            help="Store this run here as JSON, for `report` and `compare`. A file of the same command gets another "
+            "round.",
+        ),
+    ]
+
+    @wraps(function)
+    def call(as_json: bool, store: Path | None, **values: Any) -> None:
+        for name, kind in made.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        function(output=prepared(as_json, store), **values)
+
+    return click.Command(function.__name__.replace("_", "-"), callback=call, params=params, help=function.__doc__)
+
+
+def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
+    """The option or argument of a parameter."""
+    notes = list(_notes(hint))
+    flags = [note for note in notes if isinstance(note, str) and note.startswith("-")]
+    help = next((note for note in reversed(notes) if isinstance(note, str) and note not in flags), None)
+    kind = [note for note in notes if not isinstance(note, str | Otherwise) and note not in (ARGUMENT, tuple)][-1]
+    help = help or (f"Of {', '.join(kind.known)}." if isinstance(kind, Names) else None)
+    several = tuple in notes
+    default = next((note.make for note in notes if isinstance(note, Otherwise)), default)
+    if ARGUMENT in notes:
+        needed = default is Parameter.empty
+        return click.Argument([name], type=kind, nargs=-1 if several else 1, required=needed)
+    if not any(flag.startswith("--") for flag in flags):
+        flags.append(f"--{name.replace('_', '-')}")
+    if kind is bool:
+        return click.Option([*flags, name], is_flag=True, help=help)
+    if isinstance(default, Collection) and not isinstance(default, str) and not several:
+        default = ",".join(map(str, default))
+    needed = default is Parameter.empty
+    shown = not needed and default not in (None, (), "") and not callable(default)
+    return click.Option(
+        [*flags, name], type=kind, help=help, default=None if needed else default, required=needed, multiple=several,
+        show_default=shown,
+    )  # fmt: skip
+
+
+def _notes(hint: Any) -> Iterator[Any]:
+    """The type in a hint, and what `Annotated` says about it; `tuple` if there may be several values."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _notes(parts[0])
+        yield from hint.__metadata__
+    elif origin in (Union, UnionType):
+        yield from (note for part in parts if part is not type(None) for note in _notes(part))
+    elif origin is tuple:
+        yield tuple
+        yield from _notes(parts[0])
+    else:
+        yield hint

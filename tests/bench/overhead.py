@@ -7,21 +7,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 
 from bench.figures import Figure, lower, tabulate
-from bench.options import Output, output_options, rounds_option, stated, threads_option, work_dir_option
+from bench.options import Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import measure, processor
 from bench.texts import documents
-from edge.apps.store.database import Database
+from bench.vectors import opened_index
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import CpuDevice
 from edge.devices.null import NullDevice
-from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.index import IndexOptions
 from edge.models.tokenizer import PairTokenizer
 from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
@@ -33,22 +32,21 @@ QUERY = "which bridge did the winter storm close to all supply"
 _QUESTIONS, _NEIGHBOURS, _LIST_ROWS = 200, 10, 100
 
 
-@click.command("overhead")
-@click.option("--model", default="", help="The reranker; the default one if not given.")
-@click.option("--memory", default="300MB", show_default=True, help="The limit of the reranking.")
-@click.option("--candidates", default=60, show_default=True)
-@click.option("--tokens", default=207, show_default=True, help="Of a sequence, with the question.")
-@click.option("--rows", default=20_000, show_default=True, help="Vectors of the index, in lists of about 100.")
-@click.option("--dim", default=384, show_default=True, help="Values of a vector.")
-@click.option("--nprobe", default=32, show_default=True, help="Lists that a search probes.")
-@threads_option
-@rounds_option(15)
-@work_dir_option
-@output_options
+@benchmark
 def overhead(
-    model: str, memory: str, candidates: int, tokens: int, rows: int, dim: int, nprobe: int, threads: int, rounds: int,
-    work_dir: Path, output: Output,
-) -> None:  # fmt: skip
+    *,
+    model: Annotated[str, "The reranker; the default one if not given."] = "",
+    memory: Annotated[str, "The limit of the reranking."] = "300MB",
+    candidates: int = 60,
+    tokens: Annotated[int, "Of a sequence, with the question."] = 207,
+    rows: Annotated[int, "Vectors of the index, in lists of about 100."] = 20_000,
+    dim: Annotated[int, "Values of a vector."] = 384,
+    nprobe: Annotated[int, "Lists that a search probes."] = 32,
+    threads: Threads = 2,
+    rounds: Rounds = 15,
+    work_dir: WorkDir,
+    output: Output,
+) -> None:
     """The time of the core alone: in a reranking, what is left of it beside the model's work, with the layers and with
     layers that compute nothing; in a search, the time for each list on the device `null`."""
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -56,7 +54,7 @@ def overhead(
         "name": "overhead", "model": model, "memory": parse_size(memory), "candidates": candidates, "tokens": tokens,
         "rows": rows, "dim": dim, "nprobe": nprobe, "rounds": rounds, "work_dir": str(work_dir), "watch": 1.0,
     }  # fmt: skip
-    report = measure(__name__, task, threads=threads)
+    report = measure(work, task, threads=threads)
     result = {"processor": processor(), "threads": threads, "rounds": rounds, **report}
     output.put(result, figures(report), stated(result | {"candidates": candidates, "tokens": tokens}))
 
@@ -75,7 +73,7 @@ def _columns(rounds: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """The worker's side: measures rerankings and searches."""
+    """Measures rerankings and searches."""
     return {"rerank": _rerankings(task), "search": _searches(task)}
 
 
@@ -175,12 +173,8 @@ def _search(folder: Path, device: Callable[..., Any], vectors: Any, nprobe: int,
     budget, trace = MemoryBudget(4 << 30), Trace()
     options = IndexOptions(codec="flat", flat_limit=0, list_rows=_LIST_ROWS)
     lists = device(MemoryBudget(2 << 30, part=True), trace=trace)
-    with (
-        Database(folder / "index.db", VectorIndex.migrations(), budget=budget) as database,
-        VectorIndex(
-            folder / "segments", vectors.shape[1], budget=budget, trace=trace, device=lists, options=options
-        ) as index,
-    ):
+    given = {"trace": trace, "device": lists, "options": options}
+    with opened_index(folder, vectors.shape[1], budget, **given) as (index, database):
         if build:
             with database.write() as db:
                 index.add(db, np.arange(len(vectors)), vectors)

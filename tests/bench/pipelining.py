@@ -6,21 +6,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-import click
-
+from bench.assistant import opened
 from bench.figures import higher, lower, neither, tabulate
-from bench.options import Output, output_options, stated
-from bench.process import measure
-from bench.rag_index import IndexData, index_options
+from bench.options import Output, benchmark, stated
+from bench.process import measure, say
+from bench.rag_index import IndexData, IndexLibrary
+from edge.apps.collection.hits import Hit
 from edge.config import parse_size
 from edge.errors import InputError
 from edge.scheduling.background import RetrievalPipeline
-
-if TYPE_CHECKING:
-    from bench.assistant_worker import IndexLibrary
-    from edge.apps.collection.hits import Hit
 
 _ARMS = {"waits": "waits for each search", "pipelined": "one interval stale", "adaptive": "and nprobe from the slack"}
 
@@ -31,22 +27,15 @@ _WINDOW = 64
 _K = 10
 
 
-@click.command()
-@index_options()
-@click.option("--probe-share", default=1 / 16, show_default=True, help="Of the lists, probed where nprobe is fixed.")
-@click.option("--bandwidth", default="100MB", show_default=True, help="Of the link to the index, per second.")
-@click.option("--decode", default=100.0, show_default=True, help="Tokens per second the model writes.")
-@click.option("--interval", default=32, show_default=True, help="Tokens between two retrievals.")
-@click.option("--texts", default=12, show_default=True, help="Paragraphs that are written.")
-@click.option("--warmup", default=2, show_default=True, help="Before them; lists are cached.")
-@output_options
+@benchmark
 def pipelining(
-    probe_share: float,
-    bandwidth: str,
-    decode: float,
-    interval: int,
-    texts: int,
-    warmup: int,
+    *,
+    probe_share: Annotated[float, "Of the lists, probed where nprobe is fixed."] = 1 / 16,
+    bandwidth: Annotated[str, "Of the link to the index, per second."] = "100MB",
+    decode: Annotated[float, "Tokens per second the model writes."] = 100.0,
+    interval: Annotated[int, "Tokens between two retrievals."] = 32,
+    texts: Annotated[int, "Paragraphs that are written."] = 12,
+    warmup: Annotated[int, "Before them; lists are cached."] = 2,
     output: Output,
     data: IndexData,
 ) -> None:
@@ -63,8 +52,8 @@ def pipelining(
     }  # fmt: skip
     arms = {}
     for arm in _ARMS:
-        click.echo(f"measuring: {_ARMS[arm]}", err=True)
-        arms[arm] = measure(__name__, {**task, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
+        say(f"measuring: {_ARMS[arm]}")
+        arms[arm] = measure(work, {**task, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
     table = {arm: _row(report, arms["waits"]) for arm, report in arms.items()}
     modelled = _modelled(arms["waits"], interval / decode)
     conditions = {
@@ -125,9 +114,7 @@ def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *,
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """The worker's side: writes every text of the task in the way of its `arm`."""
-    from bench.assistant_worker import opened  # imports the whole assistant
-
+    """Writes every text of the task in the way of its `arm`."""
     seconds = task["interval"] / task["decode"]
     arms: dict[str, Callable[[IndexLibrary, Sequence[str], float], dict[str, Any]]] = {
         "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),

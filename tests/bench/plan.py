@@ -5,17 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import click
+from typing import Annotated, Any
 
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import Output, numbers, output_options, stated
+from bench.options import Output, benchmark, numbers, stated
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
 from edge.apps.plan.machine import Setting, conditions, profile_path, reading, visited
 from edge.apps.plan.profile import Questions, questions_options, rounds_option, say
-from edge.config import format_size
+from edge.config import format_size, parse_size
 from edge.errors import InputError
 from edge.planner.measured import MachineProfile, Prediction, Reading
 
@@ -60,24 +58,22 @@ class Comparison:
         return self.predicted.nbytes / self.measured.nbytes - 1
 
 
-@click.command("plan")
+@benchmark
 @questions_options("Other questions than those that were profiled, one per line.", "As it was profiled with.")
-@click.option(
-    "--depths", type=numbers(0), default="0,12,20,45", show_default=True, help="Reranking depths; 0 is without."
-)
-@click.option("--passages", type=numbers(0), default="4", show_default=True, help="Numbers of passages.")
-@click.option("--limits", default="", help="Memory limits such as 300MB,1GB; all that were profiled if not given.")
 @rounds_option
-@output_options
 def plan(
-    questions: Questions, depths: list[int], passages: list[int], limits: str, rounds: int, output: Output
+    *,
+    questions: Questions,
+    depths: Annotated[Sequence[int], numbers(0), "Reranking depths; 0 is without."] = (0, 12, 20, 45),
+    passages: Annotated[Sequence[int], numbers(0), "Numbers of passages."] = (4,),
+    limits: Annotated[str, "Memory limits such as 300MB,1GB; all that were profiled if not given."] = "",
+    rounds: int,
+    output: Output,
 ) -> None:
     """Run schedules on this machine, and compare their time and memory with the plan.
 
     A schedule is a memory limit, a reranking depth and a number of passages. Each runs in a process of its own.
     """
-    from edge.config import parse_size
-
     config = configure(llm=questions.llm)
     place = locate(questions.collection)
     current = conditions(config, questions.pipeline)

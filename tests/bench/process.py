@@ -11,14 +11,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 import psutil
 
-from edge.apps.bench.process import report_of, run_worker
+from edge.apps.bench.process import report_of
 from edge.errors import CapabilityError, EdgeError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _MAIN = Path(__file__).with_name("__main__.py")
 
@@ -33,45 +37,51 @@ _NEW_S = 0.1
 """The age at which a child process counts."""
 
 
-def measure(worker: str, task: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """The report of a worker of the benchmarks, a module with a function `work`, on a task. See `run_worker`, which
-    gets the options."""
-    return run_worker(worker, task, program=(str(_MAIN), "--worker"), **options)
-
-
-def measure_script(
-    script: Path, task: Mapping[str, Any], *, threads: int, python: str = sys.executable, timeout: float | None = None
+def measure(
+    work: Callable[[dict[str, Any]], dict[str, Any]] | Path,
+    task: Mapping[str, Any],
+    *,
+    threads: int,
+    python: str = sys.executable,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
-    """Runs a script on a task, and returns its report with `peak_resident`, the peak of its process tree.
+    """Runs a function of a benchmark, or a script, on a task in a new process, and returns its report.
 
-    The script reads the task from stdin and prints its report as the last line, in JSON. It runs in an empty folder
-    and without access to a model hub. Its Python may be that of another program and lack this one. The memory is
-    measured from outside, so that programs that start processes of their own are measured alike.
+    The memory of the process and its children is measured from outside, so that all programs are measured alike. A
+    function samples its own process, too, which finds shorter peaks. `peak_resident` is the larger of both.
 
     Args:
-        script: the script. Modules of its folder are not importable.
-        task: the task, which must be JSON. Its `name` is used in messages.
-        threads: the number of processors that the script may use, where the system can restrict them, and of threads.
+        work: a function of a module of the benchmarks. Or a script, which reads the task from stdin and prints its
+            report as the last line, in JSON; it runs in an empty folder, modules of its own folder are not importable,
+            and its Python may be that of another program and lack this one.
+        task: the task, which must be JSON. Its `name` is used in messages. Its `watch` is the number of seconds between
+            two samples of a function's own memory (see `edge.apps.bench.process.serve`).
+        threads: the number of threads of libraries that would otherwise choose it themselves, and of the processors
+            that a script may use, where the system can restrict them.
         python: the interpreter.
-        timeout: the seconds after which the script is ended; None for no bound.
+        timeout: the seconds after which the process is ended; None for no bound.
 
     Raises:
-        CapabilityError: the interpreter does not exist, or lacks a library that the script needs.
-        EdgeError: the script failed. The message is the last line of its output.
+        CapabilityError: the interpreter does not exist, or lacks a library that the work needs.
+        EdgeError: the work failed. The message is the last line of its output.
     """
-    name = task.get("name", script.stem)
     count = str(threads)
-    interpreter = os.path.abspath(shutil.which(python) or python)  # the script runs in another folder
     environment = os.environ | {
         "OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
-    # The output goes to files: a pipe would stay open as long as any process that the script has left behind.
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+    interpreter = os.path.abspath(shutil.which(python) or python)  # a script runs in another folder
+    # The output goes to files: a pipe would stay open as long as any process that the work has left behind.
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        if isinstance(work, Path):
+            name, folder = task.get("name", work.stem), empty
+            command = ["-c", _RUN_SCRIPT, str(work.resolve()), count]
+        else:
+            name, folder = task.get("name", work.__name__), None
+            command = [str(_MAIN), "--worker", f"{work.__module__}:{work.__name__}"]
         try:
             process = subprocess.Popen(
-                [interpreter, "-c", _RUN_SCRIPT, str(script.resolve()), count], stdin=subprocess.PIPE, stdout=out,
-                stderr=errors, cwd=folder, env=environment,
-            )  # fmt: skip
+                [interpreter, *command], stdin=subprocess.PIPE, stdout=out, stderr=errors, cwd=folder, env=environment
+            )
         except OSError as error:
             raise CapabilityError(f"{python} cannot be run: {error.strerror}") from error
         watch = TreeWatch(process.pid)
@@ -87,7 +97,8 @@ def measure_script(
         for file in (out, errors):
             file.seek(0)
             texts.append(file.read().decode("utf-8", "replace"))
-    return report_of(f"{name} failed", process.returncode, *texts) | {"peak_resident": watch.high_water}
+    report = report_of(f"{name} failed", process.returncode, *texts)
+    return report | {"peak_resident": max(watch.high_water, report.get("peak_resident", 0))}
 
 
 _RUN_SCRIPT = """
@@ -97,6 +108,53 @@ if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 runpy.run_path(script, run_name="__main__")
 """
+
+
+def say(text: str) -> None:
+    """Prints a message about the progress to stderr."""
+    click.echo(text, err=True)
+
+
+def in_turn(
+    rounds: int, names: Iterable[str], run: Callable[[str], Result]
+) -> tuple[dict[str, list[Result]], dict[str, str]]:
+    """The results of every system in each round, and a sentence for each system that lacks a library here.
+
+    The systems take turns (A B A B ...), so that a slow minute of the machine does not fall on one of them alone.
+
+    Raises:
+        EdgeError: no system could be measured.
+    """
+    found: dict[str, list[Result]] = {}
+    left_out: dict[str, str] = {}
+    for turn in range(rounds):
+        for name in names:
+            if name in left_out:
+                continue
+            say(f"round {turn + 1} of {rounds}: {name}")
+            try:
+                found.setdefault(name, []).append(run(name))
+            except CapabilityError as error:
+                found.pop(name, None)
+                left_out[name] = f"{name} was left out: {error}."
+                say(f"  {left_out[name]}")
+    if not found:
+        raise EdgeError("nothing was measured")
+    return found, left_out
+
+
+def timed(
+    ask: Callable[[Item], Result], items: Iterable[Item], before: Callable[[], object] = lambda: None
+) -> tuple[list[Result], list[float]]:
+    """The results for all items, one after the other, and the seconds of each. `before` is called first, and does not
+    count."""
+    results, seconds = [], []
+    for item in items:
+        before()
+        started = time.perf_counter()
+        results.append(ask(item))
+        seconds.append(time.perf_counter() - started)
+    return results, seconds
 
 
 class TreeWatch:

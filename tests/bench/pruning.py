@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import click
+from typing import Annotated, Any
 
 from bench.figures import higher, lower, neither, tabulate
-from bench.memory_quality import read_conversations
-from bench.options import Output, output_options
+from bench.memory import turns_of
+from bench.options import ARGUMENT, Folder, Output, benchmark
+from bench.process import say
 from bench.texts import tasks
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
@@ -75,16 +74,17 @@ class WatchedReranker(Reranker):
         return found
 
 
-@click.command("pruning")
-@click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--conversations", type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A set of conversations for the memory, laid out as for the benchmark `memory`.",
-)  # fmt: skip
-@click.option("--queries", default=40, show_default=True, help="Of each application.")
-@click.option("--memory", default="600MB", show_default=True, help="Limit of the process.")
-@output_options
-def pruning(data: Path, conversations: Path | None, queries: int, memory: str, output: Output) -> None:
+@benchmark
+def pruning(
+    *,
+    data: Annotated[Folder, ARGUMENT],
+    conversations: Annotated[
+        Folder | None, "A set of conversations for the memory, laid out as for the benchmark `memory`."
+    ] = None,
+    queries: Annotated[int, "Of each application."] = 40,
+    memory: Annotated[str, "Limit of the process."] = "600MB",
+    output: Output,
+) -> None:
     """Layers times candidates that search, ask, memory, actions and select compute on DATA, a set in BEIR's layout."""
     corpus = load(data)
     asked = sorted(corpus.test)
@@ -104,7 +104,7 @@ def pruning(data: Path, conversations: Path | None, queries: int, memory: str, o
         if name == "memory" and conversations is None:
             continue
         with _watched(memory) as (reranker, budget), tempfile.TemporaryDirectory() as folder:
-            click.echo(f"asking {name}", err=True)
+            say(f"asking {name}")
             run(reranker, budget, folder)
             report[name] = summary(reranker.calls)
     columns = {
@@ -164,13 +164,13 @@ def _memory(
     reranker: WatchedReranker, budget: MemoryBudget, folder: str, conversations: Path | None, queries: int
 ) -> None:
     assert conversations is not None
-    turns, questions, _ = read_conversations(conversations)
+    corpus = load(conversations)
+    asked = [query for query in corpus.queries if query in corpus.test]
     with Memory(folder, reranker=reranker, budget=budget) as memory:
-        for conversation, sessions in turns.items():
-            for said in sessions.values():
-                memory.add([{"role": "user", "content": text} for _, text in said], run_id=conversation)
-        for question in questions[:: max(1, len(questions) // queries)]:
-            memory.search(question["text"], run_id=question["_id"].split("/")[0])
+        for (conversation, _), said in turns_of(corpus).items():
+            memory.add([{"role": "user", "content": text} for _, text in said], run_id=conversation)
+        for query in asked[:: max(1, len(asked) // queries)]:
+            memory.search(corpus.queries[query], run_id=corpus.scope(query))
 
 
 def _actions(reranker: WatchedReranker, budget: MemoryBudget, folder: str, queries: int) -> None:

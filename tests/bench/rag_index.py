@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from bench.options import work_dir_option
+from bench.options import Folder, WorkDir
+from bench.process import say
 from bench.rag_traces import Case, cases
-from edge.apps.options import Command, gathered
+from bench.vectors import opened_index
+from edge.apps.assistant.retrieval import Retrieval, Vectors
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
+from edge.cache.lookahead import Lookahead
 from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.plan import choose_nprobe, probe
 from edge.models.training.corpora import Corpus, load
 from edge.runtimes.embedder import Embedder
 from edge.text.sentences import sentences
+from edge.trace import Trace
 
 _ADDED = 20_000
 _SHORTEST = 40
+_EMBEDDED = 20_000
+"""Sentences that are embedded at a time."""
+
 _BUILD_MEMORY = 4 << 30
 _COPY_COSINE = 0.9
 """The mean cosine of a copy with its original vector."""
@@ -73,58 +82,29 @@ class Replayed:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class IndexData:
-    """The options of a command that makes this index."""
+    """The options of a benchmark that makes this index."""
 
-    folders: Sequence[Path]
-    rows: int
-    list_rows: int
-    memory_share: float
-    work_dir: Path
+    folders: Annotated[
+        tuple[Folder, ...],
+        "--data",
+        "Judged set in BEIR layout; questions and texts are the first one's, all of them are indexed.",
+    ]
+    rows: Annotated[int, "Vectors; real ones first, then copies."] = 200_000
+    list_rows: Annotated[int, "Vectors per list that training aims at."] = 256
+    memory_share: Annotated[float, "Of the index, that lists may take."] = 0.1
+    work_dir: WorkDir
 
     def made(self) -> Replayed:
         """The index, made unless it exists."""
         corpora = [load(folder) for folder in self.folders]
         place = self.work_dir / f"rag-{self.rows}-{self.list_rows}"
-        rows, lists, nbytes = build(place, corpora, self.rows, list_rows=self.list_rows, say=say)
+        rows, lists, nbytes = build(place, corpora, self.rows, list_rows=self.list_rows)
         return Replayed(place, corpora, rows, lists, nbytes, int(nbytes * self.memory_share))
 
 
-def say(text: str) -> None:
-    """Prints a message about the progress to stderr."""
-    click.echo(text, err=True)
-
-
-def index_options(
-    *, rows: int = 200_000, list_rows: int = 256, memory_share: float = 0.1
-) -> Callable[[Command], Command]:
-    """Adds the options of `IndexData`, which the function gets as `data`. The arguments are their defaults."""
-    return gathered(
-        "data",
-        IndexData,
-        click.option(
-            "--data",
-            "folders",
-            multiple=True,
-            required=True,
-            type=click.Path(file_okay=False, exists=True, path_type=Path),
-            help="Judged set in BEIR layout; questions and texts are the first one's, all of them are indexed.",
-        ),
-        click.option("--rows", default=rows, show_default=True, help="Vectors; real ones first, then copies."),
-        click.option(
-            "--list-rows", default=list_rows, show_default=True, help="Vectors per list that training aims at."
-        ),
-        click.option(
-            "--memory-share", default=memory_share, show_default=True, help="Of the index, that lists may take."
-        ),
-        work_dir_option,
-    )
-
-
-def build(
-    folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int, say: Callable[[str], None]
-) -> tuple[int, int, int]:
+def build(folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int) -> tuple[int, int, int]:
     """Makes the index unless it exists, with the codec flat as in the paper.
 
     Rows are the sentences of the corpora, with their titles. If there are fewer than `rows`, noisy copies of their
@@ -134,7 +114,6 @@ def build(
     Args:
         rows: the wanted number of rows.
         list_rows: the number of vectors per list that training aims at.
-        say: called with messages about the progress.
 
     Returns:
         The number of rows, the number of lists, and the bytes of the lists.
@@ -142,12 +121,9 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     budget = MemoryBudget(_BUILD_MEMORY)
     texts = stored_sentences(folder / "texts.jsonl", corpora)
-    vectors = stored_vectors(folder / "vectors.npy", texts, budget, say)
+    vectors = stored_vectors(folder / "vectors.npy", texts, budget)
     options = IndexOptions(codec="flat", flat_limit=0, list_rows=list_rows)
-    with (
-        Database(folder / "index.db", VectorIndex.migrations(), budget=budget) as database,
-        VectorIndex(folder / "segments", vectors.shape[1], budget=budget, options=options) as index,
-    ):
+    with opened_index(folder, vectors.shape[1], budget, options=options) as (index, database):
         with database.read() as db:
             held = index.status(db).rows
         rng = np.random.default_rng(held)
@@ -163,19 +139,12 @@ def build(
     return status.rows, status.lists, status.nbytes
 
 
-@contextmanager
-def opened_index(folder: Path, dim: int, budget: MemoryBudget, **given: Any) -> Iterator[tuple[VectorIndex, Database]]:
-    """Opens an index made by `build`, for searches.
-
-    Args:
-        given: further arguments of `VectorIndex`.
-    """
+def opened(
+    folder: Path, dim: int, budget: MemoryBudget, **given: Any
+) -> AbstractContextManager[tuple[VectorIndex, Database]]:
+    """Opens an index made by `build`, for searches. `given` are more arguments of `VectorIndex`."""
     options = IndexOptions(codec="flat", flat_limit=0)
-    with (
-        Database(folder / "index.db", VectorIndex.migrations(), budget=budget, read_only=True) as database,
-        VectorIndex(folder / "segments", dim, budget=budget, options=options, **given) as index,
-    ):
-        yield index, database
+    return opened_index(folder, dim, budget, read_only=True, options=options, **given)
 
 
 def texts_of(folder: Path) -> list[str]:
@@ -198,13 +167,7 @@ def stored_sentences(path: Path, corpora: Sequence[Corpus]) -> list[str]:
     return texts_of(path.parent)
 
 
-_EMBEDDED = 20_000
-"""Sentences that are embedded at a time."""
-
-
-def stored_vectors(
-    path: Path, texts: Sequence[str], budget: MemoryBudget, say: Callable[[str], None]
-) -> npt.NDArray[np.float32]:
+def stored_vectors(path: Path, texts: Sequence[str], budget: MemoryBudget) -> npt.NDArray[np.float32]:
     """The texts' vectors of unit length [n, dim]; mapped from `path`, which is written if it does not exist."""
     if not path.exists():
         parts = []
@@ -225,3 +188,150 @@ def _near(
     noise *= np.tan(np.arccos(_COPY_COSINE)) / np.linalg.norm(noise, axis=1, keepdims=True)
     near = vectors + np.where(copied[:, None], noise, np.float32(0))
     return np.asarray(near / np.linalg.norm(near, axis=1, keepdims=True), np.float32)
+
+
+_RECALL = 0.95
+_PER_SEARCH = {
+    "read": "lists.misses",
+    "found": "lists.hits",
+    "ahead": "lists.ahead",
+    "used": "lists.ahead_used",
+    "evicted": "lists.evictions",
+    "moved_s": f"{LINK}.busy_s",
+    "embed_s": "assistant.embed_s",
+    "predicted": "gate.lookahead.started",
+    "followed": "gate.following.started",
+    "refused": "gate.lookahead.refused",
+    "following_refused": "gate.following.refused",
+    "saved_s": "gate.lookahead.saved_s",
+    "lost_s": "gate.lookahead.lost_s",
+    "following_lost_s": "gate.following.lost_s",
+    "written": "assistant.new_tokens",
+    "prompted": "assistant.prompt_tokens",
+}
+"""The counters that are shown for each search. Lists are counted in parts. `ahead` counts the parts that lookahead
+fetched, and `used` the parts among them that the search probed. `written` and `prompted` count tokens."""
+
+
+class IndexLibrary:
+    """An index whose rows stand for sentences, with the interface of a collection for pipelines
+    (`edge.apps.assistant.retrieval.CollectionLibrary`)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        index: VectorIndex,
+        database: Database,
+        embedder: Embedder,
+        *,
+        share: float | None,
+        reuse: bool,
+        trace: Trace,
+    ) -> None:
+        """
+        Args:
+            share: the share of the lists that a search probes; None for as many as the recall target needs.
+            reuse: keep lists in memory for later searches.
+        """
+        self.budget = embedder.budget
+        self.trace = trace
+        self.searches: list[dict[str, Any]] = []
+        """The figures of each search since the one before (see `_took`)."""
+        self.coverage: list[float] = []
+        """For each query of a search after a lookahead, the share of its lists that are among as many lists nearest to
+        the last prediction. For a prediction of several queries, the best share counts."""
+        self._index = index
+        self._database = database
+        self._reuse = reuse
+        self._embedder = embedder
+        self._texts = texts_of(folder)
+        self._before: Mapping[str, float] = {}
+        self._predicted: Vectors = np.empty((0, embedder.dim), np.float32)
+        with database.read() as db:
+            snapshot = index.snapshot(db)
+        self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(snapshot.nlist * share))
+        self.probed = 0
+        """The number of lists that the last search probed."""
+
+    def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        return self._embedder.embed(queries, query=True)
+
+    def candidates(
+        self,
+        queries: Sequence[Retrieval],
+        vectors: Vectors,
+        k: int,
+        *,
+        where: Filters | None = None,
+        seconds: float | None = None,
+        window: Lookahead | None = None,
+    ) -> list[list[Hit]]:
+        ahead = window if isinstance(window, Lookahead) else None
+        asked = self.trace.snapshot()
+        with self._database.read() as db:
+            if ahead is not None:
+                centroids = self._index.snapshot(db).centroids
+                self.coverage += [self._covered(vector, centroids) for vector in vectors]
+            nprobe = self.nprobe if seconds is None else None
+            found = self._index.search(db, vectors, k, nprobe=nprobe, seconds=seconds, window=ahead)
+        if not self._reuse:
+            self._index.release_lists()
+        self.probed = found.nprobe
+        self.searches.append(self._took(asked))
+        self.trace.count("index.lists_read", found.lists_read)
+        self.trace.count("index.hits", found.hits)
+        return [
+            [self._hit(int(row), float(score)) for row, score in zip(ids, scores, strict=True) if row >= 0]
+            for ids, scores in zip(found.ids, found.scores, strict=True)
+        ]
+
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        return list(hits[:top_k])
+
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        return None
+
+    def lookahead(
+        self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
+    ) -> Lookahead:
+        self._predicted = queries
+        with self._database.read() as db:
+            return self._index.lookahead(db, queries, seconds=seconds, lost=lost)
+
+    def begin(self) -> None:
+        """Resets the figures for a new question."""
+        self.coverage.clear()
+        self.searches.clear()
+        self._before = self.trace.snapshot()
+
+    def _took(self, asked: Mapping[str, float]) -> dict[str, float]:
+        """The figures of a search.
+
+        `window` is the seconds of generation since the search before, which could hide this search's reads. `stall` is
+        the seconds that the search waited for the link. The others are the counters of `_PER_SEARCH` since the search
+        before.
+
+        Args:
+            asked: the counters when the search began.
+        """
+        before, self._before = self._before, self.trace.snapshot()
+
+        def since(name: str, earlier: Mapping[str, float]) -> float:
+            return self._before.get(name, 0.0) - earlier.get(name, 0.0)
+
+        return {
+            "window": since("assistant.generate_s", before),
+            "stall": since(f"{LINK}.stall_s", asked),
+            **{short: since(name, before) for short, name in _PER_SEARCH.items()},
+        }
+
+    def _covered(self, vector: Vectors, centroids: Vectors) -> float:
+        wanted = set(probe(vector[None], centroids, self.nprobe)[0])
+        near = [set(row) for row in probe(self._predicted, centroids, self.nprobe)]
+        return max(len(wanted & row) for row in near) / len(wanted)
+
+    def _hit(self, row: int, score: float) -> Hit:
+        return Hit(
+            id=row, path=str(row), line_start=1, line_end=1, page=None, score=score, snippet="",
+            text=self._texts[row % len(self._texts)], title="", kind="", context="", file=row, ordinals=(0, 0),
+        )  # fmt: skip

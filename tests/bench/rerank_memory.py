@@ -5,63 +5,45 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 from making.synth import synth, synth_checkpoint
 
 from bench.figures import lower, neither, tabulate
-from bench.options import Output, names_option, output_options, rounds_option, threads_option, work_dir_option
-from bench.process import measure, processor
+from bench.options import Names, Output, Precision, Rounds, Threads, WorkDir, benchmark, stated
+from bench.process import drop_page_cache, in_turn, measure, processor, say, timed
 from bench.texts import documents
-from edge.config import format_size, parse_size
-from edge.errors import CapabilityError, EdgeError
+from edge.config import parse_size
 from edge.models.packed import PackedModel
 from edge.models.tokenizer import PairTokenizer
 
-_WORKER = "bench.rerank_worker"
 _QUERY = "how does a device answer a query within its memory budget"
 _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
 
 
-@click.command("rerank-memory")
-@click.option("--shape", default="bge-reranker-v2-m3", show_default=True, help="Published shape, with random weights.")
-@click.option("--candidates", default=60, show_default=True)
-@click.option("--tokens", default=500, show_default=True, help="Tokens of each pair of query and document.")
-@click.option("-k", "--top-k", default=10, show_default=True)
-@click.option("--memory", default="300MB", show_default=True, help="Limit of the streamed run.")
-@click.option("--resident-memory", default="4GB", show_default=True, help="Limit of the fully resident run.")
-@click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
-@threads_option
-@rounds_option(2)
-@click.option("--repeats", default=2, show_default=True, help="Runs per process (transformers: 1); the last counts.")
-@names_option("--systems", _SYSTEMS, "streamed,resident,onnxruntime,transformers")
-@work_dir_option
-@output_options
+@benchmark
 def rerank_memory(
-    shape: str,
-    candidates: int,
-    tokens: int,
-    top_k: int,
-    memory: str,
-    resident_memory: str,
-    precision: str,
-    threads: int,
-    rounds: int,
-    repeats: int,
-    systems: list[str],
-    work_dir: Path,
+    *,
+    shape: Annotated[str, "Published shape, with random weights."] = "bge-reranker-v2-m3",
+    candidates: int = 60,
+    tokens: Annotated[int, "Tokens of each pair of query and document."] = 500,
+    top_k: Annotated[int, "-k", "--top-k"] = 10,
+    memory: Annotated[str, "Limit of the streamed run."] = "300MB",
+    resident_memory: Annotated[str, "Limit of the fully resident run."] = "4GB",
+    precision: Precision = "int8",
+    threads: Threads = 2,
+    rounds: Rounds = 2,
+    repeats: Annotated[int, "Runs per process (transformers: 1); the last counts."] = 2,
+    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS[:4],
+    work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Rerank the same candidates under a limit, fully resident, and with the peers, always without pruning."""
-    pack = work_dir / f"{shape}-{precision}"
-    if not pack.exists():
-        click.echo(f"making {shape} with random weights, {precision}", err=True)
-        synth(shape, pack, precision).close()  # type: ignore[arg-type]
-    checkpoint = work_dir / f"{shape}-checkpoint"
+    pack, checkpoint = made(shape, precision, work_dir), work_dir / f"{shape}-checkpoint"
     if {"transformers", "offload"} & set(systems) and not checkpoint.exists():
-        click.echo(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}", err=True)
+        say(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}")
         synth_checkpoint(shape, checkpoint)
     with PackedModel.open(pack) as model:
         tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
@@ -70,8 +52,7 @@ def rerank_memory(
         ids = _token_ids(model.tokenizer_path, [head.no_token, head.yes_token]) if head.kind == "yes-no" else []
     common: dict[str, Any] = {
         "pack": str(pack), "checkpoint": str(checkpoint), "query": _QUERY, "docs": docs, "top_k": top_k,
-        "max_tokens": tokens, "threads": threads, "repeats": repeats, "batch": 4,
-        "no": ids[0] if ids else None, "yes": ids[1] if ids else None,
+        "max_tokens": tokens, "threads": threads, "repeats": repeats, "batch": 4, "answers": ids,
     }  # fmt: skip
     tasks: dict[str, dict[str, Any]] = {
         "streamed": {"system": "edge", "memory": parse_size(memory), "cold": True},
@@ -80,19 +61,13 @@ def rerank_memory(
         "transformers": {"system": "transformers", "repeats": 1},
         "offload": {"system": "offload", "repeats": 1},
     }
-    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
     with tempfile.TemporaryDirectory(dir=work_dir) as scratch:
-        for turn in range(rounds):
-            for name in systems:
-                click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
-                try:
-                    task = common | tasks[name] | {"name": name, "scratch": scratch}
-                    reports[name].append(measure(_WORKER, task, threads=threads))
-                except CapabilityError as error:
-                    click.echo(f"  left out: {error}", err=True)
-    rows = {name: _row(found) for name, found in reports.items() if found}
-    if not rows:
-        raise EdgeError("nothing was measured")
+
+        def run(name: str) -> dict[str, Any]:
+            return measure(work, common | tasks[name] | {"name": name, "scratch": scratch}, threads=threads)
+
+        reports, _ = in_turn(rounds, systems, run)
+    rows = {name: _row(found) for name, found in reports.items()}
     conditions = {
         "shape": shape, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
         "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": processor(),
@@ -109,8 +84,18 @@ def rerank_memory(
     peers = set(_SYSTEMS) - {"streamed", "resident"}
     result = {"conditions": conditions, "systems": rows}
     held = rows["streamed"]["peak_resident"] if "streamed" in rows else 0
-    shown = _described(rows, conditions)
+    stats = rows.get("streamed", {}).get("stats")
+    shown = stated(conditions) + (f"\nstreamed: {stated(stats)}" if stats else "")
     output.put(result, tabulate(rows, columns, peers=peers), shown, held=held, limit=parse_size(memory))
+
+
+def made(shape: str, precision: str, folder: Path) -> Path:
+    """The packed model of a published shape with random weights in a folder, which is made unless it is there."""
+    place = folder / f"{shape}-{precision}"
+    if not place.exists():
+        say(f"making {shape} with random weights, {precision}")
+        synth(shape, place, precision).close()  # type: ignore[arg-type]
+    return place
 
 
 def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -128,25 +113,99 @@ def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _described(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> str:
-    """The sentences above the table of figures."""
-    text = (
-        f"{conditions['shape']} (random weights, {conditions['precision']}), {conditions['candidates']} candidates of "
-        f"{conditions['tokens']} tokens, top {conditions['top_k']}, full depth, {conditions['threads']} threads, "
-        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs\n"
-        "peak: anonymous resident memory of the whole process"
-    )
-    if "streamed" in rows and (stats := rows["streamed"]["stats"]):
-        text += (
-            f"\nstreamed: {stats['buffers']} of {stats['layers']} layers in memory, {format_size(stats['lane_bytes'])} "
-            f"read, {stats['stall_s']:.2f} s waited, {stats['hidden_s']:.2f} s hidden, hidden states "
-            f"{'on disk' if stats['offloaded'] else 'in memory'}, chunks of {stats['chunk_tokens']} tokens"
-        )
-    return text
-
-
 def _token_ids(path: Path, tokens: list[str]) -> list[int]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(path))
     return [int(tokenizer.token_to_id(token) or 0) for token in tokens]
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Scores the pairs with the task's `system`. Reports the seconds of each repetition, and the scores."""
+    systems = {"edge": _edge, "onnxruntime": _onnxruntime, "transformers": _transformers, "offload": _transformers}
+    return systems[task["system"]](task)
+
+
+def _edge(task: dict[str, Any]) -> dict[str, Any]:
+    from edge.config import Config
+    from edge.runtimes.reranker import Reranker
+
+    config, pack = Config.load(flags={"memory": task["memory"], "threads": task["threads"]}), Path(task["pack"])
+    cold: list[bool] = []
+    with Reranker(str(pack), config=config, max_tokens=task["max_tokens"]) as reranker:
+        rankings, seconds = timed(
+            lambda _: reranker.explain(task["query"], task["docs"], task["top_k"], threshold="inf"),
+            range(task["repeats"]),
+            before=lambda: cold.append(task["cold"] and drop_page_cache(pack)),
+        )
+    scores = {str(r.index): r.score for r in rankings[-1].results}
+    return {"seconds": seconds, "scores": scores, "stats": rankings[-1].stats.to_json(), "cold": cold[-1]}
+
+
+def _onnxruntime(task: dict[str, Any]) -> dict[str, Any]:
+    from bench.plain_onnx import PlainReranker
+
+    reranker = PlainReranker(Path(task["pack"]), threads=task["threads"])
+    return _scored(task, lambda: reranker.score(task["query"], task["docs"], task["max_tokens"]))
+
+
+def _scored(task: dict[str, Any], score: Callable[[], list[float]]) -> dict[str, Any]:
+    """The report of a peer, which scores all documents."""
+    found, seconds = timed(lambda _: score(), range(task["repeats"]))
+    order = sorted(range(len(found[-1])), key=lambda i: (-found[-1][i], i))
+    return {"seconds": seconds, "scores": {str(i): found[-1][i] for i in order[: task["top_k"]]}}
+
+
+def _transformers(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    from edge.models.packed import PackedModel
+    from edge.models.tokenizer import PairTokenizer
+
+    torch.set_num_threads(task["threads"])
+    options: dict[str, Any] = {"dtype": torch.float32}
+    if task["system"] == "offload":
+        options |= {"device_map": {"": "disk"}, "offload_folder": task["scratch"]}
+    with PackedModel.open(task["pack"]) as packed:
+        tokenizer = PairTokenizer(packed.tokenizer_path, packed.spec)
+        decoder = packed.spec.layer.causal
+    kind = AutoModelForCausalLM if decoder else AutoModelForSequenceClassification
+    model: Any = kind.from_pretrained(task["checkpoint"], **options).eval()
+    if task["system"] == "transformers":
+        # Weights stay mapped from their file until they are written to, and mapped pages are not counted. They are
+        # copied, so that all weights are in memory and counted, as with another device, precision or file format.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
+
+    def score() -> list[float]:
+        batch = tokenizer.encode_pairs(task["query"], task["docs"], task["max_tokens"])
+        scores: list[float] = []
+        with torch.inference_mode():
+            for low in range(0, len(batch), task["batch"]):
+                ids, mask = _padded(batch, low, min(low + task["batch"], len(batch)))
+                tokens, attention = torch.from_numpy(ids), torch.from_numpy(mask)
+                if decoder:
+                    output = model(input_ids=tokens, attention_mask=attention, logits_to_keep=1).logits[:, -1]
+                    scores += torch.softmax(output[:, task["answers"]], dim=1)[:, 1].tolist()
+                else:
+                    scores += torch.sigmoid(model(input_ids=tokens, attention_mask=attention).logits[:, 0]).tolist()
+        return scores
+
+    return _scored(task, score)
+
+
+def _padded(batch: Any, low: int, high: int) -> tuple[Any, Any]:
+    """The token ids and the mask of a batch, [batch, longest]. Batches with a prefix are padded on the left, because
+    decoders read the last token."""
+    import numpy as np
+
+    starts, prefix = batch.starts, batch.prefix
+    rows = [np.concatenate((prefix, batch.tokens[starts[i] : starts[i + 1]])) for i in range(low, high)]
+    longest = max(map(len, rows))
+    ids = np.zeros((len(rows), longest), np.int64)
+    mask = np.zeros_like(ids)
+    for row, tokens in enumerate(rows):
+        place = slice(longest - len(tokens), None) if len(prefix) else slice(0, len(tokens))
+        ids[row, place], mask[row, place] = tokens, 1
+    return ids, mask

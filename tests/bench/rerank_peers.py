@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import numpy as np
 
 from bench import onnx_export
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Output, names_option, output_options, rounds_option, threads_option, work_dir_option
-from bench.process import measure_script, processor
-from bench.rerank_quality import JudgedPool, read_pools
+from bench.options import (
+    ARGUMENT,
+    Count,
+    File,
+    Folder,
+    Names,
+    Output,
+    Rounds,
+    Threads,
+    WorkDir,
+    benchmark,
+    stated,
+)
+from bench.process import in_turn, measure, processor, say
 from edge.config import parse_size
-from edge.errors import CapabilityError, EdgeError, InputError
+from edge.errors import InputError
+from edge.files.input_file import read_input
+from edge.models.blending import Retrieved
 from edge.models.pack import pack
+from edge.models.training.measures import ndcg
 
-_WORKER = Path(__file__).with_name("rerank_peers_worker.py")
+SCRIPT = Path(__file__).with_name("peers_script.py")
 _SYSTEMS = ("edge", "flashrank", "fastembed", "transformers")
 _PRECISIONS = ("int8", "fp32")
 _REFERENCE = "transformers, fp32"
@@ -28,38 +44,62 @@ _K = 10
 _BATCH = 32
 
 
-@click.command("rerank-peers")
-@click.argument("pools", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--checkpoint", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A cross-encoder of the BERT family in Hugging Face's format. It is packed, and exported to ONNX by torch.",
-)  # fmt: skip
-@click.option("--queries", type=click.IntRange(1), default=20, show_default=True, help="Of each file, the first ones.")
-@click.option("--candidates", type=click.IntRange(2), default=60, show_default=True, help="First ones of a pool.")
-@click.option("--max-tokens", type=click.IntRange(16), default=256, show_default=True, help="Of query + candidate.")
-@click.option("--memory", default="300MB", show_default=True, help="Limit of this program.")
-@threads_option
-@rounds_option(2)
-@names_option("--systems", _SYSTEMS)
-@names_option("--precisions", _PRECISIONS, help="transformers runs in fp32 only.")
-@click.option("--flashrank-python", help="A Python in which FlashRank is installed; this one if not given.")
-@click.option("--fastembed-python", help="A Python in which fastembed is installed; this one if not given.")
-@work_dir_option
-@output_options
+@dataclass(frozen=True, slots=True)
+class JudgedPool:
+    """A query with its candidates in retrieval order.
+
+    Attributes:
+        grades: the relevance of each candidate.
+        ideal: all judged grades of the query, including documents that retrieval missed.
+        retrieved: the retriever's scores or order of the candidates (see `models.blending`).
+        documents: the document of each candidate passage. A document counts once, at its first passage. None if no
+            document has two passages.
+    """
+
+    query: str
+    docs: list[str]
+    grades: list[float]
+    ideal: list[float]
+    retrieved: Retrieved = True
+    documents: list[str] | None = None
+
+    def cut(self, count: int) -> JudgedPool:
+        """The pool with only its first `count` candidates."""
+        retrieved = True if isinstance(self.retrieved, bool) else self.retrieved[:count]
+        documents = None if self.documents is None else self.documents[:count]
+        return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, retrieved, documents)
+
+    def ndcg(self, scores: Any) -> float:
+        """nDCG@10 of the documents in the order of `scores`, one for each candidate."""
+        order = np.argsort(-np.asarray(scores, np.float64), kind="stable").tolist()
+        if self.documents is not None:
+            seen: dict[str, int] = {}
+            for i in order:
+                seen.setdefault(self.documents[i], i)
+            order = list(seen.values())
+        gains = np.array([self.grades[i] for i in order], np.float64)
+        return float(ndcg(-np.arange(len(gains), dtype=np.float64), gains, np.array(self.ideal, float)))
+
+
+@benchmark
 def rerank_peers(
-    pools: Sequence[Path],
-    checkpoint: Path,
-    queries: int,
-    candidates: int,
-    max_tokens: int,
-    memory: str,
-    threads: int,
-    rounds: int,
-    systems: list[str],
-    precisions: list[str],
-    flashrank_python: str | None,
-    fastembed_python: str | None,
-    work_dir: Path,
+    *,
+    pools: Annotated[tuple[File, ...], ARGUMENT],
+    checkpoint: Annotated[
+        Folder,
+        "A cross-encoder of the BERT family in Hugging Face's format. It is packed, and exported to ONNX by torch.",
+    ],
+    queries: Annotated[Count, "Of each file, the first ones."] = 20,
+    candidates: Annotated[int, click.IntRange(2), "First ones of a pool."] = 60,
+    max_tokens: Annotated[int, click.IntRange(16), "Of query + candidate."] = 256,
+    memory: Annotated[str, "Limit of this program."] = "300MB",
+    threads: Threads = 2,
+    rounds: Rounds = 2,
+    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS,
+    precisions: Annotated[Sequence[str], Names(_PRECISIONS), "transformers runs in fp32 only."] = _PRECISIONS,
+    flashrank_python: Annotated[str | None, "A Python in which FlashRank is installed; this one if not given."] = None,
+    fastembed_python: Annotated[str | None, "A Python in which fastembed is installed; this one if not given."] = None,
+    work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Rerank the candidates of POOLS with one checkpoint, in this program and in its peers, at full depth.
@@ -67,52 +107,34 @@ def rerank_peers(
     `search-quality DATA --pools DIR` writes such files. The peers run with their own defaults: FlashRank puts all
     candidates into one batch, fastembed 64. Their int8 model is onnxruntime's dynamic quantization.
     """
-    rows = _rows(systems, precisions)
     judged = {path.stem: [pool.cut(candidates) for pool in read_pools(path, queries)] for path in pools}
     if len(judged) < len(pools):
         raise InputError("two of the files have the same name")
-    tasks = _tasks(checkpoint, work_dir, rows, max_tokens)
+    tasks = _tasks(checkpoint, work_dir, _rows(systems, precisions), max_tokens)
+    limit = parse_size(memory)
     common: dict[str, Any] = {
-        "queries": [(pool.query, pool.docs) for found in judged.values() for pool in found],
-        "max_tokens": max_tokens, "threads": threads, "memory": parse_size(memory), "batch": _BATCH,
+        "action": "rerank", "queries": [(pool.query, pool.docs) for found in judged.values() for pool in found],
+        "max_tokens": max_tokens, "threads": threads, "memory": limit, "batch": _BATCH, "longest": float("inf"),
     }  # fmt: skip
     pythons = {"flashrank": flashrank_python, "fastembed": fastembed_python}
-    reports: dict[str, list[dict[str, Any]]] = {}
-    notes: dict[str, str] = {}
-    for turn in range(rounds):
-        for name, task in tasks.items():
-            if name in notes:
-                continue
-            click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
-            python = pythons.get(task["system"]) or sys.executable
-            try:
-                report = measure_script(_WORKER, common | task | {"name": name}, threads=threads, python=python)
-            except CapabilityError as error:
-                notes[name] = f"{name} was left out: {error}."
-                click.echo(f"  {notes[name]}", err=True)
-                continue
-            reports.setdefault(name, []).append(report)
-    if not reports:
-        raise EdgeError("nothing was measured")
+
+    def run(name: str) -> dict[str, Any]:
+        task = common | tasks[name] | {"name": name}
+        return measure(SCRIPT, task, threads=threads, python=pythons.get(task["system"]) or sys.executable)
+
+    reports, left_out = in_turn(rounds, tasks, run)
     report = {name: row(found, judged, reports.get(_REFERENCE)) for name, found in reports.items()}
-    result = {
-        "conditions": {
-            "checkpoint": checkpoint.name, "candidates": candidates, "max_tokens": max_tokens, "threads": threads,
-            "queries": len(common["queries"]), "limit": common["memory"], "rounds": rounds, "processor": processor(),
-        },
-        "retrieved": {set_name: retrieved_quality(found) for set_name, found in judged.items()},
-        "systems": report,
+    conditions = {
+        "checkpoint": checkpoint.name, "candidates": candidates, "max_tokens": max_tokens, "threads": threads,
+        "queries": len(common["queries"]), "limit": limit, "rounds": rounds, "processor": processor(),
     }  # fmt: skip
-    shown = (
-        f"{checkpoint.name}, {len(common['queries'])} queries, {candidates} candidates of at most {max_tokens} tokens, "
-        f"full depth, {threads} threads, {processor()}; medians of {rounds} alternating runs\n"
-        "peak: anonymous resident memory of the process tree"
-    )
+    retrieved = {set_name: retrieved_quality(found) for set_name, found in judged.items()}
+    result = {"conditions": conditions, "retrieved": retrieved, "systems": report}
     held = max((max(found["peak"]) for name, found in report.items() if name.startswith("edge")), default=0)
-    output.put(result, figures(result), shown, notes.values(), held=held, limit=common["memory"])
+    output.put(result, figures(result), stated(conditions), left_out.values(), held=held, limit=limit)
 
 
-def _rows(systems: list[str], precisions: list[str]) -> list[tuple[str, str]]:
+def _rows(systems: Sequence[str], precisions: Sequence[str]) -> list[tuple[str, str]]:
     """The pairs of a system and a precision that run, in their order."""
     own = [(system, precision) for system in systems if system != "transformers" for precision in precisions]
     return own + ([("transformers", "fp32")] if "transformers" in systems else [])
@@ -129,7 +151,7 @@ def _tasks(
             checkpoint if system == "transformers" else own / f"{precision}-{'pack' if system == 'edge' else 'onnx'}"
         )
         if not place.exists():
-            click.echo(f"making {place}", err=True)
+            say(f"making {place}")
         task: dict[str, Any] = {"system": system, "model": str(place.resolve())}
         if system == "edge":
             if not place.exists():
@@ -152,7 +174,7 @@ def row(
 
     `same` is the share of the first 10 candidates that are also among the first 10 of `reference`.
     """
-    scores = reports[-1]["scores"]
+    scores = reports[-1]["answers"]
     found: dict[str, Any] = {
         "seconds": [statistics.median(report["seconds"]) for report in reports],
         "first": [report["first"] for report in reports],
@@ -163,7 +185,7 @@ def row(
     for name, pools in judged.items():
         found["ndcg"][name] = statistics.mean(pool.ndcg(next(rest)) for pool in pools)
     if reference:
-        pairs = list(zip(map(_best, scores), map(_best, reference[-1]["scores"]), strict=True))
+        pairs = list(zip(map(_best, scores), map(_best, reference[-1]["answers"]), strict=True))
         found["same"] = statistics.mean(len(own & its) / len(its) for own, its in pairs)
     return found
 
@@ -192,3 +214,34 @@ def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
         for name, values in found.items()
     }
     yield from tabulate(rows, columns, peers=[name for name in rows if not name.startswith("edge")])
+
+
+def read_pools(path: Path, limit: int) -> list[JudgedPool]:
+    """The first `limit` pools of a file.
+
+    Raises:
+        InputError: the file cannot be read, or a line holds no pool; the message names its number.
+    """
+    pools: list[JudgedPool] = []
+    try:
+        lines = read_input(path).decode().splitlines()[:limit]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+            grades = [float(grade) for grade in value["grades"]]
+            docs, scores = list(map(str, value["docs"])), value.get("scores")
+            retrieved = scores is None or [float(score) for score in scores]
+            ideal, documents = value.get("ideal") or grades, value.get("documents")
+            pool = JudgedPool(str(value["query"]), docs, grades, ideal, retrieved, documents)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f'{path}, line {number}: needs "query", "docs" and "grades" ({error})') from None
+        if len(pool.docs) != len(grades):
+            raise InputError(f"{path}, line {number}: {len(pool.docs)} docs but {len(grades)} grades")
+        pools.append(pool)
+    if not pools:
+        raise InputError(f"{path} holds no pools")
+    return pools

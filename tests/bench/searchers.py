@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import click
 import numpy as np
@@ -15,18 +14,16 @@ import numpy.typing as npt
 from naive.published_systems import SHARES
 
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Output, names_option, numbers, output_options
-from bench.process import measure
+from bench.options import Names, Output, benchmark, numbers
+from bench.process import measure, say, timed
+from bench.vectors import opened_index
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.errors import EdgeError
 from edge.ivf.base import RESCORE
+from edge.ivf.index import IndexOptions
 from edge.planner.search_accelerator import Alternation, queue_length
 from edge.trace import Trace
-
-if TYPE_CHECKING:
-    from edge.apps.store.database import Database
-    from edge.ivf.index import IndexOptions
 
 _CODECS = ("flat", "sq8", "pq")
 _RESULTS = (10, 100)
@@ -54,14 +51,16 @@ _ADDED = 20_000
 Floats = npt.NDArray[np.float32]
 
 
-@click.command("searchers")
-@click.option("--counts", type=numbers(1, 64), default="1,2,4,8", show_default=True, help="Numbers of searchers.")
-@click.option("--of", default="remote", show_default=True, help="Kind of the searchers, as in `--device searchers`.")
-@names_option("--codecs", _CODECS, "sq8,pq", help="Codecs of the lists: flat, sq8, pq.")
-@click.option("--rows", type=click.IntRange(5000), default=40_000, show_default=True, help="Made-up vectors.")
-@click.option("--queries", type=click.IntRange(2), default=200, show_default=True, help="Measured searches.")
-@output_options
-def searchers(counts: list[int], of: str, codecs: list[str], rows: int, queries: int, output: Output) -> None:
+@benchmark
+def searchers(
+    *,
+    counts: Annotated[Sequence[int], numbers(1, 64), "Numbers of searchers."] = (1, 2, 4, 8),
+    of: Annotated[str, "Kind of the searchers, as in `--device searchers`."] = "remote",
+    codecs: Annotated[Sequence[str], Names(_CODECS), "Codecs of the lists: flat, sq8, pq."] = _CODECS[1:],
+    rows: Annotated[int, click.IntRange(5000), "Made-up vectors."] = 40_000,
+    queries: Annotated[int, click.IntRange(2), "Measured searches."] = 200,
+    output: Output,
+) -> None:
     """Search with several searchers behind a coordinator, and compare the results with those of the host alone.
 
     Before that, the queue lengths of the bound are simulated, and the best division of devices is compared with trying
@@ -69,9 +68,9 @@ def searchers(counts: list[int], of: str, codecs: list[str], rows: int, queries:
     """
     report: dict[str, Any] = {"queues": queue_rows(), "shares": share_rows(), "searches": []}
     for codec in codecs:
-        click.echo(f"searching with codec {codec}", err=True)
+        say(f"searching with codec {codec}")
         task = {"name": codec, "codec": codec, "of": of, "counts": counts, "rows": rows, "queries": queries}
-        report["searches"] += measure(__name__, task, threads=1)["rows"]
+        report["searches"] += measure(work, task, threads=1)["rows"]
     shown = f"queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated); shares of {_DEVICES} devices"
     output.put(report, figures(report), shown)
     if not all(row["identical"] for row in report["searches"]):
@@ -144,57 +143,44 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """The worker's side: builds an index of made-up vectors, and searches it by the host and then by each number of
-    searchers. Every query is asked twice; the second time is measured, when the searchers hold the lists."""
-    from edge.apps.store.database import Database
-    from edge.ivf.index import IndexOptions, VectorIndex
-
+    """Builds an index of made-up vectors, and searches it by the host and then by each number of searchers. Every query
+    is asked twice; the second time is measured, when the searchers hold the lists."""
     random = np.random.default_rng(3)
     centres = random.standard_normal((_CENTRES, _DIM), np.float32)
     with tempfile.TemporaryDirectory() as folder:
         budget = MemoryBudget(_MEMORY)
         options = IndexOptions(codec=task["codec"], flat_limit=0, list_rows=_LIST_ROWS)
-        database = Database(Path(folder) / "index.db", VectorIndex.migrations(), budget=budget)
-        with database:
-            with VectorIndex(Path(folder) / "segments", _DIM, budget=budget, options=options) as index:
-                for start in range(0, task["rows"], _ADDED):
-                    ids = np.arange(start, min(task["rows"], start + _ADDED))
-                    with database.write() as db:
-                        index.add(db, ids, _near(centres, len(ids), random))
-                index.maintain(database.write, full=True)
-                with database.read() as db:
-                    nbytes = index.status(db).nbytes
-            queries = _near(centres, task["queries"], random)
-            expected: list[tuple[bytes, bytes]] = []
-            rows = []
-            for count in (0, *task["counts"]):  # 0 stands for the host
-                row, found = _run(Path(folder) / "segments", database, budget, options, queries, count, nbytes, task)
-                expected = expected or found
-                rows.append({"codec": task["codec"], **row, "identical": found == expected})
+        with opened_index(Path(folder), _DIM, budget, options=options) as (index, database):
+            for start in range(0, task["rows"], _ADDED):
+                ids = np.arange(start, min(task["rows"], start + _ADDED))
+                with database.write() as db:
+                    index.add(db, ids, _near(centres, len(ids), random))
+            index.maintain(database.write, full=True)
+            with database.read() as db:
+                nbytes = index.status(db).nbytes
+        queries = _near(centres, task["queries"], random)
+        expected: list[tuple[bytes, bytes]] = []
+        rows = []
+        for count in (0, *task["counts"]):  # 0 stands for the host
+            row, found = _run(Path(folder), budget, options, queries, count, nbytes, task)
+            expected = expected or found
+            rows.append({"codec": task["codec"], **row, "identical": found == expected})
     return {"rows": rows}
 
 
 def _run(
-    segments: Path,
-    database: Database,
-    budget: MemoryBudget,
-    options: IndexOptions,
-    queries: Floats,
-    count: int,
-    nbytes: int,
+    folder: Path, budget: MemoryBudget, options: IndexOptions, queries: Floats, count: int, nbytes: int,
     task: dict[str, Any],
-) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
+) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:  # fmt: skip
     from edge.devices.searchers import SearchersDevice
-    from edge.ivf.index import VectorIndex
 
     trace = Trace()
     kept = _FOUND if task["codec"] == "flat" else RESCORE * _FOUND
     length = queue_length(kept, count) if count else kept
     devices = [SearchersDevice(budget, of=task["of"], count=count, cap=nbytes, trace=trace)] if count else []
+    given: dict[str, Any] = {"trace": trace, "options": options, "places": devices, "threads": 1}
     try:
-        with VectorIndex(
-            segments, _DIM, budget=budget, trace=trace, options=options, places=devices, threads=1
-        ) as index, database.read() as db:  # fmt: skip
+        with opened_index(folder, _DIM, budget, **given) as (index, database), database.read() as db:
 
             def search(query: Floats) -> tuple[bytes, bytes]:
                 found = index.search(db, query[None], _FOUND, nprobe=_PROBED)
@@ -202,11 +188,7 @@ def _run(
 
             first = [search(query) for query in queries]
             before = trace.snapshot()
-            seconds, again = [], []
-            for query in queries:
-                started = time.perf_counter()
-                again.append(search(query))
-                seconds.append(time.perf_counter() - started)
+            again, seconds = timed(search, queries)
             counted = trace.since(before)
     finally:
         for device in devices:

@@ -16,26 +16,19 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
-from making.synth import synth
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import (
-    Output,
-    names_option,
-    numbers,
-    output_options,
-    rounds_option,
-    threads_option,
-    work_dir_option,
-)
-from bench.process import TreeWatch, drop_page_cache, processor
+from bench.options import Names, Output, Precision, Rounds, Threads, WorkDir, benchmark, numbers, stated
+from bench.process import TreeWatch, drop_page_cache, in_turn, processor, say, timed
 from bench.rerank_gguf import RandomReranker
+from bench.rerank_memory import made
 from bench.texts import documents
-from edge.config import format_size, parse_size
+from edge.config import parse_size
 from edge.errors import EdgeError
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER, resolve
@@ -51,78 +44,61 @@ _ANSWER_S = 3600.0
 once."""
 
 
-@click.command("serve")
-@click.option("--model", default=DEFAULT_RERANKER, show_default=True, help="Name or path of our server's reranker.")
-@click.option("--shape", default="", help="Published shape with random weights, instead of that model.")
-@click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
-@click.option("--candidates", default=60, show_default=True)
-@click.option("--tokens", default=150, show_default=True, help="Of each query + document pair.")
-@click.option("-k", "--top-k", type=int, help="Results of each request; all if not given, and then nothing is pruned.")
-@click.option("--memory", default="300MB", show_default=True, help="Limit of our server.")
-@threads_option
-@click.option("--at-once", "counts", type=numbers(), default="1,4,16", show_default=True, help="Numbers of clients.")
-@click.option("--requests", default=16, show_default=True, help="Of each measurement, over all clients.")
-@rounds_option(2)
-@names_option("--systems", _SYSTEMS, "shared,alone")
-@click.option("--peer-python", default=sys.executable, help="Interpreter that has infinity-emb.")
-@click.option("--peer-model", type=click.Path(exists=True, path_type=Path), help="Checkpoint that the peer serves.")
-@click.option(
-    "--peer-server", default="llama-server", show_default=True,
-    help="llama.cpp's server, and options for it; it serves random weights of our model's shape in Q8_0.",
-)  # fmt: skip
-@click.option("--cold", is_flag=True, help="Forget the model's cached pages all the time, as where memory has no room.")
-@work_dir_option
-@output_options
+@benchmark
 def serve(
-    model: str,
-    shape: str,
-    precision: str,
-    candidates: int,
-    tokens: int,
-    top_k: int | None,
-    memory: str,
-    threads: int,
-    counts: list[int],
-    requests: int,
-    rounds: int,
-    systems: list[str],
-    peer_python: str,
-    peer_model: Path | None,
-    peer_server: str,
-    cold: bool,
-    work_dir: Path,
+    *,
+    model: Annotated[str, "Name or path of our server's reranker."] = DEFAULT_RERANKER,
+    shape: Annotated[str, "Published shape with random weights, instead of that model."] = "",
+    precision: Precision = "int8",
+    candidates: int = 60,
+    tokens: Annotated[int, "Of each query + document pair."] = 150,
+    top_k: Annotated[
+        int | None, "-k", "--top-k", "Results of each request; all if not given, and then nothing is pruned."
+    ] = None,
+    memory: Annotated[str, "Limit of our server."] = "300MB",
+    threads: Threads = 2,
+    counts: Annotated[Sequence[int], "--at-once", numbers(), "Numbers of clients."] = (1, 4, 16),
+    requests: Annotated[int, "Of each measurement, over all clients."] = 16,
+    rounds: Rounds = 2,
+    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS[:2],
+    peer_python: Annotated[str, "Interpreter that has infinity-emb."] = sys.executable,
+    peer_model: Annotated[
+        Path | None, click.Path(exists=True, path_type=Path), "Checkpoint that the peer serves."
+    ] = None,
+    peer_server: Annotated[
+        str, "llama.cpp's server, and options for it; it serves random weights of our model's shape in Q8_0."
+    ] = "llama-server",
+    cold: Annotated[bool, "Forget the model's cached pages all the time, as where memory has no room."] = False,
+    work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Rerank by a server at several numbers of clients; every request has a query and candidates of its own."""
     if "infinity" in systems and peer_model is None:
         raise click.BadParameter("--peer-model names the checkpoint that infinity-emb serves")
     if shape:
-        model = str(work_dir / f"{shape}-{precision}")
-        if not Path(model).exists():
-            click.echo(f"making {shape} with random weights, {precision}", err=True)
-            synth(shape, Path(model), precision).close()  # type: ignore[arg-type]
+        model = str(made(shape, precision, work_dir))
     with resolve(model, kind="reranker") as packed:
         bodies = _bodies(packed, requests, candidates, tokens, top_k)
         gguf = work_dir / f"{packed.name}-random.gguf"
         if "llama.cpp" in systems and not gguf.exists():
-            click.echo(f"making {gguf.name}", err=True)
+            say(f"making {gguf.name}")
             os.replace(RandomReranker.of(packed).write(gguf.with_suffix(".part")), gguf)
-    found: dict[str, dict[int, list[dict[str, float]]]] = {name: {n: [] for n in counts} for name in systems}
-    peaks: dict[str, int] = dict.fromkeys(systems, 0)
-    for turn in range(rounds):
-        for name in systems:
-            click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
-            if name == "infinity":
-                command = _infinity(peer_python, peer_model)
-            elif name == "llama.cpp":
-                command = _llama(peer_server, gguf, threads)
-            else:
-                command = _edge(model, memory, threads, name == "shared")
-            with running(command, name) as (port, watch), _forgotten(Path(model) if cold else None):
-                _post(port, name, bodies[0])  # warms up: the server opens the model and reads its file
-                for count in counts:
-                    found[name][count].append(_measured(port, name, bodies, count))
-            peaks[name] = max(peaks[name], watch.high_water)
+    commands = {
+        "shared": _edge(model, memory, threads, sharing=True),
+        "alone": _edge(model, memory, threads, sharing=False),
+        "infinity": _infinity(peer_python, peer_model),
+        "llama.cpp": _llama(peer_server, gguf, threads),
+    }
+
+    def run(name: str) -> dict[str, Any]:
+        with running(commands[name], name) as (port, watch), _forgotten(Path(model) if cold else None):
+            _post(port, name, bodies[0])  # warms up: the server opens the model and reads its file
+            at_once = {count: _measured(port, name, bodies, count) for count in counts}
+        return {"at_once": at_once, "peak": watch.high_water}
+
+    reports, _ = in_turn(rounds, systems, run)
+    found = {name: {n: [run["at_once"][n] for run in runs] for n in counts} for name, runs in reports.items()}
+    peaks = {name: max(run["peak"] for run in runs) for name, runs in reports.items()}
     conditions = {
         "model": Path(model).name, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
         "limit": parse_size(memory), "threads": threads, "requests": requests, "rounds": rounds,
@@ -140,17 +116,7 @@ def serve(
     }
     result = {"conditions": conditions, "systems": rows}
     held = max((peaks[name] for name in systems if name not in _PEERS), default=0)
-    output.put(result, figures(found, peaks), _described(conditions), held=held, limit=parse_size(memory))
-
-
-def _described(conditions: dict[str, Any]) -> str:
-    pruned = "all of them asked for" if conditions["top_k"] is None else f"top {conditions['top_k']}"
-    return (
-        f"{conditions['model']}, {conditions['candidates']} candidates of {conditions['tokens']} tokens, {pruned}, "
-        f"{conditions['requests']} requests, {conditions['threads']} threads, limit "
-        f"{format_size(conditions['limit'])}, {'cold' if conditions['cold'] else 'warm'} page cache, "
-        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs, each with a new server"
-    )
+    output.put(result, figures(found, peaks), stated(conditions), held=held, limit=parse_size(memory))
 
 
 def figures(found: dict[str, dict[int, list[dict[str, float]]]], peaks: dict[str, int]) -> Iterator[Figure]:
@@ -287,18 +253,10 @@ def _post(port: int, name: str, body: bytes) -> None:
 
 def _measured(port: int, name: str, bodies: Sequence[bytes], clients: int) -> dict[str, float]:
     """Sends all requests with a number of clients. Each client sends its next request after the answer to the last."""
-    seconds: list[float] = []
-
-    def ask(body: bytes) -> None:
-        started = time.perf_counter()
-        _post(port, name, body)
-        seconds.append(time.perf_counter() - started)
-
     started = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(ask, bodies))
+        seconds = sorted(pool.map(lambda body: timed(partial(_post, port, name), [body])[1][0], bodies))
     whole = time.perf_counter() - started
-    seconds.sort()
     return {
         "requests_per_s": len(bodies) / whole,
         "median_s": statistics.median(seconds),

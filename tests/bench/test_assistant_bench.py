@@ -14,9 +14,8 @@ from making.replay import ReplayGenerator
 from naive.program import output_of
 
 from bench.assistant import _hideable, assistant
-from bench.computed_replay import ComputedReplay
 from bench.pipelining import intervals, pipelining
-from bench.rag_traces import PIPELINES, SHIPPED, cases, write_recorded, write_trace
+from bench.rag_traces import PIPELINES, SHIPPED, ComputedReplay, cases, write_recorded, write_trace
 from bench.run_record import RunRecord
 from edge.budget import MemoryBudget
 from edge.errors import InputError

@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner
 from naive.program import output_of
 
-from bench.devices import _ARMS, _row, devices, opened
+from bench.devices import _ARMS, INDEX_GB, PROBED, PROPORTIONS, _row, devices, opened
 from bench.process import Stops
-from bench.proportions import INDEX_GB, PROBED, PROPORTIONS
 from bench.rag_index import build
 from bench.rag_traces import PIPELINES
 from bench.run_record import RunRecord
@@ -77,7 +76,7 @@ def test_figures_of_a_pipeline_are_those_of_its_questions() -> None:
 @pytest.fixture
 def task(judged: Path, tmp_path: Path, tiny_settings: None) -> dict[str, Any]:
     folder = tmp_path / "rag"
-    _, _, nbytes = build(folder, [load(judged)], 400, list_rows=25, say=lambda text: None)
+    _, _, nbytes = build(folder, [load(judged)], 400, list_rows=25)
     return {
         "folder": str(folder), "nbytes": nbytes, "cap": 2 * nbytes + (1 << 20), "slow": 1e12, "link": 1e12,
         "scan": 1e12, "share": 0.5,

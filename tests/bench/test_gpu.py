@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from bench import gpu, gpu_search, gpu_worker
 from bench.command import bench
-from bench.gpu import Run, table
+from bench.gpu import Run, page
 from edge.errors import EdgeError
 
 COMMON = {"on": "cpu", "threads": 1, "tokens": 20, "candidates": 6, "prefix": 10}
@@ -59,7 +59,7 @@ def test_search_is_measured_and_equal(torch: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_out_of_time_or_luck_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(worker: str, task: dict[str, Any], *, threads: int, timeout: float) -> dict[str, Any]:
+    def measured(worker: Any, task: dict[str, Any], *, threads: int, timeout: float) -> dict[str, Any]:
         if task["name"] == "broken":
             raise EdgeError("no luck")
         return {"rows": {}}
@@ -67,15 +67,16 @@ def test_a_run_out_of_time_or_luck_keeps_what_it_has(tmp_path: Path, monkeypatch
     monkeypatch.setattr(gpu, "measure", measured)
     run = Run(tmp_path, time.monotonic() + 100)
     run.report |= {"rehearsal": True, "on": "cpu", "processor": "none", "shapes": [], "candidates": 1, "tokens": 1}
+    run.report["prefix_tokens"] = 3
     run.take("quick", {"threads": 1}, seconds=10)
     run.take("broken", {"threads": 1}, seconds=10)
     run.take("long", {"threads": 1}, seconds=1000)
     report = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
     assert set(report["parts"]) == {"quick", "broken", "long"}
-    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
-    assert "Rehearsal" in page
-    assert "- broken: no luck" in page
-    assert "- long: 1000 s are needed" in page
+    written = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "Rehearsal" in written
+    assert "- broken: no luck" in written
+    assert "- long: 1000 s are needed" in written
 
 
 def test_the_page_names_device_and_ratios() -> None:
@@ -92,11 +93,13 @@ def test_the_page_names_device_and_ratios() -> None:
             ]},
         },
     }  # fmt: skip
-    page = table(report)
-    assert page.startswith("# A Large GPU\n")
-    assert "Rehearsal" not in page
-    assert "| edge fp16, two layers | 0.250 | 2.00 | 1.00 GB | 2 layers on the device, order of resident |" in page
-    assert "within 1.1 from 9 candidates on" in page
+    written = page(report)
+    assert written.startswith("# A Large GPU\n")
+    assert "Rehearsal" not in written
+    head = "| s | time, ms | times as fast as sorted batches | device memory | batch | layers there |"
+    assert head in written
+    assert "| edge fp16, two layers | 250 | 2 | 1.00 GB | | 2 | 0 | 100.0 % |" in written
+    assert "| fp16, 4 candidates | 1.500 |\n| fp16, 9 candidates | 1.050 |" in written
 
 
 def test_an_unknown_shape_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from naive.graph import vectors_of
 
-from bench.graph_file import hnsw_graph, hnsw_nbytes
+from bench.graph import hnsw_graph, hnsw_nbytes
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, RangeError
 from edge.planner.traversal import at_once, traverse

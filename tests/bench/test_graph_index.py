@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from naive.graph import best_first, nearest_lists, vectors_of
 
-from bench.graph_file import open_graph, write_graph
-from bench.graph_index import GraphIndex
+from bench.graph import GraphIndex, open_graph, write_graph
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice

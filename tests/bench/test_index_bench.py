@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from naive.program import output_of
 
 from bench import index as bench
-from bench.index_worker import work
+from bench.index import work
 from bench.vectors import NEIGHBOURS, VectorSet
 from edge.errors import CapabilityError, InputError
 
@@ -58,10 +60,20 @@ def test_a_changed_index_holds_the_last_rows_and_no_others(tmp_path: Path) -> No
 
 
 def test_a_peer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(worker: str, task: dict[str, Any], *, threads: int) -> dict[str, Any]:
-        raise CapabilityError("No module named 'usearch'")
+    def measured(worker: Any, task: dict[str, Any], **options: Any) -> dict[str, Any]:
+        if task["name"] == "usearch":
+            raise CapabilityError("No module named 'usearch'")
+        return real(worker, task, **options)
 
-    monkeypatch.setattr(bench, "measure", absent)
-    found = bench._peer("usearch", tmp_path, {"threads": 1})
-    assert isinstance(found, CapabilityError)
-    assert "usearch" in str(found)
+    real = bench.measure
+    monkeypatch.setattr(bench, "measure", measured)
+    report = json.loads(
+        output_of(
+            bench.index, "--rows", "900", "--queries", "8", "--cold", "1", "--memory", "4GB", "--systems",
+            "edge,usearch", "--window", "0.01", "--lookahead", "disk", "--work-dir", str(tmp_path), "--json",
+        )
+    )  # fmt: skip
+    assert list(report["systems"]) == ["edge"]
+    assert report["missing"] == {"usearch": "usearch was left out: No module named 'usearch'."}
+    assert report["systems"]["edge"]["recall"] > 0.9
+    assert report["lookahead"]["disk"]["same"]

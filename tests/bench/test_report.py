@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.figures import Figure
-from bench.report import block, renew, report
-from bench.run_record import RunRecord
+from bench.run_record import RunRecord, block, renew, report
 from edge.errors import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import math
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from click.testing import CliRunner
 from making.synth import synth_checkpoint
 
 from bench.command import bench
-from bench.process import TreeWatch, measure_script
+from bench.rerank_peers import JudgedPool, read_pools
 from bench.run_record import RunRecord
-from edge.errors import CapabilityError, EdgeError, ModelError
+from edge.errors import InputError, ModelError
 
 SCORER = '''
 """Scores one pair at a time with the exported model."""
@@ -191,46 +190,29 @@ def test_a_folder_without_a_checkpoint_is_refused(pools: Path, tmp_path: Path) -
         run(pools, "--checkpoint", tmp_path, "--systems", "edge")
 
 
-def test_a_script_runs_outside_its_folder_and_without_a_hub(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    (tmp_path / "json.py").write_text("raise SystemError('a module beside the script was imported')")
-    script.write_text(
-        "import json, os, sys\n"
-        "task = json.load(sys.stdin)\n"
-        "print('a line of a library')\n"
-        "print(json.dumps({'said': task['say'], 'files': os.listdir('.'), 'offline': os.environ['HF_HUB_OFFLINE']}))\n"
-    )
-    report = measure_script(script, {"say": 5}, threads=1)
-    assert report["said"] == 5
-    assert report["files"] == []
-    assert report["offline"] == "1"
+POOL = {
+    "query": "when does the river flood", "docs": ["in spring", "it rains", "the mill", "old ice"],
+    "grades": [0, 1, 1, 0], "ideal": [1], "scores": [0.9, 0.5, 0.4, 0.1], "documents": ["a", "b", "b", "c"],
+}  # fmt: skip
 
 
-def test_the_memory_of_child_processes_counts() -> None:
-    hold = "held = bytearray(b'1') * (200 << 20); print(); import sys; sys.stdin.read()"
-    start = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {hold!r}]).returncode)"
-    parent = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    watch = TreeWatch(parent.pid)
-    try:
-        assert parent.stdout is not None
-        parent.stdout.readline()  # the child holds its memory from now on
-        end = time.monotonic() + 120
-        while watch.high_water < 200 << 20 and time.monotonic() < end:
-            time.sleep(0.05)
-    finally:
-        parent.communicate()
-        watch.close()
-    assert 200 << 20 <= watch.high_water < 300 << 20
+def test_a_document_counts_where_it_comes_first() -> None:
+    pool = JudgedPool("q", POOL["docs"], POOL["grades"], POOL["ideal"], True, POOL["documents"])  # type: ignore[arg-type]
+    assert pool.ndcg([4, 3, 2, 1]) == pytest.approx(1 / math.log2(3))
+    assert pool.ndcg([1, 2, 4, 3]) == 1.0
+    assert pool.ndcg([4, 1, 0, 3]) == pytest.approx(1 / math.log2(4))
+    assert pool.cut(1).ndcg([1]) == 0.0
 
 
-def test_a_script_that_fails_or_hangs_is_reported(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("raise ValueError('the reason')")
-    with pytest.raises(EdgeError, match="one failed: ValueError: the reason"):
-        measure_script(script, {"name": "one"}, threads=1)
-    script.write_text("import time\ntime.sleep(600)")
-    with pytest.raises(EdgeError, match=r"one was ended after 1 s"):
-        measure_script(script, {"name": "one"}, threads=1, timeout=1)
-    script.write_text("import a_module_that_nobody_has")
-    with pytest.raises(CapabilityError, match="a_module_that_nobody_has"):
-        measure_script(script, {"name": "one"}, threads=1)
+def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
+    plain = {name: POOL[name] for name in ("query", "docs", "grades")}
+    (tmp_path / "p.jsonl").write_text(json.dumps(POOL) + "\n" + json.dumps(plain) + "\n")
+    first, second = read_pools(tmp_path / "p.jsonl", 10)
+    assert first.retrieved == POOL["scores"]
+    assert first.cut(2).retrieved == [0.9, 0.5]
+    assert second.retrieved is True
+    assert second.documents is None
+    assert second.ideal == [0, 1, 1, 0]
+    (tmp_path / "p.jsonl").write_text(json.dumps({**plain, "grades": [1]}))
+    with pytest.raises(InputError, match="line 1: 4 docs but 1 grades"):
+        read_pools(tmp_path / "p.jsonl", 10)

@@ -6,7 +6,7 @@ import json
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import pytest
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from bench.command import bench
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import Output, output_options
+from bench.options import ARGUMENT, Output, benchmark
 from bench.run_record import RunRecord, machine, records, without_folders
 from edge.errors import InputError
 
@@ -77,21 +77,24 @@ def test_folders_are_read_file_by_file(tmp_path: Path) -> None:
 def test_a_command_line_names_no_place_of_the_machine(tmp_path: Path) -> None:
     found: list[Output] = []
 
-    @click.command("try")
-    @click.argument("data", type=click.Path(path_type=Path))
-    @click.option("--rows", default=5)
-    @click.option("--set", "sets", multiple=True)
-    @click.option("--server", default="server")
+    @benchmark
     @click.option("--fast/--slow", default=True)
-    @click.option("--cold", is_flag=True)
-    @output_options
-    def run(output: Output, **_: Any) -> None:
+    def run(
+        *,
+        data: Annotated[Path, ARGUMENT],
+        rows: int = 5,
+        sets: Annotated[tuple[str, ...], "--set"] = (),
+        server: str = "server",
+        fast: bool,
+        cold: bool = False,
+        output: Output,
+    ) -> None:
         found.append(output)
 
     given = [str(tmp_path / "data"), "--set", "a", "--set", "b c", "--server", f"{tmp_path}/bin/server --memory 1/2"]
     CliRunner().invoke(run, [*given, "--slow", "--cold", "--store", str(tmp_path / "a.json")], catch_exceptions=False)
     assert found[0].begun is not None
-    assert found[0].begun.command == "try data --set a --set 'b c' --server 'server --memory 1/2' --slow --cold"
+    assert found[0].begun.command == "run --slow data --set a --set 'b c' --server 'server --memory 1/2' --cold"
     assert str(tmp_path) not in repr(found[0].begun)
 
 
@@ -144,7 +147,8 @@ def test_a_file_of_another_command_is_refused_before_the_measurement(tmp_path: P
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("report", "/dev/zero"), ("compare", "/dev/zero", "/dev/zero"), ("rerank-quality", "/dev/zero"),
+        ("report", "/dev/zero"), ("compare", "/dev/zero", "/dev/zero"),
+        ("rerank-peers", "/dev/zero", "--checkpoint", "."),
         ("warm", "--store", "/dev/zero"), ("warm", "--store", "/dev/null"),
     ],
 )  # fmt: skip
@@ -152,7 +156,7 @@ def test_a_device_is_neither_read_nor_replaced(arguments: tuple[str, ...]) -> No
     done = CliRunner().invoke(bench, arguments)
     assert isinstance(done.exception, InputError)
     assert "cannot be read" in str(done.exception)
-    assert Path(arguments[-1]).is_char_device()
+    assert all(Path(name).is_char_device() for name in arguments if name.startswith("/dev"))
 
 
 def test_a_run_that_is_written_keeps_a_link(tmp_path: Path) -> None:

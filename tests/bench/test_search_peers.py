@@ -13,7 +13,7 @@ from making.synth import synth_checkpoint
 
 from bench.command import bench
 from bench.run_record import RunRecord
-from bench.search_peers import Sample
+from bench.search import Sample
 from edge.errors import InputError
 from edge.models.training.corpora import load
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.search_quality import measure, score
+from bench.search import score, stages_of
 from edge.apps.collection.hits import Hit, Stages
 from edge.models.training.corpora import Corpus
 
@@ -47,7 +47,7 @@ class Asked:
 def test_each_stage_is_judged_by_its_own_order(tmp_path: Path) -> None:
     collection = Asked()
     judged = {"s/q": {"s/b": 1, "s/z": 1}}
-    row = measure(collection, CORPUS, judged, ["s/q"], 30, tmp_path / "pools" / "set.jsonl")  # type: ignore[arg-type]
+    row = stages_of(collection, CORPUS, judged, ["s/q"], 30, tmp_path / "pools" / "set.jsonl")  # type: ignore[arg-type]
     ideal = 1 + 1 / math.log2(3)
     assert collection.where == ["path:s/*"]
     assert row == {

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.tune import figures, tune
-from bench.tune_worker import work
+from bench.tune import figures, tune, work
 from bench.vectors import NEIGHBOURS, VectorSet, embeddings
 from edge.errors import InputError
 

@@ -5,31 +5,38 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 from naive.published_systems import TRAVERSAL_HOPS, TRAVERSAL_RECALL
 
+from bench import index
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import Output, output_options
-from bench.process import measure, processor
-from bench.rag_index import say, stored_sentences, stored_vectors
-from bench.vectors import VectorSet
+from bench.graph import GraphIndex, hnsw_graph, open_graph, write_graph
+from bench.options import Folder, NewFolder, Otherwise, Output, benchmark, stated
+from bench.process import measure, processor, say
+from bench.rag_index import stored_sentences, stored_vectors
+from bench.vectors import NEIGHBOURS, VectorSet
 from bench.vectors import recall as recall_of
 from edge.budget import MemoryBudget
-from edge.config import format_size, parse_size
+from edge.config import parse_size
+from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError, InputError
 from edge.models.registry import models_dir
 from edge.models.training.corpora import load
 from edge.runtimes.embedder import Embedder
+from edge.trace import Trace
 
-_WORKER = "bench.traversal_worker"
-_INDEX = "bench.index_worker"
 _EMBEDDING_MEMORY = 4 << 30
 _LISTS_MEMORY = 4 << 30
+_PROCESS_MEMORY = 8 << 30
+
+_LONGEST = 1024
+"""The longest queue of results that is tried to reach the recall."""
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Candidates of a group in synchronous search, which has one group under way."""
@@ -38,43 +45,31 @@ _GROUPS, _CANDIDATES = range(1, 8), range(1, 5)
 """The sizes in the source's figure."""
 
 
-@click.command("traversal")
-@click.option("--rows", default=30_000, show_default=True, help="Made-up vectors, if no data is given.")
-@click.option(
-    "--data", "folders", multiple=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Judged set in BEIR layout: its sentences are the rows; questions are the first one's.",
-)  # fmt: skip
-@click.option("--queries", default=60, show_default=True)
-@click.option("--degree", default=32, show_default=True, help="Most neighbours of a vertex.")
-@click.option("--length", default=64, show_default=True, help="Queue of results for hops and recall by group size.")
-@click.option("--recall", default=0.99, show_default=True, help="Recall@10 that all reach where times are compared.")
-@click.option("--latency", default=1e-4, show_default=True, help="Seconds of a request to the device.")
-@click.option("--bandwidth", default="1GB", show_default=True, help="Of the link to the device, a second.")
-@click.option("--depth", default=64, show_default=True, help="Requests to the device whose latencies overlap.")
-@click.option("--rounds", default=3, show_default=True, help="Each query's fastest round counts.")
-@click.option("--lists", is_flag=True, help="Measure the index of lists and the graph on the host alone, too.")
-@click.option(
-    "--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where vectors and graph are made and kept."
-)
-@output_options
+@benchmark
 def traversal(
-    rows: int,
-    folders: Sequence[Path],
-    queries: int,
-    degree: int,
-    length: int,
-    recall: float,
-    latency: float,
-    bandwidth: str,
-    depth: int,
-    rounds: int,
-    lists: bool,
-    work_dir: Path | None,
+    *,
+    rows: Annotated[int, "Made-up vectors, if no data is given."] = 30_000,
+    folders: Annotated[
+        tuple[Folder, ...],
+        "--data",
+        "Judged set in BEIR layout: its sentences are the rows; questions are the first one's.",
+    ] = (),
+    queries: int = 60,
+    degree: Annotated[int, "Most neighbours of a vertex."] = 32,
+    length: Annotated[int, "Queue of results for hops and recall by group size."] = 64,
+    recall: Annotated[float, "Recall@10 that all reach where times are compared."] = 0.99,
+    latency: Annotated[float, "Seconds of a request to the device."] = 1e-4,
+    bandwidth: Annotated[str, "Of the link to the device, a second."] = "1GB",
+    depth: Annotated[int, "Requests to the device whose latencies overlap."] = 64,
+    rounds: Annotated[int, "Each query's fastest round counts."] = 3,
+    lists: Annotated[bool, "Measure the index of lists and the graph on the host alone, too."] = False,
+    work_dir: Annotated[
+        NewFolder, "Where vectors and graph are made and kept.", Otherwise(lambda: models_dir() / "bench" / "traversal")
+    ],
     output: Output,
 ) -> None:
     """Search a graph on a throttled device (`limited`) with several groups of candidates in flight (Falcon)."""
-    place = work_dir or models_dir() / "bench" / "traversal"
-    vectors = _vectors(place, folders, rows, queries)
+    vectors = _vectors(work_dir, folders, rows, queries)
     own = vectors.folder.parent
     task: dict[str, Any] = {
         "name": "the graph", "set": str(vectors.folder), "graph": str(own / f"degree-{degree}.graph"),
@@ -85,6 +80,11 @@ def traversal(
     grid = [(groups, candidates) for candidates in _CANDIDATES for groups in _GROUPS]
     say("hops and recall by group size")
     figure = _run(task, action="counted", settings=grid)["rows"]
+    for row in figure:
+        place = _CANDIDATES.index(row["candidates"]), _GROUPS.index(row["groups"])
+        row["times_first"] = row["hops"] / figure[0]["hops"]
+        row["published_hops"] = TRAVERSAL_HOPS[place[0]][place[1]]
+        row["published_recall"] = TRAVERSAL_RECALL[place[0]][place[1]] / 100
     say(f"queues for a recall of {recall}")
     settings = [(1, candidates) for candidates in _BATCHES] + [size for size in grid if size[0] > 1]
     reached = [row for row in _run(task, action="lengths", settings=settings)["rows"] if row is not None]
@@ -118,7 +118,13 @@ def traversal(
             task, action="timed", watch=60, latency=0.0, bandwidth=math.inf, settings=[_setting(row) for row in reached]
         )
         report["lists"]["graph_seconds"] = min(here["seconds"])
-    output.put(report, figures(report), lambda: _print(report))
+    gain = report["speedup"]
+    shown = (
+        f"THROTTLED TEST DEVICE (limited)\n{stated(report['conditions'])}\ndelayed synchronisation is "
+        f"{gain['best-first']:.2f} times as fast as best-first search and {gain['synchronous']:.2f} times as fast as "
+        "the fastest search with one group under way; the source's figures are of other data"
+    )
+    output.put(report, figures(report), shown)
 
 
 def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -133,15 +139,23 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
     """The figures of a stored run: hops and recall by group size, and times at equal recall."""
     found = {f"{row['groups']} groups of {row['candidates']}": row for row in report["figure"]["rows"]}
-    counted = {"hops": lower("hops", ""), "recall": higher("recall@10", "%")}
+    counted = {
+        "hops": lower("hops", ""), "times_first": neither("times best-first"),
+        "published_hops": neither("the source's"), "recall": higher("recall@10", "%"),
+        "published_recall": neither("the source's recall", "%"),
+    }  # fmt: skip
     yield from tabulate(found, counted, f"hops and recall with a queue of {report['figure']['length']}")
     columns = {
         "groups": neither("groups"), "candidates": neither("candidates"), "length": neither("queue"),
-        "hops": neither("hops"), "seconds": lower("time", "s"), "peak_resident": lower("peak", "B"),
+        "hops": neither("hops"), "visited": neither("rows"), "seconds": lower("time", "s"),
+        "peak_resident": lower("peak", "B"),
     }  # fmt: skip
     yield from tabulate(report["chosen"], columns, f"times at a recall of {report['conditions']['recall']}")
     if "lists" in report:
-        timed = {"seconds": lower("time", "s"), "peak_resident": lower("peak", "B")}
+        timed = {
+            "seconds": lower("time", "s"), "graph_seconds": lower("the graph's fastest setting", "s"),
+            "recall": higher("recall@10", "%"), "peak_resident": lower("peak", "B"),
+        }  # fmt: skip
         yield from tabulate({"lists": report["lists"]}, timed, "the index of lists, without a device")
 
 
@@ -160,7 +174,7 @@ def _vectors(place: Path, folders: Sequence[Path], rows: int, queries: int) -> V
     own = place / names
     own.mkdir(parents=True, exist_ok=True)
     budget = MemoryBudget(_EMBEDDING_MEMORY)
-    held = stored_vectors(own / "vectors.npy", stored_sentences(own / "texts.jsonl", corpora), budget, say)
+    held = stored_vectors(own / "vectors.npy", stored_sentences(own / "texts.jsonl", corpora), budget)
     folder = own / f"questions-{queries}" / "vectors"
     if (folder / "queries.npy").exists():
         asked = np.asarray(np.load(folder / "queries.npy"), np.float32)
@@ -181,7 +195,7 @@ def _built(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(task: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return measure(_WORKER, task | more, threads=1)
+    return measure(work, task | more, threads=1)
 
 
 def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict[str, Any]:
@@ -192,9 +206,8 @@ def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict
         "nprobe": None, "cold": 0,
     }  # fmt: skip
     if not (own / "index" / "index.db").exists():
-        (own / "index").mkdir(parents=True, exist_ok=True)
-        measure(_INDEX, lists | {"action": "build"}, threads=1)
-    found = measure(_INDEX, lists | {"action": "search"}, threads=1)
+        measure(index.work, lists | {"action": "build"}, threads=1)
+    found = measure(index.work, lists | {"action": "search"}, threads=1)
     vectors = VectorSet.stored(Path(task["set"]))
     half = queries // 2
     return {
@@ -205,50 +218,106 @@ def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict
     }  # fmt: skip
 
 
-def _print(report: dict[str, Any]) -> None:
-    c = report["conditions"]
-    click.echo(
-        f"THROTTLED TEST DEVICE (limited): {c['latency_s'] * 1e6:.0f} microseconds a request and "
-        f"{format_size(int(c['bandwidth']))} a second, the latencies of up to {c['depth']} requests overlap\n"
-        f"{c['rows']:,} vectors of {c['dim']} dimensions ({c['vectors']}), {c['queries']} queries; "
-        f"faiss's HNSW graph, {c['degree']:.1f} neighbours on average, {format_size(c['graph_bytes'])}; "
-        f"{c['processor']}"
-    )
-    first = report["figure"]["rows"][0]
-    click.echo(
-        f"\nHops over those of best-first search ({first['hops']:.1f}) and recall@10 with a queue of "
-        f"{report['figure']['length']} results; in brackets the source's figure (other data)"
-    )
-    click.echo("candidates" + "".join(f"{groups:>9} group{'s' if groups > 1 else ' '}" for groups in _GROUPS))
-    rows = iter(report["figure"]["rows"])
-    for line, candidates in enumerate(_CANDIDATES):
-        found = [next(rows) for _ in _GROUPS]
-        hops = "".join(
-            f"{row['hops'] / first['hops']:8.2f} ({TRAVERSAL_HOPS[line][column]:4.2f}) "
-            for column, row in enumerate(found)
-        )
-        click.echo(f"{candidates:>3} hops   {hops}")
-        right = "".join(
-            f"{row['recall']:8.1%} ({TRAVERSAL_RECALL[line][column]:.1f}) " for column, row in enumerate(found)
-        )
-        click.echo(f"    recall {right}")
-    click.echo(f"\nTimes at a recall of {c['recall']} (each setting with the shortest queue that reaches it):")
-    click.echo(
-        f"{'':12}{'groups':>8}{'candidates':>12}{'queue':>7}{'recall':>8}{'hops':>8}{'rows':>8}{'time':>11}{'peak':>11}"
-    )
-    for name, row in report["chosen"].items():
-        click.echo(
-            f"{name:12}{row['groups']:>8}{row['candidates']:>12}{row['length']:>7}{row['recall']:>8.1%}{row['hops']:>8.1f}"
-            f"{row['visited']:>8.0f}{row['seconds'] * 1e3:>8.2f} ms{format_size(row['peak_resident']):>11}"
-        )
-    if lists := report.get("lists"):
-        click.echo(
-            f"without a device: the graph {lists['graph_seconds'] * 1e3:.2f} ms with its fastest setting; the index of "
-            f"lists {lists['seconds'] * 1e3:.2f} ms at a recall of {lists['recall']:.1%} ({lists['codec']}, "
-            f"{lists['nprobe']} of {lists['lists']} lists), peak {format_size(lists['peak_resident'])}"
-        )
-    gain = report["speedup"]
-    click.echo(
-        f"delayed synchronisation is {gain['best-first']:.2f} times as fast as best-first search and "
-        f"{gain['synchronous']:.2f} times as fast as the fastest search with one group under way"
-    )
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Runs the task's `action`."""
+    return {"build": _build, "counted": _counted, "lengths": _lengths, "timed": _timed}[task["action"]](task)
+
+
+@contextmanager
+def opened(
+    task: dict[str, Any], *, bandwidth: float = math.inf, latency: float = 0.0, depth: int = 1
+) -> Iterator[tuple[GraphIndex, Trace]]:
+    """Opens the task's graph on a throttled device just large enough for it."""
+    budget, trace = MemoryBudget(_PROCESS_MEMORY), Trace()
+    facts, file = open_graph(Path(task["graph"]))
+    file.close()
+    device = LimitedDevice(budget, cap=facts.nbytes, bandwidth=bandwidth, latency=latency, depth=depth, trace=trace)
+    try:
+        with GraphIndex(Path(task["graph"]), device=device, budget=budget, trace=trace) as graph:
+            yield graph, trace
+    finally:
+        device.close()
+
+
+def _build(task: dict[str, Any]) -> dict[str, Any]:
+    vectors = VectorSet.stored(Path(task["set"])).mapped()
+    budget = MemoryBudget(_PROCESS_MEMORY)
+    started = time.perf_counter()
+    neighbours, entry = hnsw_graph(vectors, task["degree"], budget=budget)
+    facts = write_graph(Path(task["graph"]), vectors, neighbours, entry, budget)
+    return {
+        "seconds": time.perf_counter() - started, "nbytes": facts.nbytes,
+        "degree": float((neighbours >= 0).sum() / len(neighbours)),
+    }  # fmt: skip
+
+
+def _counted(task: dict[str, Any]) -> dict[str, Any]:
+    """Hops and recall of each setting with a queue of the task's length."""
+    vectors = VectorSet.stored(Path(task["set"]))
+    with opened(task) as (graph, trace):
+        return {
+            "rows": [
+                counted(graph, trace, vectors, groups, candidates, task["length"])
+                for groups, candidates in task["settings"]
+            ]
+        }
+
+
+def counted(
+    graph: GraphIndex, trace: Trace, vectors: VectorSet, groups: int, candidates: int, length: int
+) -> dict[str, Any]:
+    """Hops of a query, rows requested for it, and recall@10 of one setting."""
+    queries = vectors.queries
+    before = trace.snapshot()
+    found = graph.search(queries, NEIGHBOURS, length=length, groups=groups, candidates=candidates)
+    grown = trace.since(before)
+    return {
+        "groups": groups, "candidates": candidates, "length": length,
+        "recall": recall_of(found.ids.tolist(), vectors.truth),
+        "hops": grown["graph.hops"] / len(queries), "visited": grown["graph.rows"] / len(queries),
+    }  # fmt: skip
+
+
+def _lengths(task: dict[str, Any]) -> dict[str, Any]:
+    """For each setting, the figures with the shortest queue that reaches the task's recall; None if none does."""
+    vectors = VectorSet.stored(Path(task["set"]))
+    with opened(task) as (graph, trace):
+        found = []
+        for groups, candidates in task["settings"]:
+            reached, low, high = None, NEIGHBOURS, NEIGHBOURS
+            while reached is None and high <= _LONGEST:
+                row = counted(graph, trace, vectors, groups, candidates, high)
+                if row["recall"] >= task["recall"]:
+                    reached = row
+                else:
+                    low, high = high + 1, 2 * high
+            while reached is not None and low < reached["length"]:
+                row = counted(graph, trace, vectors, groups, candidates, (low + reached["length"]) // 2)
+                if row["recall"] >= task["recall"]:
+                    reached = row
+                else:
+                    low = row["length"] + 1
+            found.append(reached)
+        return {"rows": found}
+
+
+def _timed(task: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a query with each setting on the throttled device: the mean over the queries.
+
+    The settings take turns, query by query. Of each query the fastest of the rounds counts, because other programs
+    slow down some of them.
+    """
+    queries = VectorSet.stored(Path(task["set"])).queries
+    link = {name: task[name] for name in ("bandwidth", "latency", "depth")}
+    with opened(task, **link) as (graph, _):
+        best = np.full((len(task["settings"]), len(queries)), np.inf)
+        for _ in range(task["rounds"]):
+            for number in range(len(queries)):
+                for place, setting in enumerate(task["settings"]):
+                    groups, candidates, length = setting
+                    started = time.perf_counter()
+                    graph.search(
+                        queries[number : number + 1], NEIGHBOURS, length=length, groups=groups, candidates=candidates
+                    )
+                    best[place, number] = min(best[place, number], time.perf_counter() - started)
+        return {"seconds": best.mean(axis=1).tolist()}

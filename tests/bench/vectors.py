@@ -1,18 +1,23 @@
-"""Vectors for measuring an index, real embeddings with added noise or a mixture, and the exact nearest rows."""
+"""Vectors for measuring an index (real embeddings with added noise, or a mixture), their nearest rows, and an index."""
 
 from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.files.input_file import open_input
+from edge.ivf.index import VectorIndex
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,10 +62,7 @@ class VectorSet:
             InputError: `folder` holds another set, or `base` has too few rows.
         """
         if (folder / _NOTE).exists():
-            known = cls.stored(folder)
-            if (known.rows, known.seed, len(known.queries)) != (rows, seed, queries):
-                raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
-            return known
+            return cls._kept(folder, lambda known: (known.rows, known.seed) == (rows, seed), queries)
         random = np.random.default_rng(seed)
         source = _real(base, queries, random) if base else _mixture(queries, random)
         blocks = (source.rows(min(BLOCK, rows - start), random) for start in range(0, rows, BLOCK))
@@ -74,12 +76,17 @@ class VectorSet:
             InputError: `folder` holds another set.
         """
         if (folder / _NOTE).exists():
-            known = cls.stored(folder)
-            if (known.rows, known.kind, len(known.queries)) != (len(vectors), kind, len(queries)):
-                raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
-            return known
+            return cls._kept(folder, lambda known: (known.rows, known.kind) == (len(vectors), kind), len(queries))
         blocks = (np.asarray(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
         return cls._written(folder, blocks, queries, len(vectors), kind, 0)
+
+    @classmethod
+    def _kept(cls, folder: Path, same: Callable[[VectorSet], bool], queries: int) -> VectorSet:
+        """The set in a folder, if it is the one that is wanted."""
+        known = cls.stored(folder)
+        if not same(known) or len(known.queries) != queries:
+            raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
+        return known
 
     @classmethod
     def _written(
@@ -159,6 +166,19 @@ class _Source:
         noise = self.noise[one] - self.noise[other]
         noise *= _SPREAD / np.maximum(np.linalg.norm(noise, axis=1, keepdims=True), 1e-6)
         return _unit(self.centres[chosen] + noise)
+
+
+@contextmanager
+def opened_index(
+    folder: Path, dim: int, budget: MemoryBudget, *, read_only: bool = False, **given: Any
+) -> Iterator[tuple[VectorIndex, Database]]:
+    """The index in a folder and its database, for rows of `dim` values. `given` are more arguments of `VectorIndex`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        Database(folder / "index.db", VectorIndex.migrations(), budget=budget, read_only=read_only) as database,
+        VectorIndex(folder / "segments", dim, budget=budget, **given) as index,
+    ):
+        yield index, database
 
 
 def recall(found: Iterable[Iterable[int]], truth: npt.NDArray[np.int64]) -> float:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from bench.figures import lower, tabulate
-from bench.options import Output, output_options, stated
-from bench.process import drop_page_cache, processor
+from bench.options import ARGUMENT, Count, Output, benchmark, stated
+from bench.process import drop_page_cache, processor, timed
 from edge.apps.collection.registry import locate
 from edge.errors import EdgeError
 from edge.models.registry import models_dir
@@ -27,13 +27,17 @@ _START_S = 60.0
 _KINDS = ("alone_cold", "alone_warm", "server_first", "server_warm")
 
 
-@click.command("warm")
-@click.argument("folders", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[DIR]...")
-@click.option("-c", "--collection", metavar="NAME|DIR", help="Collection to search, if none is made from DIR ...")
-@click.option("--query", default="how does the memory limit hold", show_default=True)
-@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Of each measurement.")
-@output_options
-def warm(folders: tuple[Path, ...], collection: str | None, query: str, runs: int, output: Output) -> None:
+@benchmark
+def warm(
+    *,
+    folders: Annotated[tuple[Path, ...], click.Path(exists=True, path_type=Path), ARGUMENT] = (),
+    collection: Annotated[
+        str | None, "-c", "--collection", "Collection to search, if none is made from FOLDERS."
+    ] = None,
+    query: str = "how does the memory limit hold",
+    runs: Annotated[Count, "Of each measurement."] = 20,
+    output: Output,
+) -> None:
     """Time whole `edge search` processes with and without a server, cold and warm.
 
     Cold: the pages of the collection and of pulled models are forgotten before each run. With a server, the first
@@ -111,9 +115,9 @@ class Searching:
                     drop_page_cache(folder)
         place = ("-c", self.collection) if self.collection else ()
         rerank = () if reranked else ("--no-rerank",)
-        started = time.perf_counter()
-        printed = self.edge("search", self._query, *place, *rerank, "--json")
-        seconds = time.perf_counter() - started
+        (printed,), (seconds,) = timed(
+            lambda query: self.edge("search", query, *place, *rerank, "--json"), [self._query]
+        )
         found.append(json.loads(printed))
         return seconds
 

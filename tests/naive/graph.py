@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from bench.graph_file import Neighbours
+from bench.graph import Neighbours
 
 
 def vectors_of(count: int, dim: int, seed: int = 2) -> np.ndarray:

@@ -7,7 +7,10 @@ prefix or damaged changes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+
+import numpy as np
 
 from edge.errors import CorruptBlock, ModelError
 
@@ -86,3 +89,21 @@ def uncached(tokens: Sequence[int]) -> bytes:
     context = FakeContext()
     context.prefill(tokens)
     return context.output()
+
+
+@dataclass(frozen=True)
+class GridCosts:
+    """`PrefillCosts` of a table: a row of seconds for each number of cached tokens, a column for each of computed ones.
+    Between them they are interpolated."""
+
+    fingerprint: str
+    cached: tuple[int, ...]
+    computed: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def estimate(self, cached: int, computed: int) -> float:
+        columns = [np.interp(cached, self.cached, column) for column in zip(*self.seconds, strict=True)]
+        return float(np.interp(computed, self.computed, columns))
+
+    def learn(self, cached: int, computed: int, seconds: float) -> None:
+        """Does nothing: the table does not change."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.cost_table import CostTable
 from naive.knowledge import Rig, segment
-from naive.kv import CELL, FakeContext
+from naive.kv import CELL, FakeContext, GridCosts
 from naive.policies import LRU
 
 from edge.kv_cache.backend import StateSegment
@@ -167,7 +166,7 @@ def test_popularity_survives_eviction() -> None:
 
 def test_a_states_cost_is_that_of_the_requests_that_computed_it() -> None:
     """RAGCache, algorithm 1: the request's time by the table, spread over all it had to compute, the question too."""
-    costs = CostTable("fake", (0, 100), (1, 100), ((1.0, 90.0), (2.0, 130.0)))
+    costs = GridCosts("fake", (0, 100), (1, 100), ((1.0, 90.0), (2.0, 130.0)))
     rig = Rig(host=CELL * 30, costs=costs)
     rig.ask([SYSTEM, A], question=[1, 2, 3])
     rig.ask([SYSTEM, B], question=[1, 2, 3])

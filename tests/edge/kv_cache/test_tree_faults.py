@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench.cost_table import CostTable
 from naive.knowledge import Rig, segment
-from naive.kv import CELL, uncached
+from naive.kv import CELL, GridCosts, uncached
 
 from edge.errors import InputError, ModelError
 from edge.kv_cache.backend import StateSegment
@@ -102,7 +101,7 @@ def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
 
 def test_a_store_or_costs_of_another_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="other"):
-        Rig(costs=CostTable("other", (0,), (1,), ((1.0,),)))
+        Rig(costs=GridCosts("other", (0,), (1,), ((1.0,),)))
     rig = Rig()
     with pytest.raises(ValueError, match="KnowledgeStore of 'other'"):
         type(rig.tree)(rig.backend, rig.budget, host_limit=0, store=KnowledgeStore(tmp_path, "other", 10))

@@ -11,10 +11,9 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from bench.cost_table import CostTable
 from hypothesis import HealthCheck, given, settings
 from naive.knowledge import Rig, Twin, segment
-from naive.kv import CELL
+from naive.kv import CELL, GridCosts
 from naive.policies import POLICIES
 
 from edge.errors import BudgetExceeded, ModelError
@@ -124,7 +123,7 @@ def test_whatever_happens_answers_equal_those_without_a_cache(
     disk=st.one_of(st.none(), st.integers(0, 4000)),
 )
 def test_pgdsf_keeps_what_the_rules_say(paths: list[list[int]], host: int, disk: int | None) -> None:
-    costs = CostTable("fake", (0, 40), (1, 60), ((1.0, 90.0), (2.0, 130.0)))
+    costs = GridCosts("fake", (0, 40), (1, 60), ((1.0, 90.0), (2.0, 130.0)))
     by_name = {s.id: s for s in [SYSTEM, *POOL]}
 
     def tokens(name: str) -> int:
