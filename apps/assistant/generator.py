@@ -140,15 +140,38 @@ class PickedSentences(ExtractiveGenerator):
         """Scores units in log-odds. Units not worth showing get minus infinity."""
         best: dict[str, float] = {}
         first = max(self._windows, key=standing)
+        top = standing(first)
+        reply = self._reply_to(first)
         for window in self._windows:
             key = window.unit.text.casefold()
             elsewhere = window.passage != first.passage
             best[key] = max(best.get(key, _HIDDEN), standing(window) - _ELSEWHERE * elsewhere)
+        if reply:  # in a list of questions, the question itself is found best, and says nothing
+            best = {key: _HIDDEN if key.endswith("?") else score for key, score in best.items()}
+            best |= {window.unit.text.casefold(): top - _BESIDE * place for place, window in enumerate(reply)}
+            first = reply[-1]
         if (value := self._value_near(first)) is not None:
-            best[value.unit.text.casefold()] = standing(first) - _BESIDE
+            best[value.unit.text.casefold()] = top - _BESIDE * (1 + len(reply))
         scores = [best[text.casefold()] for text in found]
         least = max(scores) - _NEARLY
         return [score if score >= least else _HIDDEN for score in scores]
+
+    def _reply_to(self, asked: Window) -> list[Window]:
+        """The unit behind one that is a question, below the same headings, and the next one if it is as short as "No.".
+        Empty if the unit is no question, or nothing replies to it."""
+        reply: list[Window] = []
+        beside = [window for window in self._windows if window.passage == asked.passage]
+        behind = beside[beside.index(asked) + 1 :] if asked.unit.text.endswith("?") else []
+        for window in behind:
+            is_question = window.unit.text.endswith("?")
+            if window.unit.heading != asked.unit.heading or (is_question and reply):
+                break
+            if is_question:
+                continue
+            reply.append(window)
+            if len(_WORD.findall(window.unit.text)) >= _FEW_WORDS:
+                break
+        return reply
 
     def _value_near(self, first: Window) -> Window | None:
         """The best unit near `first`, below the same headings, that holds the value that the question asks for; None if

@@ -25,6 +25,8 @@ SCORES = {
     "We bought the boat in spring.": 0.99,
     "It cost 4,000 euros.": 0.02,
     "The berth costs 90 euros a year.": 1e-6,
+    "Does bread rise?": 1 - 1e-6,
+    "Does ice float?": 1 - 1e-5,
 }
 
 
@@ -71,6 +73,20 @@ def test_what_is_no_sentence_or_much_worse_is_left_out(text: str, answer: str) -
     first = picked(text)
     assert first == answer or first.startswith(answer)
     assert not {"import", "Home", "Floods", "Bread"} & set(first.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Does bread rise? Yes. It rises for a week. The berth costs 90 euros a year. Does ice float? No.",
+         "Yes. [1] It rises for a week. [1]"),
+        ("Does ice float? It does so everywhere. Bread needs flour.", "It does so everywhere. [1]"),
+        ("Does ice float? Does bread rise? Bread needs flour. Does ice float?", "Bread needs flour. [1]"),
+        ("# Bread\nDoes bread rise?\n# Ice\nIt does so everywhere.", "Does bread rise? [1]"),
+    ],
+)  # fmt: skip
+def test_a_question_in_the_documents_is_answered_by_what_follows_it(text: str, answer: str) -> None:
+    assert picked(text, question="Does it rise?") == answer
 
 
 def test_sentences_are_judged_by_the_sentence_that_asks_and_only_once() -> None:
