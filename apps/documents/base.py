@@ -37,6 +37,7 @@ class Reason(str, Enum):
 
     HIDDEN = "hidden"
     IGNORED = "ignored"
+    SECRET = "secret"
     EXCLUDED = "excluded"
     SYMLINK = "symlink"
     SPECIAL = "special"

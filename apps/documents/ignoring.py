@@ -122,8 +122,8 @@ class Rules:
         self._depth = depth
         self._above = above
 
-    def ignores(self, path: Sequence[str], *, folder: bool) -> bool:
-        """Whether an entry of this folder is ignored. Callers do not enter ignored folders.
+    def ignores(self, path: Sequence[str], *, folder: bool) -> bool | None:
+        """Whether an entry of this folder is ignored; None if no pattern tells. Callers do not enter ignored folders.
 
         Args:
             path: components from the top down to the entry, as of `component`.
@@ -135,7 +135,7 @@ class Rules:
                 if (folder or not pattern.folders) and pattern.matches(below):
                     return not pattern.keeps
             rules = rules._above
-        return False
+        return None
 
     def entered(self, folder: Path, depth: int) -> Rules:
         """The rules inside a subfolder."""

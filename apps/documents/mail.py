@@ -25,6 +25,7 @@ from edge.apps.documents.html import html_blocks
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
 from edge.apps.documents.pictures import MISSING
 from edge.apps.documents.plain import text_blocks
+from edge.apps.documents.secrets import refuse_secrets
 from edge.config import format_size
 from edge.errors import InputError
 
@@ -340,6 +341,7 @@ class _MailReader:
         from edge.apps.documents.file_types import IMAGE, MAIL, choose, load
 
         head = self._messages.content(part, HEAD_BYTES)
+        refuse_secrets(name, head)
         kind = choose(name, head) if head else MAIL
         if kind is MAIL:
             return []

@@ -12,6 +12,7 @@ from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped,
 from edge.apps.documents.file_types import choose
 from edge.apps.documents.ignoring import Rules, component, read_patterns
 from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.secrets import refuse_secrets
 from edge.config import format_size
 from edge.errors import InputError
 
@@ -43,9 +44,10 @@ def scan(
     """Files below the roots, depth first, sorted by the bytes of their names.
 
     Skipped with a reason: hidden files and folders, matches of `.gitignore` and `.edgeignore` (also of those above a
-    root within its repository), symbolic links (so that no file outside a root is read, and no loop is possible), and
-    files that are not regular, empty, too large, unreadable, binary, or of an unsupported kind. A skipped folder is
-    reported once. A root is walked even if its own name would be skipped.
+    root within its repository), files with secrets that no pattern such as `!server.pem` includes, symbolic links (so
+    that no file outside a root is read, and no loop is possible), and files that are not regular, empty, too large,
+    unreadable, binary, or of an unsupported kind. A skipped folder is reported once. A root is walked even if its own
+    name would be skipped.
 
     Args:
         roots: folders and files. A file below two of them is reported once.
@@ -94,7 +96,7 @@ class _Scanner:
             if stat.S_ISDIR(status.st_mode):
                 yield from self._walk_folder(root)
             else:
-                yield self._file(root, root, status)
+                yield self._file(root, root, status, asked=True)
 
     def _walk_folder(self, root: Path) -> Iterator[FoundFile | SkippedFile]:
         waiting: list[Iterator[os.DirEntry[str]]] = []
@@ -149,13 +151,15 @@ class _Scanner:
             return SkippedFile(path, Reason.HIDDEN, "hidden")
         is_folder = stat.S_ISDIR(status.st_mode)
         parts = (*folder.parts, component(entry.name))
-        if folder.rules.ignores(parts, folder=is_folder):
+        ignored = folder.rules.ignores(parts, folder=is_folder)
+        if ignored:
             return SkippedFile(path, Reason.IGNORED, "named by an ignore file")
         if is_folder:
             return _Folder(path, parts, folder.rules.entered(path, len(parts)))
-        return self._file(path, root, status)
+        return self._file(path, root, status, asked=ignored is False)
 
-    def _file(self, path: Path, root: Path, status: os.stat_result) -> FoundFile | SkippedFile:
+    def _file(self, path: Path, root: Path, status: os.stat_result, *, asked: bool) -> FoundFile | SkippedFile:
+        """Decides about a file. One that is `asked` for may hold secrets."""
         if not stat.S_ISREG(status.st_mode):
             return SkippedFile(path, Reason.SPECIAL, "not a regular file (a pipe, a socket, a device)")
         if not status.st_size:
@@ -164,10 +168,14 @@ class _Scanner:
             size, most = format_size(status.st_size), format_size(self._max_bytes)
             return SkippedFile(path, Reason.TOO_LARGE, f"{size} is more than the {most} a file may have")
         found = FoundFile(path, root, Stamp.of(status))
-        if self._unchanged is not None and self._unchanged(found):
-            return found
         try:
+            if not asked:
+                refuse_secrets(path.name)
+            if self._unchanged is not None and self._unchanged(found):
+                return found
             with OpenedFile(path, max_bytes=self._max_bytes) as file:
+                if not asked:
+                    refuse_secrets(file.name, file.head)
                 choose(file.name, file.head, self._plugins)
         except Skipped as reason:
             return SkippedFile(path, reason.reason, str(reason))

@@ -79,6 +79,33 @@ def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     }
 
 
+KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\n" + b"b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ" * 3 + b"\n-----END"
+
+
+def test_secrets_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    names = ["server.pem", "a/id_rsa", "Keys.KDBX", "prod.env", "a/store.p12", ".env"]
+    write(tmp_path, *names, "id_rsa.pub", "environment.txt", "key.md", "tokens.md")
+    write(tmp_path, "backup.txt", data=b"My key:\n" + KEY)
+    write(tmp_path, "old.txt", data=KEY.replace(b"KEY-----\n", b"KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: x\n\n"))
+    write(tmp_path, "token", data=b"ghp_" + b"a1" * 20 + b"\n")
+    write(tmp_path, "notes.md", data=b"A key begins with -----BEGIN PRIVATE KEY-----\nand a token with ghp_abc.\n")
+    found, skipped = listed(tmp_path)
+    assert found == ["environment.txt", "id_rsa.pub", "key.md", "notes.md", "tokens.md"]
+    assert skipped == {
+        **dict.fromkeys([*names[:-1], "backup.txt", "old.txt", "token"], Reason.SECRET), ".env": Reason.HIDDEN,
+    }  # fmt: skip
+    write(tmp_path, ".edgeignore", data=b"!server.pem\n!backup.txt\n")
+    assert {"server.pem", "backup.txt"} <= set(listed(tmp_path)[0])
+    assert listed(tmp_path / "a" / "id_rsa") == (["."], {})
+
+
+def test_a_secret_that_is_known_leaves(tmp_path: Path) -> None:
+    write(tmp_path, "server.pem", "kept.txt")
+    assert listed(tmp_path, unchanged=lambda found: True) == (["kept.txt"], {"server.pem": Reason.SECRET})
+    (said,) = [item.detail for item in scan([tmp_path]) if isinstance(item, SkippedFile)]
+    assert said == "may hold secrets; a line !server.pem in .edgeignore includes it"
+
+
 def test_symlinks_are_never_followed(tmp_path: Path) -> None:
     write(tmp_path, "outside/secret.txt", "root/real/a.txt")
     root = tmp_path / "root"
