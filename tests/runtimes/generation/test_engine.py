@@ -1,0 +1,345 @@
+"""`GenerationEngine` over contexts without a model: arrivals, cancellations and failures, step by step in one thread.
+
+The oracle of every answer is a fresh context that computes it alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from naive.knowledge import segment
+from naive.kv import FakeContext
+
+from edge.budget import MemoryBudget
+from edge.errors import DeadlinePassed, InputError, ModelError
+from edge.kv_cache.backend import KVBackend, StateSegment
+from edge.kv_cache.tree import KnowledgeTree
+from edge.runtimes.generation import engine as module
+from edge.runtimes.generation.base import Sampling
+from edge.runtimes.generation.engine import GenerationEngine, Request
+from edge.runtimes.generation.prompt import Prompt
+from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Urgency
+from edge.trace import Trace
+
+SYSTEM = segment("system", 6)
+POOL = [segment(f"d{number}", 5 + 9 * number) for number in range(5)]
+
+
+class FakeSeat(FakeContext):
+    """A sequence whose next token is a digest of everything before it."""
+
+    def __init__(self) -> None:
+        super().__init__(batch=4)
+        self.slice = 4
+        self.backend: KVBackend | None = self
+        self.closed = False
+
+    def append(
+        self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
+    ) -> int:
+        return self.prefill(tokens, cancelled)
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+class FakeChooser:
+    def __init__(self, sampling: Sampling) -> None:
+        self.closed = False
+
+    def choose(self, seat: Any) -> tuple[int, float]:
+        return int.from_bytes(seat.output()[:4], "little") % 1000, -1.0
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+class FakeVocabulary:
+    def piece(self, token: int) -> bytes:
+        return b"t%d " % token
+
+    def ends(self, token: int) -> bool:
+        return token % 13 == 0
+
+
+def alone(prompt: Prompt, longest: int) -> list[int]:
+    """The oracle."""
+    seat, found = FakeSeat(), []
+    seat.prefill([token for part in prompt.path for token in part.tokens])
+    seat.prefill(prompt.question)
+    while len(found) < longest and not FakeVocabulary().ends(token := FakeChooser(Sampling()).choose(seat)[0]):
+        found.append(token)
+        seat.prefill([token])
+    return found
+
+
+def talkative(document: StateSegment) -> int:
+    """A question whose answer is at least 20 tokens long."""
+    prompts = ((number, Prompt((SYSTEM, document), (number, number + 1))) for number in range(100, 1000))
+    return next(number for number, prompt in prompts if len(alone(prompt, 20)) == 20)
+
+
+class Bench:
+    """An engine that is stepped by hand."""
+
+    def __init__(self, most: int, *, tree: bool = True, room: int = 10**9) -> None:
+        self.seats = [FakeSeat()]
+        self.room = room
+        self.trace = Trace()
+        self.budget = MemoryBudget(10**7, baseline=0)
+        self.tree = KnowledgeTree(self.seats[0], self.budget, host_limit=10**6, trace=self.trace) if tree else None
+        self.engine = GenerationEngine(
+            FakeVocabulary(), most=most, first=self.seats[0], another=self._another, chooser=FakeChooser,
+            tree=lambda: self.tree, trace=self.trace,
+        )  # fmt: skip
+        self.engine._thread = threading.current_thread()  # so that it starts none
+        self.requests: list[Request] = []
+
+    def _another(self) -> FakeSeat | None:
+        if len(self.seats) > self.room:
+            return None
+        self.seats.append(FakeSeat())
+        return self.seats[-1]
+
+    def ask(
+        self, path: Sequence[StateSegment], *, longest: int = 5, urgency: Urgency | None = None, question: int = 7
+    ) -> Request:
+        prompt = Prompt((SYSTEM, *path), (question, question + 1))
+        request = Request(prompt, Sampling(), longest, lambda: False, urgency or Urgency())
+        self.requests.append(request)
+        self.engine.submit(request)
+        return request
+
+    def step(self) -> None:
+        self.engine._step()
+        self.check()
+
+    def finish(self) -> None:
+        for _ in range(10_000):
+            if not self.engine._waiting and not self.engine._writing:
+                break
+            self.step()
+        assert all(request.ended for request in self.requests), "nobody is forgotten"
+
+    def check(self) -> None:
+        engine = self.engine
+        busy = [writing.seat for writing in engine._writing]
+        assert len(set(map(id, [*busy, *engine._idle]))) == len(busy) + len(engine._idle) == engine._seats
+        assert engine._seats <= engine._most
+        assert not any(seat.closed for seat in [*busy, *engine._idle])  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        for request in self.requests:
+            request.left = True
+        self.finish()
+        if self.tree is not None:
+            self.tree.close()
+            assert self.budget.used == 0
+        self.engine._thread = None
+        self.engine.close()
+        assert all(seat.closed for seat in self.seats)
+
+
+def read(request: Request) -> list[int]:
+    """The tokens that reached the reader."""
+    return [piece.token for pieces, _ in request.read() for piece in pieces if piece.token is not None]
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(*arguments: Any, **options: Any) -> Bench:
+        made.append(Bench(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+path_of = st.lists(st.integers(0, len(POOL) - 1), max_size=3, unique=True).map(lambda all: [POOL[i] for i in all])
+event = st.one_of(
+    st.tuples(st.just("ask"), path_of, st.integers(1, 8), st.sampled_from([PERSON, PROGRAM, BATCH])),
+    st.tuples(st.just("ask"), path_of, st.integers(1, 8), st.just(PROGRAM)),
+    st.tuples(st.just("step"), st.integers(1, 4)),
+    st.tuples(st.just("cancel"), st.integers(0, 9)),
+    st.tuples(st.just("leave"), st.integers(0, 9)),
+    st.tuples(st.just("fail"), st.integers(0, 3), st.integers(0, 5)),
+    st.tuples(st.just("rest")),
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    events=st.lists(event, max_size=30), most=st.integers(1, 4), tree=st.booleans(), room=st.sampled_from([1, 2, 9]),
+)  # fmt: skip
+def test_whatever_arrives_and_leaves_answers_equal_those_alone(
+    events: list[tuple[Any, ...]], most: int, tree: bool, room: int
+) -> None:
+    bench = Bench(most, tree=tree, room=room)
+    touched: set[int] = set()
+    failing = False
+    for kind, *details in events:
+        if kind == "ask":
+            bench.ask(details[0], longest=details[1], urgency=Urgency(details[2]))
+        elif kind == "step":
+            for _ in range(details[0]):
+                bench.step()
+        elif kind == "rest":
+            bench.finish()
+            bench.engine._give_up([seat for seat in bench.engine._idle if seat is not bench.engine._first])
+            bench.seats = [seat for seat in bench.seats if not seat.closed]
+            assert len(bench.seats) == 1
+        elif kind == "fail":
+            bench.seats[details[0] % len(bench.seats)].failures = [details[1], details[1] + 1]
+            failing = True
+        elif bench.requests:
+            request = bench.requests[details[0] % len(bench.requests)]
+            touched.add(id(request))
+            if kind == "cancel":
+                request.cancelled = lambda: True
+            else:
+                request.left = True
+    bench.finish()
+    for request in bench.requests:
+        expected = alone(request.prompt, request.longest)
+        try:
+            found = read(request)
+        except ModelError:
+            assert failing
+            continue
+        if id(request) in touched:
+            assert found == expected[: len(found)]
+        else:
+            assert found == expected
+            assert request.finish == ("length" if len(expected) == request.longest else "stop")
+            assert (request.new, request.shown) == (len(expected), 0)
+    bench.close()
+
+
+def test_answers_are_written_side_by_side(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    one, two, three = (made.ask([POOL[number]], longest=20, question=talkative(POOL[number])) for number in range(3))
+    made.step()
+    assert three.new == 0
+    assert one.new > two.new > 0, "the first goes on while the second one's prompt is read"
+    made.finish()
+    assert len(made.seats) == 2
+    assert three.passed == 0
+
+
+def test_a_short_question_does_not_wait_for_a_long_prompt(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    long = made.ask(POOL[2:])
+    arrived: list[Request] = []
+
+    def arrives() -> bool:
+        if not arrived and made.seats[0].length > 10:
+            arrived.append(made.ask([]))
+        return False
+
+    long.cancelled = arrives
+    made.step()
+    assert 0 < arrived[0].first < long.first
+
+
+def test_a_long_prompt_is_not_held_up_for_ever(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 3)
+    made = bench(2)
+    long = made.ask(POOL[2:])
+    short: list[Request] = []
+
+    def arrives() -> bool:
+        short.append(made.ask([], longest=1, question=100 + len(short)))
+        return len(short) > 100
+
+    long.cancelled = arrives
+    made.step()
+    assert long.first
+    assert long.passed == 3
+    long.cancelled = lambda: False
+    made.finish()
+
+
+def test_urgent_requests_go_first_and_then_cached_ones(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    made.ask([POOL[1]], longest=1)
+    made.finish()
+    order: dict[str, Request] = {
+        "batch": made.ask([POOL[1]], longest=1, urgency=Urgency(BATCH)),
+        "new": made.ask([POOL[3]], longest=1, question=8),
+        "cached": made.ask([POOL[1]], longest=1, question=8),
+        "person": made.ask([POOL[4]], longest=1, urgency=Urgency(PERSON)),
+    }
+    made.finish()
+    assert sorted(order, key=lambda name: order[name].first or order[name].ended) == [
+        "person",
+        "cached",
+        "new",
+        "batch",
+    ]
+
+
+def test_nobody_is_overtaken_more_often_than_the_window(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WINDOW", 4)
+    made = bench(1)
+    last = made.ask([POOL[4]], longest=1, urgency=Urgency(BATCH))
+    for number in range(12):
+        made.ask([], longest=1, urgency=Urgency(PERSON), question=20 + number)
+    made.finish()
+    assert sum(request.ended < last.ended for request in made.requests) == 4
+
+
+def test_a_deadline_that_passes_in_the_line_is_an_error(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    made.ask([], longest=50)
+    made.step()
+    late = made.ask([], urgency=Urgency(seconds=0.0))
+    made.step()
+    with pytest.raises(DeadlinePassed):
+        read(late)
+
+
+def test_what_two_ask_for_at_once_is_computed_once(bench: Callable[..., Bench]) -> None:
+    made = bench(3)
+    for number in range(3):
+        made.ask([POOL[4]], longest=30, question=50 + number)
+    made.step()
+    assert made.trace.counters["knowledge.computed_tokens"] == len(SYSTEM.tokens) + len(POOL[4].tokens)
+    made.finish()
+
+
+def test_a_closed_engine_ends_every_answer() -> None:
+    made = Bench(2)
+    made.engine._thread = None
+    made.tree = None
+    requests = [made.ask([POOL[number]], longest=10**6) for number in range(4)]
+    next(requests[0].read())
+    made.engine.close()
+    for request in requests:
+        list(request.read())
+        assert request.finish == "cancelled" or request.ended
+    with pytest.raises(InputError, match="closed"):
+        made.ask([])
+
+
+def test_an_error_that_is_nobodys_ends_all_and_the_next_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Bench(2, tree=False)
+    made.engine._thread = None
+    with monkeypatch.context() as patch:
+        patch.setattr(made.engine, "_next", lambda left: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            read(made.ask([]))
+    request = made.ask([])
+    assert read(request) == alone(request.prompt, request.longest)
+    made.engine.close()
