@@ -10,14 +10,21 @@ from typing import Any
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import CpuDevice
-from edge.errors import BudgetExceeded, CapabilityError, ConfigError
+from edge.errors import BudgetExceeded, CapabilityError
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, Estimate, Profile, SearchPlace, SearchRequest
 from edge.link import Lane
+from edge.plugins import number
 from edge.trace import Trace
 
 _LONGEST_S = 60
 """Largest latency of a modelled link."""
+
+_LEAST = 1e-9
+"""Least bytes per second of a modelled link or scan."""
+
+_DEEPEST = 1 << 20
+"""Most transfers under way over a modelled link."""
 
 
 class LimitedDevice:
@@ -56,23 +63,12 @@ class LimitedDevice:
             ConfigError: an option is not a number, or out of range.
         """
         cap = parse_size(cap)
-        try:
-            bandwidth, self._scan = (float(parse_size(n)) if isinstance(n, str) else n for n in (bandwidth, scan))
-            latency = float(latency)
-        except ValueError:
-            raise ConfigError(f"the latency of device {self.kind} is a number of seconds, not {latency!r}") from None
-        try:
-            depth = int(depth)
-        except ValueError:
-            raise ConfigError(f"the depth of device {self.kind} is a number of transfers, not {depth!r}") from None
-        if depth < 1:
-            raise ConfigError(f"a link has at least one transfer under way, not {depth}")
-        if not bandwidth > 0 or not 0 <= latency <= _LONGEST_S:  # "not a number" is neither
-            raise ConfigError(
-                f"a link has a bandwidth above 0 and a latency of 0 to {_LONGEST_S} s, not {bandwidth} and {latency}"
-            )
-        if not self._scan > 0:
-            raise ConfigError(f"device {self.kind} scans more than 0 bytes per second, not {self._scan}")
+        bandwidth, self._scan = (
+            number(self.kind, name, parse_size(given) if isinstance(given, str) else given, _LEAST, math.inf)
+            for name, given in (("bandwidth", bandwidth), ("scan", scan))
+        )
+        latency = number(self.kind, "latency", latency, 0, _LONGEST_S)
+        depth = int(number(self.kind, "depth", depth, 1, _DEEPEST, whole=True))
         self._scanning = threading.Lock()
         self._inner: SearchPlace = inner or CpuDevice(memory)
         self._own = inner is None

@@ -18,6 +18,7 @@ from edge.ivf.base import Bytes, Ids, Vectors
 from edge.ivf.device import Candidates, ListScan, Search, SearchPlace, SearchRequest, open_device
 from edge.link import Lane
 from edge.planner.search_accelerator import queue_length
+from edge.plugins import number
 from edge.trace import Trace
 
 
@@ -158,6 +159,9 @@ T = TypeVar("T")
 _CONFIDENCE = 0.99
 """Share of the searches in which no searcher needs a second request."""
 
+_RARE = 1e-6
+"""Smallest and, below 1, largest confidence that can be chosen."""
+
 _MOST = 64
 """Largest number of searchers of a kind."""
 
@@ -209,16 +213,16 @@ class SearchersDevice:
             ConfigError: an option cannot be used, or `confidence` is given for lists that are not striped.
         """
         self._whole = _layout(lists)
-        self._confidence = _CONFIDENCE if confidence is None else _share(confidence)
+        self._confidence = (
+            _CONFIDENCE if confidence is None else number("searchers", "confidence", confidence, _RARE, 1 - _RARE)
+        )
         if confidence is not None and self._whole:
             raise ConfigError("queues of searchers may be short only where every list is dealt evenly over them")
-        if not 0 < self._confidence < 1:
-            raise ConfigError(f"searchers cannot have a confidence of {self._confidence}: it is between 0 and 1")
         self._trace = trace or Trace()
         self._own: list[SearchPlace] = []
         try:
             if searchers is None:
-                for kind in of.split("+") * _number(count):
+                for kind in of.split("+") * int(number("searchers", "count", count, 1, _MOST, whole=True)):
                     self._own.append(_opened(kind.strip(), memory, trace, options))
             elif options:
                 raise ConfigError(f"searchers that are open take no options, such as {next(iter(options))}")
@@ -423,20 +427,3 @@ def _layout(lists: str) -> bool:
     if lists not in _LAYOUTS:
         raise ConfigError(f"lists of searchers are {' or '.join(_LAYOUTS)}, not {lists!r}")
     return lists == "whole"
-
-
-def _share(confidence: float | str) -> float:
-    try:
-        return float(confidence)
-    except ValueError:
-        raise ConfigError(f"the confidence of searchers is a number, not {confidence!r}") from None
-
-
-def _number(count: int | str) -> int:
-    try:
-        number = int(count)
-    except ValueError:
-        number = 0
-    if not 1 <= number <= _MOST:
-        raise ConfigError(f"there are 1 to {_MOST} searchers of a kind, not {count!r}")
-    return number

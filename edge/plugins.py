@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
@@ -44,6 +45,26 @@ def parse_device(text: str) -> tuple[str, dict[str, str]]:
             raise ConfigError(f"a device's options are written NAME:key=value,key=value, not {text!r}")
         options[key.strip()] = value.strip()
     return name.strip(), options
+
+
+def number(device: str, option: str, given: float | str, low: float, high: float, *, whole: bool = False) -> float:
+    """A device's option as a number.
+
+    Args:
+        given: the number, or its text.
+        low, high: the smallest and the largest number that it may be.
+
+    Raises:
+        ConfigError: it is no such number.
+    """
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high or (whole and value != int(value)):  # "not a number" is not in between
+        kind = "whole number" if whole else "number"
+        raise ConfigError(f"the {option} of device {device} is a {kind} from {low:g} to {high:g}, not {given!r}")
+    return value
 
 
 def _registered(group: str) -> EntryPoints:

@@ -140,11 +140,11 @@ Kind = Literal["reranker", "embedder"]
 _VERIFY_ROWS = 4096
 
 
-_Placed = tuple[str, slice, np.dtype[Any], tuple[int, ...]]
+Placed = tuple[str, slice, np.dtype[Any], tuple[int, ...]]
 """A tensor's name, its bytes in a block, its type, and its shape."""
 
 
-def _placed(tensors: Sequence[TensorSpec]) -> tuple[_Placed, ...]:
+def _placed(tensors: Sequence[TensorSpec]) -> tuple[Placed, ...]:
     """Tensors that lie one after the other."""
     ends = list(itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0))
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
@@ -161,6 +161,7 @@ class PackedModel(Closing):
         spec: the model's shapes.
         file: the blocks `embed`, `head` and `layer.N`, and the row tables.
         layer_blocks: the blocks of the layers in order; a buffer for a block has `file.nbytes(block)` bytes.
+        places: the tensors of each block.
         embedding: the token rows; their dtype is `embedding_dtype`.
         positions: the position rows (fp32), None with rotary positions.
         fingerprint: hex digest that changes with any weight or setting of the model.
@@ -190,7 +191,7 @@ class PackedModel(Closing):
         self.file = BlockFile(path / DATA, manifest.blocks, remedy(path))
         self._finite: set[BlockId] = set()
         layer = _placed(self.spec.layer.tensors())
-        self._tensors: dict[BlockId, tuple[_Placed, ...]] = {
+        self.places: dict[BlockId, tuple[Placed, ...]] = {
             EMBED: _placed(self.spec.embedding_tensors()),
             HEAD: _placed(self.spec.head_tensors()),
             **dict.fromkeys(self.layer_blocks, layer),
@@ -243,7 +244,7 @@ class PackedModel(Closing):
             ModelError: a vector holds NaN or infinity. Rounding to int8 would hide it from the scores.
         """
         flat = np.frombuffer(buffer, np.uint8)
-        tensors = {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in self._tensors[block]}
+        tensors = {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in self.places[block]}
         if block not in self._finite:
             for name, values in tensors.items():
                 if values.ndim == 1 and not np.isfinite(values).all():

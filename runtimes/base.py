@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -191,6 +191,13 @@ def rotation(theta: float, head_size: int, tokens: int) -> tuple[Hidden, Hidden]
     frequencies = np.float32(1) / np.float32(theta) ** exponents
     angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
     return np.cos(angles), np.sin(angles)
+
+
+def runs(lengths: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring sequences of equal length, as (count, length)."""
+    edges = np.flatnonzero(np.diff(lengths)) + 1
+    for part in np.split(lengths, edges):
+        yield len(part), int(part[0])
 
 
 def runtime_for(name: str, spec: LayerSpec) -> Runtime:

@@ -267,12 +267,11 @@ class Engine(Closing):
                     job.batch,
                     memory_plan,
                     self.window,
+                    self.trace.since(before),
                     seconds=time.perf_counter() - started,
                     layers_run=job.layers,
                     evaluations=job.evaluations,
                     requests=len(jobs),
-                    before=before,
-                    after=self.trace.snapshot(),
                     peak_resident=watch.high_water,
                     limit=self.budget.limit,
                 )

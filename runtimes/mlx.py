@@ -250,10 +250,6 @@ class UnifiedPlace(Workplace):
 
     def tensors(self, model: PackedModel, layer: int, buffer: Shared) -> dict[str, Any]:
         """mlx's views of a layer's tensors."""
-        views: dict[str, Any] = {}
-        start = 0
-        for tensor in model.spec.layer.tensors():
-            part = buffer.array[start : start + tensor.nbytes]
-            views[tensor.name] = part.view(getattr(self._mx, tensor.dtype)).reshape(tensor.shape)
-            start += tensor.nbytes
-        return views
+        places = model.places[model.layer_blocks[layer]]
+        kinds = {dtype: getattr(self._mx, dtype.name) for _, _, dtype, _ in places}
+        return {name: buffer.array[part].view(kinds[dtype]).reshape(shape) for name, part, dtype, shape in places}

@@ -22,7 +22,17 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, physical_cores, rotation
+from edge.runtimes.base import (
+    Hidden,
+    HiddenDtype,
+    LayerKernel,
+    Prefix,
+    Runtime,
+    Weights,
+    physical_cores,
+    rotation,
+    runs,
+)
 from edge.runtimes.onnx_layer import (
     QUERIES,
     Graph,
@@ -372,10 +382,3 @@ def groups(lengths: npt.NDArray[np.int32], most: int) -> Iterator[tuple[int, int
         tokens += n
     if tokens:
         yield start, len(lengths)
-
-
-def runs(lengths: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """Runs of neighbouring sequences of equal length, as (count, length)."""
-    edges = np.flatnonzero(np.diff(lengths)) + 1
-    for part in np.split(lengths, edges):
-        yield len(part), int(part[0])

@@ -85,21 +85,15 @@ class RunStats:
         batch: TokenBatch,
         memory_plan: MemoryPlan,
         window: SlidingWindow,
-        *,
-        seconds: float,
-        layers_run: int,
-        evaluations: int,
-        requests: int,
-        before: Mapping[str, float],
-        after: Mapping[str, float],
-        peak_resident: int,
-        limit: int,
+        grown: Mapping[str, float],
+        **own: Any,
     ) -> RunStats:
-        """The figures of a pass from the trace's counters before and after it."""
+        """The figures of a pass.
 
-        def grown(name: str) -> float:
-            return after.get(name, 0) - before.get(name, 0)
-
+        Args:
+            grown: the growth of the trace's counters (see `Trace.since`).
+            own: the figures that follow from none of the arguments, by name.
+        """
         sequences, layers = len(batch.lengths), len(window.order)
         return cls(
             sequences=sequences,
@@ -107,23 +101,18 @@ class RunStats:
             longest=int(batch.lengths.max()),
             query_cut=batch.query_cut,
             prefix_tokens=len(batch.prefix),
-            seconds=seconds,
-            layers_run=layers_run,
             layers=layers,
-            evaluations=evaluations,
             evaluations_full=sequences * layers,
             chunk_tokens=memory_plan.chunk_tokens,
             offloaded=not memory_plan.resident,
             buffers=window.buffers,
             pinned=window.pinned,
-            lane_bytes=int(grown("disk.bytes")),
-            stall_s=grown("disk.stall_s"),
-            hidden_s=grown("disk.hidden_s"),
-            row_hits=int(grown("rows.hits")),
-            row_misses=int(grown("rows.misses")),
-            peak_resident=peak_resident,
-            limit=limit,
-            requests=requests,
+            lane_bytes=int(grown.get("disk.bytes", 0)),
+            stall_s=grown.get("disk.stall_s", 0),
+            hidden_s=grown.get("disk.hidden_s", 0),
+            row_hits=int(grown.get("rows.hits", 0)),
+            row_misses=int(grown.get("rows.misses", 0)),
+            **own,
         )
 
 

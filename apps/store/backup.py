@@ -24,8 +24,8 @@ from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import copy_whole, overwrite
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_small
+from edge.files.sealed import flush_folder
 from edge.ivf.storage.manifest import IndexManifest
-from edge.ivf.storage.segment_writer import sync_folder
 
 _MANIFEST = "edge-backup.json"
 _VERSION = 1
@@ -78,11 +78,11 @@ def back_up(store: Store, target: Path) -> int:
             json.dump(document, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        sync_folder(draft)
+        flush_folder(draft)
         if target.exists():
             target.rmdir()
         draft.replace(target)
-        sync_folder(target.parent)
+        flush_folder(target.parent)
     except OSError as error:
         raise StorageError(f"the backup cannot be written to {target.parent}: {error.strerror}") from error
     finally:
@@ -163,7 +163,7 @@ def _copy(store: Store, draft: Path) -> list[str]:
             for file in (draft / SEGMENTS).iterdir():
                 if file.name not in names:
                     file.unlink()
-            sync_folder(draft / SEGMENTS)
+            flush_folder(draft / SEGMENTS)
             return [f"{SEGMENTS}/{name}" for name in names]
     raise StorageError(
         f"{store.path / SEGMENTS / missing[0]} is missing; `{store.verbs} repair` makes its vectors again"

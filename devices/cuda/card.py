@@ -8,9 +8,8 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -34,11 +33,8 @@ _open: dict[str, Card] = {}
 _opening = threading.RLock()
 
 
-class Streams(Protocol):
-    """Makes the streams of one device."""
-
-    def open(self, name: str) -> Stream:
-        """A further stream."""
+Streams = Callable[[str], Stream]
+"""Opens a stream of a device by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class _CudaEvent:
         self.event.synchronize()
 
 
-class _CudaStream:
+class CudaStream:
     """A `torch.cuda.Stream`."""
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -86,17 +82,6 @@ class _CudaStream:
         self._stream.synchronize()
 
 
-@dataclass(frozen=True, slots=True)
-class CudaStreams:
-    """The streams of one GPU."""
-
-    torch: Any
-    device: Any
-
-    def open(self, name: str) -> Stream:
-        return _CudaStream(self.torch, self.device)
-
-
 class _Past:
     """An event of a stream that does everything at once."""
 
@@ -107,7 +92,7 @@ class _Past:
 
 
 class _DirectStream:
-    """Does its work in the calling thread."""
+    """Does its work in the calling thread, for torch's CPU device, which has no streams."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -124,16 +109,6 @@ class _DirectStream:
 
     def synchronize(self) -> None:
         """Nothing is left to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectStreams:
-    """For torch's CPU device, which has no streams."""
-
-    torch: Any
-
-    def open(self, name: str) -> Stream:
-        return _DirectStream(self.torch)
 
 
 class Card:
@@ -171,10 +146,7 @@ class Card:
         if self.on_gpu and bounded:
             torch.cuda.set_per_process_memory_fraction(limit / total, self.device)
             self.memory.reserve("torch", min(_LIBRARIES_NBYTES, limit // 4))
-        made = streams or (CudaStreams(torch, self.device) if self.on_gpu else DirectStreams(torch))
-        self.compute: Stream = made.open("compute")
-        self.inward: Stream = made.open("inward")
-        self.outward: Stream = made.open("outward")
+        self.compute, self.inward, self.outward = map(streams or self._stream, ("compute", "inward", "outward"))
         self.users = 0
 
     def allocate(self, *shape: int, dtype: Any = None) -> Any:
@@ -199,6 +171,9 @@ class Card:
         self.synchronize()
         if self.on_gpu:
             self.torch.cuda.empty_cache()
+
+    def _stream(self, name: str) -> Stream:
+        return CudaStream(self.torch, self.device) if self.on_gpu else _DirectStream(self.torch)
 
     def _prepare_allocator(self) -> None:
         """Lets segments grow in place: blocks of many sizes come and go, and a fixed segment is seldom all free."""
@@ -280,7 +255,11 @@ class Pinned:
 
 
 class UploadBuffers:
-    """A ring of page-locked buffers through which bytes go to the device. Threads may share it."""
+    """A ring of page-locked buffers through which bytes go to the device. Threads may share it.
+
+    Attributes:
+        lock: held by a thread from `next` to `send`.
+    """
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
         """
@@ -297,21 +276,17 @@ class UploadBuffers:
         self._buffers = [Pinned(card, nbytes) for _ in range(_BUFFERS)]
         self._sent: list[Event | None] = [None] * _BUFFERS
         self._turn = 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def next(self) -> tuple[int, Pinned]:
         """The number of the next buffer and the buffer, once the device has read its content. The thread that took it
-        fills it and calls `send` before another thread may take one: hold `locked` over both."""
+        fills it and calls `send` before another thread may take one: hold `lock` over both."""
         number = self._turn
         self._turn = (number + 1) % len(self._buffers)
         sent, self._sent[number] = self._sent[number], None
         if sent is not None:
             sent.wait()
         return number, self._buffers[number]
-
-    def locked(self) -> AbstractContextManager[Any]:
-        """The lock that a thread holds from `next` to `send`."""
-        return self._lock
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
         """Copies the first bytes of a buffer to the device, over its inward stream.
@@ -336,7 +311,7 @@ class UploadBuffers:
         `send`."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         event = None
-        with self._lock:
+        with self.lock:
             for start in range(0, flat.size, self.nbytes):
                 number, buffer = self.next()
                 piece = flat[start : start + self.nbytes]
@@ -346,7 +321,7 @@ class UploadBuffers:
 
     def close(self) -> None:
         """Gives the buffers back."""
-        with self._lock:
+        with self.lock:
             for sent in self._sent:
                 if sent is not None:
                     sent.wait()

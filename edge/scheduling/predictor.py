@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge.files.sealed import recall, remember
 from edge.trace import Trace
@@ -323,38 +322,11 @@ class TimePredictor:
         if state.get("format") != _FORMAT:
             return
         try:
-            self._rates = {str(work): _rate(sums) for work, sums in _items(state["rates"])}
-            self._lengths = {str(step): _reply_lengths(lengths) for step, lengths in _items(state["lengths"])}
-            self._savings = {str(work): Saving(_sums(sums)) for work, sums in _items(state["savings"])}
-        except (ValueError, TypeError, KeyError, OverflowError):
+            self._rates = {work: Rate(sums) for work, sums in state["rates"].items()}
+            self._lengths = {step: ReplyLengths(lengths) for step, lengths in state["lengths"].items()}
+            self._savings = {work: Saving(sums) for work, sums in state["savings"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
             self._rates, self._lengths, self._savings = {}, {}, {}
-
-
-def _items(table: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{table!r} is no table")
-    return list(table.items())
-
-
-def _rate(sums: Any) -> Rate:
-    numbers = _sums(sums)
-    if min(numbers) < 0 or not numbers[0]:
-        raise ValueError(f"{sums!r} is no rate")
-    return Rate(numbers)
-
-
-def _sums(values: Any) -> list[float]:
-    numbers = [float(value) for value in values]
-    if len(numbers) != 3 or not all(map(math.isfinite, numbers)) or numbers[0] < 0 or numbers[2] < 0:
-        raise ValueError(f"{values!r} are no sums")
-    return numbers
-
-
-def _reply_lengths(lengths: Any) -> ReplyLengths:
-    numbers = [int(length) for length in lengths]
-    if not numbers or min(numbers) < 1:
-        raise ValueError(f"{lengths!r} are no lengths")
-    return ReplyLengths(numbers)
 
 
 _TRIALS = 1.5

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights, rotation
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights, rotation, runs
 from edge.runtimes.cuda.states import DeviceRows
 
 
@@ -101,7 +101,7 @@ def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v
     prefix = group.longest_keys - group.longest
     context = torch.empty_like(q)
     done = key = 0
-    for count, length in _runs(group.lengths):
+    for count, length in runs(np.array(group.lengths)):
         rows, keys = count * length, count * (length + prefix)
         parts = ((q, done, rows), (k, key, keys), (v, key, keys))
         mine, theirs, values = (
@@ -129,15 +129,6 @@ def _cuts(lengths: Any, prefix: int, most: int) -> Iterator[tuple[int, int]]:
             start, keys = number, 0
         keys += length + prefix
     yield start, len(lengths)
-
-
-def _runs(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of neighbouring sequences of equal length, as (count, length)."""
-    start = 0
-    for number in range(1, len(lengths) + 1):
-        if number == len(lengths) or lengths[number] != lengths[start]:
-            yield number - start, lengths[start]
-            start = number
 
 
 SATURATING_TOKENS = 16384

@@ -105,14 +105,9 @@ class CudaPlace(Workplace):
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
         """Views of the tensors in device memory."""
-        torch = self.device.card.torch
-        views: dict[str, Any] = {}
-        start = 0
-        for tensor in model.spec.layer.tensors():
-            part = buffer[start : start + tensor.nbytes]
-            views[tensor.name] = part.view(getattr(torch, tensor.dtype)).view(tensor.shape)
-            start += tensor.nbytes
-        return views
+        torch, places = self.device.card.torch, model.places[model.layer_blocks[layer]]
+        kinds = {dtype: getattr(torch, dtype.name) for _, _, dtype, _ in places}
+        return {name: buffer[part].view(kinds[dtype]).view(shape) for name, part, dtype, shape in places}
 
     def states(self, run: Pass) -> HiddenStates:
         """The states are on the device, or in page-locked memory of the host."""
@@ -194,7 +189,7 @@ class DeviceWay:
         arrived: list[Event] = []
 
         def move() -> int:
-            with staging.locked():
+            with staging.lock:
                 number, buffer = staging.next()
                 self._disk.fetch(source, block, buffer.array.data, priority=priority).wait()
                 arrived.append(staging.send(number, nbytes, into, used))

@@ -269,11 +269,11 @@ def _kill(device: RemoteDevice) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "says"),
     [
-        ("count=0", ConfigError, "1 to 64 searchers"),
-        ("count=few", ConfigError, "1 to 64 searchers"),
+        ("count=0", ConfigError, "from 1 to 64"),
+        ("count=few", ConfigError, "from 1 to 64"),
         ("of=cpu,lists=halved", ConfigError, "striped or whole"),
         ("of=cpu,confidence=high", ConfigError, "is a number"),
-        ("of=cpu,confidence=1.5", ConfigError, "confidence of 1.5"),
+        ("of=cpu,confidence=1.5", ConfigError, "from 1e-06 to 0.99"),
         ("of=cpu,lists=whole,confidence=0.9", ConfigError, "dealt evenly"),
         ("of=null", CapabilityError, "no memory of its own"),
         ("of=cpu+abacus", CapabilityError, "there is no device 'abacus'"),

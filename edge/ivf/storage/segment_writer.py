@@ -15,6 +15,7 @@ import numpy.typing as npt
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
 from edge.files.output_file import write_all
+from edge.files.sealed import flush_folder
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Codec, CodecSpec, Ids, Vectors
 from edge.ivf.storage.segments import HEADER, PAGE, PART, SegmentEntry, aligned, part_nbytes
 
@@ -98,7 +99,7 @@ class SegmentWriter:
             os.fsync(self._file.fileno())
             self._file.close()
             os.replace(self._temporary, self._path)
-            sync_folder(self._path.parent)
+            flush_folder(self._path.parent)
         except OSError as error:
             raise StorageError(f"{self._path} cannot be completed: {error.strerror}") from error
         self._lease.release()
@@ -173,16 +174,6 @@ class SegmentWriter:
                 f"writing {self._path.name} failed after {self._at:,} bytes: {error.strerror}; nothing is left of it"
             ) from error
         self._at += len(view)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a new name in a folder survive a power failure, on systems that support it."""
-    if os.name == "posix":
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def _contiguous(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.devices.cuda.card import CudaStreams
+from edge.devices.cuda.card import CudaStream
 from edge.errors import EdgeError
 
 
@@ -18,7 +18,7 @@ class OutOfMemoryError(RuntimeError):
 def test_memory_that_torch_lacks_is_one_sentence() -> None:
     cuda = SimpleNamespace(Stream=lambda device: None, stream=lambda stream: nullcontext())
     torch = SimpleNamespace(cuda=cuda, inference_mode=nullcontext, OutOfMemoryError=OutOfMemoryError)
-    stream = CudaStreams(torch, "cuda:0").open("compute")
+    stream = CudaStream(torch, "cuda:0")
     done: list[int] = []
     stream.run(lambda: done.append(1))
     assert done == [1]

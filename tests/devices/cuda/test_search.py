@@ -33,7 +33,7 @@ def test_lists_are_cut_into_blocks_of_a_few_rows(codec: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("eager", POLICIES, ids=lambda eager: "+".join(sorted(eager)) or "none")
 def test_the_contract_holds_on_late_streams(eager: frozenset[str]) -> None:
-    check_device(lambda budget: CudaDevice(budget, on="cpu", streams=SimulatedStreams(torch, eager)))
+    check_device(lambda budget: CudaDevice(budget, on="cpu", streams=SimulatedStreams(torch, eager).open))
 
 
 @pytest.mark.parametrize("dropped", [("inward", "compute"), ("compute", "inward")])
@@ -46,7 +46,7 @@ def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
 
     def best(eager: frozenset[str], waits: frozenset[Any]) -> list[float]:
         streams = SimulatedStreams(torch, eager, waits)
-        device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", streams=streams)
+        device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", streams=streams.open)
         buffer = device.allocate(first.nbytes)
         found = []
         staging = device.staging(4096)

@@ -111,7 +111,7 @@ def simulated(
     created = CudaRuntime.__init__
 
     def with_streams(self: CudaRuntime, **options: Any) -> None:
-        created(self, **options, streams=streams)
+        created(self, **options, streams=streams.open)
 
     monkeypatch.setattr(CudaRuntime, "__init__", with_streams)
     try:
