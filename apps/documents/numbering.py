@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Any
 
 from edge.apps.documents.archive import attribute
@@ -77,13 +78,18 @@ class Numbering:
 
         return _PLACE.sub(place, shown).strip()
 
-    def _place(self, paragraph: Any) -> tuple[str, int] | None:
-        """The list and the level of a paragraph; None if it is in none."""
+    def style(self, paragraph: Any, known: Container[str]) -> str:
+        """The id of a paragraph's style, or of the first one in `known` that it is based on."""
         style = _value(paragraph.find("{*}pPr"), "pStyle")
         for _ in range(_MOST_BASES):
-            if style in self._styles or style not in self._based:
+            if style in known:
                 break
-            style = self._based[style]
+            style = self._based.get(style, "")
+        return style
+
+    def _place(self, paragraph: Any) -> tuple[str, int] | None:
+        """The list and the level of a paragraph; None if it is in none."""
+        style = self.style(paragraph, self._styles)
         numbered = paragraph.find("{*}pPr/{*}numPr")
         if numbered is None and style not in self._styles:
             return None

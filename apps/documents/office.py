@@ -43,7 +43,6 @@ _BEHIND = {"comments": "Comments", "header": "Header", "footer": "Footer"}
 """Relations of a document to other texts, with the headings that these have."""
 
 _SPACES = re.compile(" {2,}")
-_MOST_BASES = 20
 
 
 def extract_docx(file: OpenedFile) -> DocumentBlocks:
@@ -205,10 +204,7 @@ class _WordReader(_TextReader):
         if properties is None:
             return 0
         level = _outline_level(properties)
-        style = properties.find("{*}pStyle")
-        if level is None and style is not None:
-            level = self._levels.get(attribute(style, "val") or "", 0)
-        return level or 0
+        return self._levels.get(self._numbering.style(paragraph, self._levels), 0) if level is None else level
 
 
 def _rows(table: Any) -> Iterator[Any]:
@@ -245,27 +241,15 @@ def _text(paragraph: Any, boxes: list[Any]) -> str:
 
 
 def _heading_levels(styles: Any) -> dict[str, int]:
-    """Heading levels by style id: from the style's name, its outline level, or the style it is based on."""
-    own: dict[str, int | None] = {}
-    base: dict[str, str] = {}
-    for style in styles.iter("{*}style"):
-        identity = attribute(style, "styleId") or ""
-        name, based, properties = style.find("{*}name"), style.find("{*}basedOn"), style.find("{*}pPr")
-        own[identity] = _named_level((attribute(name, "val") or "").lower() if name is not None else "")
-        if own[identity] is None and properties is not None:
-            own[identity] = _outline_level(properties)
-        if based is not None:
-            base[identity] = attribute(based, "val") or ""
+    """Heading levels by style id, from the style's name or its outline level, if the style itself states one."""
     levels = {}
-    for identity in own:
-        at, level = identity, own[identity]
-        for _ in range(_MOST_BASES):
-            if level is not None or at not in base:
-                break
-            at = base[at]
-            level = own.get(at)
-        if level:
-            levels[identity] = level
+    for style in styles.iter("{*}style"):
+        name, properties = style.find("{*}name"), style.find("{*}pPr")
+        level = _named_level((attribute(name, "val") or "").lower() if name is not None else "")
+        if level is None and properties is not None:
+            level = _outline_level(properties)
+        if level is not None:
+            levels[attribute(style, "styleId") or ""] = level
     return levels
 
 
@@ -479,7 +463,7 @@ def _slides(body: Any) -> Iterator[Block]:
 def _odf_rows(table: Any) -> Iterator[Row]:
     """Rows that are not empty, with their numbers and values. A row that stands for many equal rows is read once."""
     number = 1
-    for row in _own(table, "table-row"):
+    for row in outermost(table, {"table-row"}, {"shapes", "forms"}):
         repeated = _count(row, "number-rows-repeated")
         values: list[str] = []
         for cell in row:
@@ -496,17 +480,6 @@ def _odf_rows(table: Any) -> Iterator[Row]:
         if values:
             yield number, number, values
         number = min(number + repeated, _MOST_ROWS)
-
-
-def _own(table: Any, name: str) -> Iterator[Any]:
-    """Parts of a table by name, without parts of nested tables."""
-    waiting = list(reversed(table))
-    while waiting:
-        found = waiting.pop()
-        if local(found) == name:
-            yield found
-        elif local(found) in ("table-header-rows", "table-row-group", "table-rows"):
-            waiting += reversed(found)
 
 
 def _count(element: Any, name: str) -> int:

@@ -101,6 +101,7 @@ def row_blocks(rows: Iterable[Row], name: str = "", page: int | None = None) -> 
 
 _DELIMITERS = (",", "\t", ";", "|")
 _SAMPLE_LINES = 50
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
@@ -111,30 +112,17 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     """
     csv.field_size_limit(2**31 - 1)
     decoded = file.text()
-    sample = [*islice(_Lines(decoded.text), _SAMPLE_LINES)]
+    sample = [*islice(_lines(decoded.text, []), _SAMPLE_LINES)]
     delimiter = _delimiter(sample, "\t" if file.suffix in (".tsv", ".tab") else ",")
-    return DocumentBlocks("", row_blocks(_rows(_Lines(decoded.text), delimiter)), decoded.encoding)
+    return DocumentBlocks("", row_blocks(_rows(decoded.text, delimiter)), decoded.encoding)
 
 
-class _Lines:
-    """Iterates over the lines of a text, each with its LF. A list of lines would take ten times the text's memory.
-
-    Attributes:
-        row: the lines since `row` was last reset, without LF.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.row: list[str] = []
-
-    def __iter__(self) -> Iterator[str]:
-        start = 0
-        while start >= 0:
-            end = self._text.find("\n", start)
-            line = self._text[start:] if end < 0 else self._text[start:end]
-            self.row.append(line)
-            yield line + "\n"
-            start = end + 1 if end >= 0 else -1
+def _lines(text: str, row: list[str]) -> Iterator[str]:
+    """The lines of a text, each with its LF, which are also appended to `row`. A list of all lines would take ten times
+    the text's memory."""
+    for match in _LINE.finditer(text):
+        row.append(match[0])
+        yield match[0]
 
 
 def _delimiter(sample: Sequence[str], usual: str) -> str:
@@ -149,18 +137,18 @@ def _delimiter(sample: Sequence[str], usual: str) -> str:
     return max(sorted(_DELIMITERS, key=lambda each: each != usual), key=agreement)
 
 
-def _rows(lines: _Lines, delimiter: str) -> Iterator[Row]:
+def _rows(text: str, delimiter: str) -> Iterator[Row]:
     before = 0
-    reader = csv.reader(lines, delimiter=delimiter)
+    written: list[str] = []
+    reader = csv.reader(_lines(text, written), delimiter=delimiter)
     try:
         for row in reader:
             first, before = before + 1, reader.line_num
-            last, written = before, lines.row
-            lines.row = []
+            last, blank = before, next((at for at, line in enumerate(written[:-1]) if line.strip()), None)
+            written.clear()
             values = [" ".join(clean(value).split()) for value in row]
             if any(values):
-                first += next((at for at, line in enumerate(written[:-1]) if line.strip()), last - first)
-                yield first, last, values
+                yield last if blank is None else first + blank, last, values
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}: not a table of values ({error})") from error
 
