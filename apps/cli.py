@@ -14,7 +14,7 @@ import click
 
 from edge.apps.console import notice, report, screens
 from edge.apps.options import LazyGroup
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InputError
 from edge.text.control_characters import escaped
 
 _VERBS = {
@@ -59,6 +59,22 @@ _LATER_S = 0.02
 @click.version_option(package_name="edge-rag", prog_name="edge")
 def edge() -> None:
     """Semantic ranking, search and retrieval-augmented answers within one memory limit."""
+
+
+@edge.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> None:
+    """Print the help of COMMAND, such as `edge help memory add`."""
+    command: click.Command = edge
+    place = context.find_root()
+    for word in words:
+        if not isinstance(command, click.Group):
+            raise InputError(f"`{place.command_path}` has no commands below it")
+        name, found, _ = command.resolve_command(place, [word])
+        assert found is not None
+        command, place = found, click.Context(found, info_name=name, parent=place)
+    click.echo(place.get_help())
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -200,15 +200,28 @@ def save_picture(figure: Any, path: Path) -> None:
         raise StorageError(f"the picture cannot be written to {path}: {error.strerror}") from error
 
 
-def words_argument(name: str, *, required: bool = True) -> Callable[[Command], Command]:
+def words_argument(name: str, *, required: bool = True, stdin: bool = False) -> Callable[[Command], Command]:
     """An argument of one or more words, which are joined by spaces, so that `edge search river flood` needs no quotes.
-    Its value is None if there is no word and none is required."""
+    Its value is None if there is no word and none is required. With `stdin`, a single `-` reads them from there."""
 
     def join(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+        if stdin and value == ("-",):
+            return _text_from_stdin()
         return " ".join(value) if value else None
 
     metavar = f"{name.upper()}..." if required else f"[{name.upper()}]..."
     return click.argument(name, nargs=-1, required=required, metavar=metavar, callback=join)
+
+
+def _text_from_stdin() -> str:
+    from edge.files.input_file import read_stdin
+
+    try:
+        return read_stdin().decode("utf-8")
+    except OSError as error:
+        raise InputError(f"stdin cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"stdin is not valid UTF-8 (byte {error.start})") from None
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

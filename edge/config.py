@@ -167,7 +167,7 @@ class Config:
         environment = os.environ if environment is None else environment
         known = {f.name for f in fields(cls)} - {"sources"}
         layers: list[tuple[str, Mapping[str, Any]]] = []
-        user = user or Path(platformdirs.user_config_dir("edge-rag", appauthor=False)) / "config.toml"
+        user = user or user_file()
         layers.append((str(user), _read_file(user, known)))
         project = project or Path(".edge") / "config.toml"
         layers.append((str(project), _read_file(project, known & _PROJECT_KEYS)))
@@ -204,6 +204,11 @@ class Config:
         return Path(self.scratch_dir or platformdirs.user_cache_dir("edge-rag", appauthor=False))
 
 
+def user_file() -> Path:
+    """The user's settings file, which need not exist."""
+    return Path(platformdirs.user_config_dir("edge-rag", appauthor=False)) / "config.toml"
+
+
 def parse_threshold(text: str | float) -> float | None:
     """None for `auto`, infinity for `inf`, else the number.
 
@@ -230,6 +235,19 @@ def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    data = parsed(text, path)
+    for key in data:
+        if key not in allowed:
+            raise ConfigError(f"{path} may not set {key!r}; allowed there: {', '.join(sorted(allowed))}")
+    return data
+
+
+def parsed(text: str, path: Path) -> dict[str, Any]:
+    """The settings in the text of a file at `path`.
+
+    Raises:
+        ConfigError: it is not TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -239,9 +257,6 @@ def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]
         data: dict[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    for key in data:
-        if key not in allowed:
-            raise ConfigError(f"{path} may not set {key!r}; allowed there: {', '.join(sorted(allowed))}")
     return data
 
 

@@ -38,8 +38,8 @@ from edge.apps.requests import AskOptions
 from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved, connected, own_options
 from edge.apps.store.health import Health
 from edge.config import Config, format_size
-from edge.errors import EdgeError, InputError, StorageError
-from edge.files.input_file import read_line, read_stdin
+from edge.errors import EdgeError, StorageError
+from edge.files.input_file import read_line
 from edge.resident import ResidentWatch
 from edge.text.control_characters import escaped
 from edge.trace import Trace
@@ -181,7 +181,7 @@ class ServedAnswer:
 
 
 @click.command()
-@words_argument("question")
+@words_argument("question", stdin=True)
 @assistant_options
 @engine_options
 @device_options
@@ -193,8 +193,6 @@ def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> in
     Exit code 0: answered; 1: not in the documents; 2: error; 130: interrupted; the text that was written until then is
     printed.
     """
-    if question == "-":
-        question = _from_stdin()
     alone = own_options(
         memory=chosen["memory"], threads=chosen["threads"], trace=report.trace, no_kv_cache=chosen["no_kv_cache"]
     ) or ("it answers from one collection at a time" if len(set(chosen["collections"])) > 1 else "")
@@ -271,15 +269,6 @@ def _served(question: str, options: AskOptions, chosen: Mapping[str, Any], alone
     data["document"]["stats"]["server"] = f"used: process {connection.hello['pid']}"
     citations = [Citation(**citation) for citation in data["citations"]]
     return _finished(report, data["document"], citations, data["notices"], data["figures"])
-
-
-def _from_stdin() -> str:
-    try:
-        return read_stdin().decode("utf-8")
-    except OSError as error:
-        raise InputError(f"stdin cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"stdin is not valid UTF-8 (byte {error.start})") from None
 
 
 _HELP = """/sources  the passages of the last answer

@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 @click.command()
-@words_argument("query")
+@words_argument("query", stdin=True)
 @SearchOptions.add_to
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
@@ -59,7 +59,7 @@ def search(
     stats: bool,
     trace: Path | None,
 ) -> int:
-    """Find the passages of the indexed files that answer QUERY; exit code 1 if there are none.
+    """Find the passages of the indexed files that answer QUERY (- reads it from stdin); exit code 1 if there are none.
 
     Words in double quotes are searched as a phrase; a query of phrases alone finds only passages that hold one. A query
     may consist of parts: `lex: words to look up`, `vec: a question to look up by meaning`, `hyde: a passage as the

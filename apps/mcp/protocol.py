@@ -166,8 +166,19 @@ def make_server(
         CapabilityError: as for `load_sdk`.
     """
     make = load_sdk()
+    from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.mcpserver.tools import Tool as SdkTool
     from mcp.types import ToolAnnotations
+
+    class StrictTool(SdkTool):
+        """A tool that refuses an argument which it does not have: left out, the argument would change the result."""
+
+        async def run(self, arguments: dict[str, Any], *more: Any, **named: Any) -> Any:
+            known = self.parameters["properties"]
+            if unknown := sorted(arguments.keys() - known.keys()):
+                takes = f"it takes {', '.join(known)}" if known else "it takes none"
+                raise ToolError(f"{self.name} has no argument {unknown[0][:80]!a}: {takes}")
+            return await super().run(arguments, *more, **named)
 
     tools = []
     for tool in (*reads, *adds, *changes):
@@ -175,8 +186,8 @@ def make_server(
             read_only_hint=tool in reads, destructive_hint=tool in changes, idempotent_hint=tool not in adds,
             open_world_hint=False,
         )  # fmt: skip
-        made = SdkTool.from_function(answering(tool, name, budget, health), annotations=hints)
-        made.parameters = without_null(made.parameters)
+        made = StrictTool.from_function(answering(tool, name, budget, health), annotations=hints)
+        made.parameters = {**without_null(made.parameters), "additionalProperties": False}
         tools.append(made)
     # Messages of the SDK go to stderr; stdout belongs to the protocol.
     version = importlib.metadata.version("edge-rag")

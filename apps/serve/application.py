@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from edge.apps.mcp.protocol import without_null
-from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
+from edge.apps.serve import documents, mem0, ollama, openai, own, rerank, search, state, tei
 from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
 from edge.apps.serve.mcp_http import tool_paths
-from edge.apps.serve.refusals import HttpRefusal, refused
+from edge.apps.serve.refusals import HttpRefusal, plain, refused
 from edge.apps.serve.security import Gate
 from edge.apps.serve.server import HttpServer
 
@@ -55,7 +55,7 @@ def _served(path: Path) -> Any:
 
 def paths(server: HttpServer) -> list[ServedPath]:
     """All paths but for the page's files and those of the owner's socket."""
-    subjects = (rerank, tei, openai, search, documents, state, mem0)
+    subjects = (rerank, tei, openai, ollama, search, documents, state, mem0)
     return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
 
@@ -74,9 +74,18 @@ def application(server: HttpServer) -> Any:
     every += [ServedPath("GET", "/openapi.json", describe), *own.PATHS]
     server.metrics.known = frozenset(path.path for path in every)
     routes = [Route(path.path, Endpoint(server, path), methods=[path.method]) for path in every]
-    app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: _missing, 405: _missing})
+    shapes = {path.path: path.shape for path in every}
+
+    async def missing(request: Any, error: Any) -> Any:
+        """Refuses a path that is not there, or a method that it does not have."""
+        said = HttpRefusal(404, "there is nothing at this path; /openapi.json says what there is")
+        if error.status_code == 405:
+            said = HttpRefusal(405, "this path is not asked in this way", error.headers or {})
+        return refused(said, shapes.get(request.url.path, plain))
+
+    app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: missing, 405: missing})
     app.router.redirect_slashes = False
-    return Gate(_without_slash(app), server.access, server.limits.rate)
+    return Gate(_without_slash(app), server.access, server.limits.rate, shapes)
 
 
 def _without_slash(app: Any) -> Any:
@@ -89,12 +98,6 @@ def _without_slash(app: Any) -> Any:
         await app(scope, receive, send)
 
     return serve
-
-
-async def _missing(request: Any, error: Any) -> Any:
-    if error.status_code == 405:
-        return refused(HttpRefusal(405, "this path is not asked in this way", error.headers or {}))
-    return refused(HttpRefusal(404, "there is nothing at this path; /openapi.json says what there is"))
 
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")

@@ -17,7 +17,8 @@ from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.limits import attending
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.server import HttpServer
-from edge.budget import Lease, MemoryBudget
+from edge.budget import Lease, import_nbytes
+from edge.config import format_size
 from edge.scheduling.waiting_line import urgent
 
 if TYPE_CHECKING:
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("mcp.server", "mcp.server.streamable_http_manager")
 
+_TOOLS_BYTES = 4 << 20
+"""Memory of the servers with their tools and schemas; 2.1 MB were measured."""
+
 
 class McpTools:
     """An endpoint for the tools of one MCP server, which is made at the first request."""
 
     def __init__(
         self,
-        budget: MemoryBudget,
+        server: HttpServer,
         stores: Callable[[], Mapping[str, Any]],
         making: Callable[[Mapping[str, Any]], MCPServer[Any]],
     ) -> None:
@@ -40,7 +44,7 @@ class McpTools:
             stores: finds the open stores of this moment, by name.
             making: makes the MCP server of some stores.
         """
-        self._budget = budget
+        self._server = server
         self._stores = stores
         self._making = making
         self._used: Mapping[str, Any] = {}
@@ -98,9 +102,24 @@ class McpTools:
     def _made(self, stores: Mapping[str, Any]) -> MCPServer[Any]:
         from edge.apps.mcp.protocol import load_sdk
 
-        self._budget.hold_libraries(_LIBRARIES)
+        self._check_room()
+        self._server.budget.hold_libraries(_LIBRARIES)
         load_sdk()
         return self._making(stores)
+
+    def _check_room(self) -> None:
+        """Modules stay loaded, so they are imported only where a search still fits beside them.
+
+        Raises:
+            HttpRefusal: it does not.
+        """
+        server, needed = self._server, self._server.needed + import_nbytes(_LIBRARIES) + _TOOLS_BYTES
+        if needed > server.config.memory:
+            raise HttpRefusal(
+                413,
+                f"the tools of MCP do not fit beside a search: the limit is {format_size(server.config.memory)}, and "
+                f"--memory {format_size(needed, up=True).replace(' ', '')} is the smallest that works",
+            )
 
 
 async def _running(server: MCPServer[Any]) -> tuple[asyncio.Task[None], Any]:
@@ -141,8 +160,8 @@ def tool_paths(server: HttpServer) -> list[ServedPath]:
 
     found = []
     for path, tools in (
-        ("/mcp", McpTools(server.budget, collections, files)),
-        ("/mcp/memory", McpTools(server.budget, lambda: {"": library.memory(DEFAULT_USER)}, memory)),
+        ("/mcp", McpTools(server, collections, files)),
+        ("/mcp/memory", McpTools(server, lambda: {"": library.memory(DEFAULT_USER)}, memory)),
     ):
         found += [ServedPath("POST", path, tools.post)]
         found += [ServedPath(method, path, tools.other) for method in ("GET", "DELETE")]

@@ -40,13 +40,17 @@ class ScopeFields(Struct, kw_only=True):
 
 
 _EXTRACTION = (
-    "infer", "includes", "excludes", "custom_categories", "custom_instructions", "async_mode", "enable_graph",
-    "memory_type", "prompt",
+    "infer", "includes", "excludes", "custom_categories", "custom_instructions", "agent_custom_instructions",
+    "async_mode", "enable_graph", "memory_type", "prompt", "structured_data_schema",
 )  # fmt: skip
 """Messages are stored as they were said, so no option of an extraction changes anything."""
 
 
-@with_idle({"immutable": (False,)}, _EXTRACTION)
+_NARROWED: dict[str, tuple[Any, ...]] = {"categories": ([],), "latest_only": (False,)}
+"""Memories have no categories and no versions that would be left out."""
+
+
+@with_idle({"immutable": (False,), "filters": ({},)}, _EXTRACTION)
 class AddBody(ScopeFields, kw_only=True):
     """Messages to remember."""
 
@@ -57,8 +61,9 @@ class AddBody(ScopeFields, kw_only=True):
     importance: Any = None
 
 
+@with_idle({**_NARROWED, "metadata": ({},), "fields": ([],), "reference_date": ()}, ("keyword_search",))
 class FindBody(ScopeFields, kw_only=True):
-    """A query to the memories of a scope that pass `filters`."""
+    """A query to the memories of a scope that pass `filters`. Words are always searched beside meaning."""
 
     query: str
     filters: dict[str, Any] | None = None
@@ -66,6 +71,7 @@ class FindBody(ScopeFields, kw_only=True):
     limit: Whole | None = None
     threshold: float | None = None
     rerank: bool | None = None
+    show_expired: bool | None = None
 
 
 class ListQuery(ScopeFields, kw_only=True):
@@ -76,10 +82,12 @@ class ListQuery(ScopeFields, kw_only=True):
     show_expired: bool | None = None
 
 
+@with_idle({**_NARROWED, "start_date": (), "end_date": ()})
 class ListBody(ScopeFields, kw_only=True):
     """A list of the memories that pass `filters`."""
 
     filters: dict[str, Any] | None = None
+    show_expired: bool | None = None
 
 
 class PageQuery(Struct, kw_only=True):
@@ -96,6 +104,8 @@ class ChangeBody(Struct, kw_only=True):
     data: str | None = None
     memory: str | None = None
     metadata: Any = None
+    timestamp: Any = None
+    expiration_date: Any = None
     pinned: bool | None = None
     forgotten: bool | None = None
 
@@ -134,7 +144,9 @@ def listed(call: Call, body: ListBody, query: PageQuery) -> Any:
 
     def read(memory: Memory) -> dict[str, Any]:
         scope = body.scope(body.filters)
-        results = memory.get_all(**scope, filters=body.filters, top_k=size + 1, offset=offset)["results"]
+        results = memory.get_all(
+            **scope, filters=body.filters, top_k=size + 1, offset=offset, show_expired=bool(body.show_expired)
+        )["results"]
         after = _page(page + 1, size) if len(results) > size else None
         before = _page(page - 1, size) if page > 1 else None
         count = offset + len(results) if results else 0
@@ -152,7 +164,7 @@ def find(call: Call, body: FindBody) -> Any:
     """Finds the memories of a scope that say most about a query, best first."""
     return _told(call, lambda memory: memory.search(
         body.query, top_k=body.top_k or body.limit or 20, filters=body.filters, threshold=body.threshold,
-        rerank=body.rerank is not False, **body.scope(body.filters),
+        rerank=body.rerank is not False, show_expired=bool(body.show_expired), **body.scope(body.filters),
     ))  # fmt: skip
 
 
@@ -171,9 +183,11 @@ def update(call: Call, body: ChangeBody) -> Any:
     name, memory = call.named("memory_id"), call.library.memory()
     _known(memory, [name])
     text = next((text for text in (body.text, body.data, body.memory) if text is not None), None)
+    dates = {"timestamp": body.timestamp, "expiration_date": body.expiration_date}
+    changes: dict[str, Any] = {field: value for field, value in dates.items() if value is not None}
     done: dict[str, Any] | None = None
-    if text is not None or body.metadata is not None:
-        done = memory.update(name, text, body.metadata)
+    if changes or text is not None or body.metadata is not None:
+        done = memory.update(name, text, body.metadata, **changes)
     if body.pinned is not None:
         done = memory.pin(name, body.pinned)
     if body.forgotten is not None:
@@ -188,7 +202,12 @@ def delete(call: Call) -> Any:
     return memory.delete(name)
 
 
-def delete_all(call: Call, query: ScopeFields) -> Any:
+@with_idle({"filters": ()})
+class DeleteQuery(ScopeFields, kw_only=True):
+    """The scope whose memories are deleted."""
+
+
+def delete_all(call: Call, query: DeleteQuery) -> Any:
     """Deletes the memories of a scope, which must be named."""
     return call.library.memory().delete_all(**query.named())
 
@@ -281,7 +300,7 @@ def _under(base: str) -> tuple[ServedPath, ...]:
     return (
         ServedPath("POST", base, add, AddBody),
         ServedPath("GET", base, every, query=ListQuery),
-        ServedPath("DELETE", base, delete_all, query=ScopeFields),
+        ServedPath("DELETE", base, delete_all, query=DeleteQuery),
         ServedPath("GET", base + "/{memory_id}", one),
         ServedPath("PUT", base + "/{memory_id}", update, ChangeBody),
         ServedPath("DELETE", base + "/{memory_id}", delete),

@@ -1,4 +1,4 @@
-"""OpenAI's dialect: `/v1/embeddings`, `/v1/chat/completions`, `/v1/models`."""
+"""OpenAI's dialect: `/v1/embeddings`, `/v1/chat/completions`, `/v1/completions`, `/v1/models`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ _FLOAT_BYTES, _BASE64_BYTES = 32, 8
 QUERIES = ("query", "search_query", "retrieval.query")
 """The names by which clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
 
-Input = str | Annotated[list[str], Meta(max_length=MOST_TEXTS)]
-"""Texts to embed. Lists of tokens are refused: their numbers mean nothing to another model."""
+Input = Annotated[
+    str | Annotated[list[str | int | list[int]], Meta(max_length=MOST_TEXTS)],
+    Meta(description="Texts. Numbers of tokens are refused: they mean other words to another model."),
+]
 
 
 @with_idle(harmless=("user",))
@@ -68,9 +70,16 @@ def texts_of(given: Input, name: str) -> list[str]:
     """The texts of a field.
 
     Raises:
-        HttpRefusal: there is none.
+        HttpRefusal: there is none, or there are numbers of tokens.
     """
-    texts = [given] if isinstance(given, str) else given
+    given = [given] if isinstance(given, str) else given
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given):
+        raise HttpRefusal(
+            422,
+            f"the field `{name}` holds numbers of tokens, which mean other words to another model: send the texts "
+            f"(in LangChain's OpenAIEmbeddings with check_embedding_ctx_length=False)",
+        )
     if not texts:
         raise HttpRefusal(422, f"the field `{name}` holds no text")
     return texts
@@ -138,33 +147,50 @@ class StreamOptions(Struct):
 
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,), "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
-    "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"), "audio": (),
-    "modalities": (["text"],), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
-    "web_search_options": (), "moderation": (),
+    "n": (1,), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
 }  # fmt: skip
+_REFUSED_IN_CHAT: dict[str, tuple[Any, ...]] = {
+    "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"), "audio": (),
+    "modalities": (["text"],), "web_search_options": (), "moderation": (),
+}  # fmt: skip
+_REFUSED_IN_TEXTS: dict[str, tuple[Any, ...]] = {"best_of": (1,), "echo": (False,), "logprobs": (), "suffix": ("",)}
 _HARMLESS = (
     "tools", "parallel_tool_calls", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "verbosity",
 )  # fmt: skip
 """A model is free to call none of the `tools`; the others are hints, or notes for the service's accounts."""
 
 
-@with_idle(_REFUSED, _HARMLESS)
-@with_options(AskOptions)
-class ChatBody(Struct, kw_only=True):
-    """A conversation, whose last message is answered."""
+@with_idle(_REFUSED, ("user",))
+class WritingBody(Struct, kw_only=True):
+    """How an answer is written."""
 
-    messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)]
     model: str | None = None
     max_tokens: Whole | None = None
-    max_completion_tokens: Whole | None = None
     temperature: float | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     top_p: float | None = None
     stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+
+@with_idle(_REFUSED_IN_CHAT, _HARMLESS)
+@with_options(AskOptions)
+class ChatBody(WritingBody, kw_only=True):
+    """A conversation, whose last message is answered."""
+
+    messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)]
+    max_completion_tokens: Whole | None = None
+
+
+@with_idle(_REFUSED_IN_TEXTS)
+@with_options(AskOptions)
+class CompletionBody(WritingBody, kw_only=True):
+    """A prompt, which is answered as a conversation of one message."""
+
+    prompt: Input
 
 
 Reply = tuple[str, str, dict[str, Any], dict[str, int]]
@@ -179,43 +205,69 @@ def models(call: Call) -> dict[str, Any]:
     return {"object": "list", "data": made}
 
 
+def model(call: Call) -> dict[str, Any]:
+    """Describes one of the names that `model` may have."""
+    name = call.named("name")
+    for found in models(call)["data"]:
+        if found["id"] == name:
+            return dict(found)
+    raise HttpRefusal(404, f"there is no model {name[:80]!a}; /v1/models lists the names")
+
+
 def completions(call: Call, body: ChatBody) -> dict[str, Any] | None:
     """Answers the last message. The `model` is a collection to answer from, `llm` for the language model alone, or the
     name of a generator. Answers from a collection carry `citations`."""
-    model, messages, events = body.model or "", _messages(body), call.events
-    base = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
+    body.max_tokens = body.max_completion_tokens or body.max_tokens
+    return _answered(call, body, _messages(body), chat=True)
+
+
+def text_completions(call: Call, body: CompletionBody) -> dict[str, Any] | None:
+    """Answers a `prompt`, as the interface before that of conversations did. The `model` is as for those."""
+    prompts = texts_of(body.prompt, "prompt")
+    if len(prompts) > 1:
+        raise HttpRefusal(422, "the field `prompt` holds several prompts, and one is answered at a time")
+    return _answered(call, body, [Message("user", prompts[0])], chat=False)
+
+
+def _answered(call: Call, body: WritingBody, messages: list[Message], *, chat: bool) -> dict[str, Any] | None:
+    """The reply of a conversation, or of one prompt; None if it went to the client in events."""
+    model, events = body.model or "", call.events
+    base = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid4().hex}", "created": int(time.time()), "model": model}
+    whole, part = ("chat.completion", "chat.completion.chunk") if chat else ("text_completion", "text_completion")
     alone = model == OWN_LLM or model in call.library.pulled_generators()
 
     def answer(show: Show) -> Reply:
         return _plain(call, body, messages, show) if alone else _grounded(call, body, messages, show)
 
+    def choice(content: dict[str, Any], finish: str | None) -> list[dict[str, Any]]:
+        return [{"index": 0, **content, "finish_reason": finish, "logprobs": None}]
+
     if events is None:
         text, finish, more, counts = answer(None)
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        return {**base, "object": "chat.completion", "choices": [choice], "usage": counts, **more}
+        message = {"message": {"role": "assistant", "content": text, "refusal": None}} if chat else {"text": text}
+        return {**base, "object": whole, "choices": choice(message, finish), "usage": counts, **more}
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> None:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        events.put("", {**base, "object": "chat.completion.chunk", "choices": [choice], **more})
+        content = {"delta": delta} if chat else {"text": delta.get("content", "")}
+        events.put("", {**base, "object": part, "choices": choice(content, finish), **more})
 
-    chunk({"role": "assistant", "content": ""})
+    if chat:
+        chunk({"role": "assistant", "content": ""})
     _, finish, more, counts = answer(lambda text: chunk({"content": text}))
     chunk({}, finish, **more)
     if body.stream_options and body.stream_options.include_usage:
-        events.put("", {**base, "object": "chat.completion.chunk", "choices": [], "usage": counts})
+        events.put("", {**base, "object": part, "choices": [], "usage": counts})
     events.put("", "[DONE]")
     return None
 
 
-def _grounded(call: Call, body: ChatBody, messages: list[Message], show: Show) -> Reply:
+def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show) -> Reply:
     """An answer from a collection. A name that is none means the usual one, because clients send names of services."""
     for field, harmless in (("stop", (None, [])), ("top_p", (None, 1.0))):
         if getattr(body, field) not in harmless:
             raise HttpRefusal(
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
-    body.max_tokens = body.max_completion_tokens or body.max_tokens
     options = options_of(body, AskOptions)
     said = [message for message in messages if message.role != "system"]
     if not said or said[-1].role != "user":
@@ -234,11 +286,11 @@ def _grounded(call: Call, body: ChatBody, messages: list[Message], show: Show) -
     return answer.text, finish, {"citations": citations, "found": answer.found}, counts
 
 
-def _plain(call: Call, body: ChatBody, messages: list[Message], show: Show) -> Reply:
+def _plain(call: Call, body: WritingBody, messages: list[Message], show: Show) -> Reply:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     sampling = Sampling(
         temperature=body.temperature or 0.0, top_p=1.0 if body.top_p is None else body.top_p, seed=body.seed or 0,
-        stop=stop, max_tokens=body.max_completion_tokens or body.max_tokens or 256,
+        stop=stop, max_tokens=body.max_tokens or 256,
     )  # fmt: skip
     pieces = []
     with call.library.assistant("", body.model or "") as assistant:
@@ -285,14 +337,19 @@ def _usage(prompt: int, new: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
+_CODES = {401: "invalid_api_key", 404: "model_not_found", 413: "context_length_exceeded", 429: "rate_limit_exceeded"}
+
+
 def openai(status: int, message: str) -> dict[str, Any]:
     """An error as OpenAI writes it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
 
 
 PATHS = (
     ServedPath("POST", "/v1/embeddings", embeddings, EmbeddingsBody, shape=openai),
     ServedPath("GET", "/v1/models", models, shape=openai),
+    ServedPath("GET", "/v1/models/{name:path}", model, shape=openai),
     ServedPath("POST", "/v1/chat/completions", completions, ChatBody, shape=openai, for_person=True),
+    ServedPath("POST", "/v1/completions", text_completions, CompletionBody, shape=openai, for_person=True),
 )

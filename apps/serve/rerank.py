@@ -1,17 +1,19 @@
-"""Reranking in the shape of Jina, Cohere (both versions) and vLLM, which is one but for the errors: `/v1/rerank`,
-`/v2/rerank`, and `/rerank` beside the shape of text-embeddings-inference."""
+"""Reranking in the shape of Jina, Cohere (both versions), vLLM and llama.cpp, which is one but for the errors:
+`/v1/rerank`, `/v2/rerank`, `/v1/reranking`, and `/rerank` beside the shape of text-embeddings-inference. vLLM's
+`/score` judges pairs of texts."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import uuid4
 
 from msgspec import Meta, Struct
 
-from edge.apps.serve.body import MOST_ENTRIES, Whole, with_idle
+from edge.apps.serve.body import MOST_ENTRIES, Texts, Whole, as_list, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
-from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.refusals import HttpRefusal, plain
 from edge.runtimes.reranker import Ranking
 
 MOST_FIELDS = 100
@@ -94,12 +96,59 @@ def _document_text(document: str | dict[str, Any], names: Sequence[str], place: 
     raise HttpRefusal(422, f"the field `documents[{place}]` is a text or an object with a `text`")
 
 
+@with_idle(
+    {"truncate_prompt_tokens": (-1,), "activation": (True,), "use_activation": (True,), "softmax": (True,)},
+    ("priority", "user", "request_id", "cache_salt"),
+)
+class ScoreBody(Struct, kw_only=True):
+    """Pairs of texts: each of `text_1` with the one of `text_2` in its place, or one text with all of `text_2`."""
+
+    text_1: Texts
+    text_2: Texts
+    model: str | None = None
+
+
+def score(call: Call, body: ScoreBody) -> dict[str, Any]:
+    """Scores each pair of texts: the probability that the second one answers the first."""
+    first, second = as_list(body.text_1), as_list(body.text_2)
+    if len(first) == 1:
+        first = first * len(second)
+    if len(first) != len(second):
+        raise HttpRefusal(422, "the fields `text_1` and `text_2` hold as many texts, or `text_1` holds one")
+    places: dict[str, list[int]] = {}
+    for place, query in enumerate(first):
+        places.setdefault(query, []).append(place)
+    scores, tokens = [0.0] * len(second), 0
+    for query, those in places.items():
+        ranking = ranked(call, body.model, query, [second[place] for place in those])
+        tokens += ranking.stats.tokens
+        for found in ranking.results:
+            scores[those[found.index]] = found.score
+    return {
+        "id": f"score-{uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": body.model or call.library.reranker().name,
+        "data": [{"index": place, "object": "score", "score": value} for place, value in enumerate(scores)],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def jina(status: int, message: str) -> dict[str, Any]:
+    """An error as Jina and vLLM write it, with the member that Cohere's first version reads."""
+    return {**plain(status, message), "message": message}
+
+
 def cohere(status: int, message: str) -> dict[str, Any]:
     """An error as Cohere writes it."""
     return {"message": message}
 
 
 PATHS = (
-    ServedPath("POST", "/v1/rerank", rerank, RerankBody),
+    *(
+        ServedPath("POST", path, rerank, RerankBody, shape=jina)
+        for path in ("/v1/rerank", "/v1/reranking", "/reranking")
+    ),
+    *(ServedPath("POST", path, score, ScoreBody, shape=jina) for path in ("/score", "/v1/score")),
     ServedPath("POST", "/v2/rerank", rerank, RerankBody, shape=cohere),
 )

@@ -12,17 +12,18 @@ import ipaddress
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import platformdirs
 
 from edge.apps.serve.connection import OWN
-from edge.apps.serve.refusals import HttpRefusal, refused
+from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refused
 from edge.errors import CorruptBlock, StorageError
 from edge.files.sealed import read_sealed, write_sealed
 
@@ -68,13 +69,20 @@ class Access:
 class Gate:
     """An ASGI application in front of another one."""
 
-    def __init__(self, application: Any, access: Access, rate: int = 0) -> None:
-        """`rate`: requests a minute for each token or address; 0 for no bound."""
+    def __init__(
+        self, application: Any, access: Access, rate: int = 0, shapes: Mapping[str, Shape] = MappingProxyType({})
+    ) -> None:
+        """
+        Args:
+            rate: requests a minute for each token or address; 0 for no bound.
+            shapes: write the refusals of requests to these paths.
+        """
         self._application = application
         self._hosts = frozenset(host.lower() for host in access.hosts)
         self._origins = frozenset(access.origins)
         self._token = access.token
         self._rate = rate
+        self._shapes = shapes
         self._seen: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -93,7 +101,7 @@ class Gate:
                 self._check_rate(self._client(headers, scope))
         except HttpRefusal as error:
             headers = {"Connection": "close", **{name.decode(): value.decode() for name, value in _HEADERS}}
-            await refused(error, headers=headers)(scope, receive, send)
+            await refused(error, self._shapes.get(scope["path"], plain), headers)(scope, receive, send)
             return
         if scope["method"] == "OPTIONS" and origin in self._origins:
             await _preflight(origin, send)

@@ -33,6 +33,7 @@ class HttpServer(Closing):
         url: its address, as a browser takes it.
         started: when the server was made, in seconds since 1970.
         cut_off: whether something was still at work when the server was closed.
+        needed: the smallest limit under which it answers one search, in bytes.
     """
 
     config: Config
@@ -56,6 +57,7 @@ class HttpServer(Closing):
     url: str = field(default="", init=False)
     started: float = field(default_factory=time.time, init=False)
     cut_off: bool = field(default=False, init=False)
+    needed: int = field(init=False)
     _leave_by: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,8 @@ class HttpServer(Closing):
         load_libraries()
         plan = serving_plan(self.config, self.limits)
         held = anonymous_resident()
-        if held + plan.nbytes > self.config.memory:
+        self.needed = held + plan.nbytes
+        if self.needed > self.config.memory:
             raise plan.refusal(self.config.memory, held)
         self.budget = MemoryBudget(self.config.memory)
         self.budget.reserve("server", server_nbytes(self.limits))
@@ -76,7 +79,7 @@ class HttpServer(Closing):
         self.library = ServedLibrary(
             self.pool, self.collections, memory=self.memory, llm=self.llm, longest_s=self.limits.request_s
         )
-        self.requests = Requests(self.budget, self.limits, held + plan.nbytes)
+        self.requests = Requests(self.budget, self.limits, self.needed)
         self.workers = Workers(self.limits)
         self.metrics = Metrics()
         self.recording = TraceRecording(self.trace, self.budget)

@@ -16,7 +16,7 @@ import apsw
 from apsw import Connection, CorruptError, Error
 
 from edge.apps.store.failures import translated
-from edge.apps.store.folder import SEGMENTS, has_log, is_frozen, reading_uri
+from edge.apps.store.folder import SEGMENTS, has_log, is_frozen, reading_uri, writing_uri
 from edge.apps.store.rows import register
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
@@ -32,6 +32,10 @@ EMPTIED = "the file is empty, and was not"
 """The error text for a file that `is_emptied`."""
 
 
+WRITING = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+"""Flags of a connection to a `writing_uri`."""
+
+
 def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> apsw.Connection:
     """Opens the database file that an SQLite URI names. Only one thread at a time may use the connection.
 
@@ -43,9 +47,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
     Raises:
         apsw.Error: the file cannot be opened, or is no database.
     """
-    flags = apsw.SQLITE_OPEN_URI
-    flags |= apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE if writable else apsw.SQLITE_OPEN_READONLY
-    db = apsw.Connection(uri, flags=flags)
+    db = apsw.Connection(uri, flags=WRITING if writable else apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
     try:
         db.set_busy_timeout(int(busy_seconds * 1000))
         # A database may have come with a cloned folder: no code in its schema may run.
@@ -78,7 +80,7 @@ def plain(path: Path) -> apsw.Connection:
         raise apsw.CorruptError(EMPTIED)
     if is_frozen(path):
         return apsw.Connection(reading_uri(path), flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
-    return apsw.Connection(str(path))
+    return apsw.Connection(writing_uri(path), flags=WRITING)
 
 
 def is_emptied(path: Path) -> bool:
@@ -202,7 +204,7 @@ class ConnectionPool:
                 if is_emptied(self.path):
                     raise CorruptError(EMPTIED)
                 writable = not self.read_only
-                uri = f"{self.path.absolute().as_uri()}?mode=rwc" if writable else reading_uri(self.path)
+                uri = writing_uri(self.path) if writable else reading_uri(self.path)
                 db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)
         except BaseException:
             lease.release()

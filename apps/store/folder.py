@@ -76,3 +76,8 @@ def is_frozen(path: Path) -> bool:
 def reading_uri(path: Path) -> str:
     """The SQLite URI that opens a database file for reading."""
     return path.absolute().as_uri() + ("?mode=ro&immutable=1" if is_frozen(path) else "?mode=ro")
+
+
+def writing_uri(path: Path) -> str:
+    """The SQLite URI that opens a database file for writing, and makes it. A path as such would have to be UTF-8."""
+    return f"{path.absolute().as_uri()}?mode=rwc"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import apsw
 
+from edge.apps.store.connections import WRITING
 from edge.apps.store.failures import not_writable
-from edge.apps.store.folder import can_be_written
+from edge.apps.store.folder import can_be_written, writing_uri
 from edge.errors import StorageError
 
 LOCK = "writer.lock"
@@ -62,7 +63,8 @@ class WriterLock:
         if not self._path.exists():
             return False
         try:
-            db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+            uri = self._path.absolute().as_uri()
+            db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
         except apsw.Error:
             return False
         try:
@@ -80,7 +82,7 @@ class WriterLock:
         if self._path.parent.exists() and not can_be_written(self._path.parent):
             raise not_writable(self._path.parent)
         try:
-            db = apsw.Connection(str(self._path))
+            db = apsw.Connection(writing_uri(self._path), flags=WRITING)
             db.set_busy_timeout(int(self._seconds * 1000))
         except apsw.Error as error:
             raise StorageError(f"{self._path} cannot be opened: {error}") from error

@@ -248,6 +248,45 @@ def test_settings_show_their_origin(edge: Edge) -> None:
     assert "environment EDGE_MEMORY" in done.stdout.decode()
 
 
+def test_a_setting_is_written_into_the_users_file(edge: Edge) -> None:
+    (place,) = [line for line in edge("config", "show").stdout.decode().splitlines() if line.startswith("your file")]
+    file = Path(place.removeprefix("your file").partition("  (")[0].strip())
+    assert not file.exists()
+    for name, value in (("memory", "300MB"), ("server", "no"), ("context", "2048"), ("llm_key", "secret")):
+        done = edge("config", "set", name, value)
+        assert (done.returncode, b"secret" in done.stdout) == (0, False)
+    file.write_text(f"# mine\n{file.read_text(encoding='utf-8')}", encoding="utf-8")
+    assert edge("config", "set", "memory", "400MB").returncode == 0
+    assert edge("config", "set", "context", "").returncode == 0
+    assert file.read_text(encoding="utf-8") == '# mine\nmemory = "400MB"\nserver = false\nllm_key = "secret"\n'
+    assert file.stat().st_mode & 0o077 == 0
+    shown = edge.json("config", "show", "--resolved")
+    assert (shown["memory"]["value"], shown["memory"]["source"]) == (400_000_000, str(file))
+    assert "did you mean memory?" in edge.refused("config", "set", "memry", "1GB")
+    assert "threads (flag): a whole number" in edge.refused("config", "set", "threads", "many")
+    file.unlink()
+
+
+def test_help_is_asked_for_in_words(edge: Edge) -> None:
+    for words in ((), ("search",), ("memory", "add")):
+        assert edge("help", *words).stdout == edge(*words, "--help").stdout
+    assert "`edge search` has no commands below it" in edge.refused("help", "search", "x")
+    assert "did you mean `edge search`?" in edge.refused("help", "serch")
+
+
+def test_a_collection_may_have_a_name_that_is_no_utf_8(edge: Edge, home: Path) -> None:
+    (home / "notes").mkdir()
+    (home / "notes" / "river.md").write_text(TEXTS[0], encoding="utf-8")
+    place = ("-c", "c\udcff")
+    for verb in (("index", "notes"), ("search", QUERY), ("check",), ("repair",), ("compact",), ("backup", "copy")):
+        done = edge(*verb, *place)
+        assert (done.returncode, done.stderr) == (0, b""), verb
+    assert b"river.md" in edge("search", "-", *place, stdin=QUERY.encode()).stdout
+    assert "not valid UTF-8 (byte 1)" in edge.refused("search", "-", *place, stdin=b"a\xff")
+    for verb in (("add", "Alice keeps bees."), ("repair",), ("check",)):
+        assert edge("memory", *verb, "--path", "m\udcff").returncode == 0, verb
+
+
 def test_output_into_a_closed_pipe_is_no_error(edge: Edge, home: Path) -> None:
     verb = shlex.join([*EDGE, "models", "list"])
     for reader in ("head -c 1 >/dev/null", "true"):

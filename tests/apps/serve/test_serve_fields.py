@@ -15,7 +15,7 @@ import pytest
 
 from edge.apps import requests
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
+from edge.apps.serve import documents, mem0, ollama, openai, own, rerank, search, state, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
@@ -36,7 +36,7 @@ NEEDED = {
     "query": "a", "documents": ["a"], "inputs": "a", "input": "a", "messages": [], "question": "a", "targets": "a",
     "path": "a", "name": "a", "memories": [{"memory_id": "a"}], "texts": ["a"], "mode": "ranked", "threshold": "auto",
     "top_k": 1, "collections": [["a", "b"]], "collection": "a", "pipeline": "a", "verb": "get",
-    "arguments": [], "named": {}, "scope": {},
+    "arguments": [], "named": {}, "scope": {}, "prompt": "a", "text_1": "a", "text_2": "a",
 }  # fmt: skip
 
 
@@ -97,23 +97,116 @@ TEI = {
     "TeiRerankBody": {"query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"},
 }
 JINA = {"model", "query", "documents", "top_n", "return_documents", "truncation", "return_embeddings"}
+SCORE = {"model", "text_1", "text_2", "truncate_prompt_tokens", "priority", "user", "activation", "use_activation"}
+OLLAMA = {"model", "input", "truncate", "options", "keep_alive", "dimensions"}
+OWN_ACCOUNT = {"org_id", "project_id", "version", "output_format"}
 
 
 def test_the_published_fields_of_the_dialects_are_known() -> None:
     chat = pytest.importorskip("openai.types.chat.completion_create_params").CompletionCreateParamsBase
+    texts = pytest.importorskip("openai.types.completion_create_params").CompletionCreateParamsBase
     embeddings = pytest.importorskip("openai.types.embedding_create_params").EmbeddingCreateParams
     cohere = pytest.importorskip("cohere")
     published: list[tuple[type[Any], set[str]]] = [
         (openai.ChatBody, set(typing.get_type_hints(chat))),
+        (openai.CompletionBody, set(typing.get_type_hints(texts))),
         (openai.EmbeddingsBody, set(typing.get_type_hints(embeddings))),
         *((rerank.RerankBody, set(inspect.signature(client.rerank).parameters) - {"self", "request_options"})
           for client in (cohere.Client, cohere.ClientV2)),
         (rerank.RerankBody, JINA),
+        (rerank.ScoreBody, SCORE),
+        (ollama.OllamaEmbedBody, OLLAMA),
         (tei.EmbedBody, TEI["EmbedBody"]),
         (tei.TeiRerankBody, TEI["TeiRerankBody"]),
     ]  # fmt: skip
     for kind, names in published:
         assert names - set(kind.__struct_fields__) == set(), kind.__name__
+
+
+def test_the_published_fields_of_mem0_are_known() -> None:
+    types = pytest.importorskip("mem0.client.types")
+    for kinds, options in (
+        ([mem0.AddBody], types.AddMemoryOptions),
+        ([mem0.FindBody], types.SearchMemoryOptions),
+        ([mem0.ListBody, mem0.PageQuery], types.GetAllMemoryOptions),
+        ([mem0.ChangeBody], types.UpdateMemoryOptions),
+        ([mem0.DeleteQuery], types.DeleteAllMemoryOptions),
+    ):
+        known = {name for kind in kinds for name in kind.__struct_fields__}
+        assert set(options.model_fields) - known == set(), options.__name__
+    assert {*SCOPE_FIELDS, *OWN_ACCOUNT} <= set(mem0.AddBody.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/v1/embeddings", "input"), ("/embed", "inputs"), ("/api/embed", "input"),
+                       ("/v1/completions", "prompt")],
+)  # fmt: skip
+@pytest.mark.parametrize("tokens", [[1, 2], [[1, 2], [3]], ["a", 5]])
+def test_numbers_of_tokens_are_refused_with_the_remedy(server: Running, path: str, name: str, tokens: Any) -> None:
+    with server.client() as client:
+        answer = client.post(path, json={name: tokens})
+    assert answer.status_code == 422
+    assert f"`{name}` holds numbers of tokens, which mean other words to another model: send the texts" in answer.text
+
+
+def test_the_later_paths_answer_as_the_others(server: Running) -> None:
+    texts = ["The river floods.", "Bread."]
+    with server.client() as client:
+        asked = {"query": "river", "documents": texts}
+        first = client.post("/v1/rerank", json=asked).json()["results"]
+        for path in ("/v1/reranking", "/reranking", "/api/rerank"):
+            assert client.post(path, json=asked).json()["results"] == first
+        judged = client.post("/v1/score", json={"text_1": "river", "text_2": texts}).json()
+        assert [entry["score"] for entry in judged["data"]] == [
+            next(found["relevance_score"] for found in first if found["index"] == place) for place in range(2)
+        ]
+        pairs = client.post("/score", json={"text_1": ["bread", "river"], "text_2": texts[::-1]}).json()["data"]
+        assert (pairs[1]["index"], pairs[1]["score"]) == (1, pytest.approx(judged["data"][0]["score"], abs=1e-6))
+        assert client.post("/score", json={"text_1": ["a", "b"], "text_2": "c"}).status_code == 422
+        embedded = client.post("/v1/embeddings", json={"input": texts}).json()["data"]
+        assert client.post("/api/embed", json={"input": texts}).json()["embeddings"] == [
+            e["embedding"] for e in embedded
+        ]
+        assert client.get("/v1/models/default").json() == client.get("/v1/models").json()["data"][0]
+        said = {"model": "default", "prompt": "When does the river flood?"}
+        chat = {"model": "default", "messages": [{"role": "user", "content": said["prompt"]}]}
+        whole, talk = (
+            client.post(f"/v1/{kind}completions", json=body).json() for kind, body in (("", said), ("chat/", chat))
+        )
+        assert whole["choices"][0]["text"] == talk["choices"][0]["message"]["content"]
+        assert whole["citations"] == talk["citations"]
+        lines = client.post("/v1/completions", json={**said, "stream": True}).text.splitlines()
+        parts = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert "".join(part["choices"][0]["text"] for part in parts) == whole["choices"][0]["text"]
+        assert client.post("/v1/completions", json={**said, "prompt": ["a", "b"]}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "shape"),
+    [
+        ("GET", "/v1/models/nothing", 404, {"error": {"message", "type", "param", "code"}}),
+        ("GET", "/v1/chat/completions", 405, {"error": {"message", "type", "param", "code"}}),
+        ("GET", "/embed", 405, {"error": str, "error_type": str}),
+        ("GET", "/api/embed", 405, {"error": str}),
+        ("GET", "/v2/rerank", 405, {"message": str}),
+        ("GET", "/v1/rerank", 405, {"detail": str, "message": str, "status": int}),
+        ("GET", "/nothing", 404, {"detail": str, "status": int}),
+    ],
+)
+def test_every_refusal_has_the_shape_of_its_dialect(
+    server: Running, method: str, path: str, status: int, shape: dict[str, Any]
+) -> None:
+    with server.client() as client:
+        answers = [client.request(method, path)]
+        strange = client.post(path, json={}, headers={"Origin": "http://elsewhere.example"})
+        if status == 405:
+            answers.append(strange)
+    assert [answer.status_code for answer in answers] == [status, 403][: len(answers)]
+    for answer in answers:
+        said = answer.json()
+        assert said.keys() == shape.keys()
+        for name, kind in shape.items():
+            assert said[name].keys() == kind if isinstance(kind, set) else isinstance(said[name], kind)
 
 
 @pytest.mark.parametrize("stream", [True, False])
