@@ -1,0 +1,57 @@
+"""Many clients ask a server with a language model at once, and get the answers that they get alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making.random_gguf import RandomModel, words
+
+from tests.apps.serve.conftest import Running
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("llama_cpp")
+
+CLIENTS = 8
+
+
+def asked(running: Running, client: int) -> dict[str, Any]:
+    """The answer to one of the clients' questions: from the documents, or from the language model alone."""
+    with httpx.Client(base_url=running.url, timeout=300) as connection:
+        if client % 2:
+            messages = [{"role": "user", "content": words(5 + 40 * client, client)}]
+            body = {"model": "llm", "messages": messages, "max_tokens": 30, "temperature": client % 4 // 2, "seed": 7}
+            found = connection.post("/v1/chat/completions", json=body)
+        else:
+            body = {"question": f"{words(4, client)} river", "min_relevance": 0, "max_tokens": 30}
+            found = connection.post("/v1/ask", json=body)
+    assert found.status_code == 200, found.text
+    answer: dict[str, Any] = found.json()
+    if client % 2:
+        return {"choices": answer["choices"], "usage": answer["usage"]}
+    stats = answer["stats"]
+    counted = {name: stats[name] for name in ("prompt_tokens", "new_tokens", "generations", "rounds", "interrupted")}
+    return {"text": answer["text"], "citations": answer["citations"], **counted}
+
+
+def test_clients_at_once_get_the_answers_that_they_get_alone(
+    start_server: Callable[..., Running], tmp_path: Path
+) -> None:
+    model = RandomModel(hidden=128, context=4096).write(tmp_path / "tiny.gguf")
+    running = start_server("--llm", str(model), "--answers", "3", "--threads", "1", "--memory", "2GB")
+    expected = [asked(running, client) for client in range(CLIENTS)]
+    assert len({str(answer.get("text") or answer.get("choices")) for answer in expected}) > CLIENTS // 2
+    found: dict[int, dict[str, Any]] = {}
+    threads = [
+        threading.Thread(target=lambda client=client: found.__setitem__(client, asked(running, client)))
+        for client in range(CLIENTS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found.get(client) for client in range(CLIENTS)] == expected
+    assert running.stop()[0] == 0
