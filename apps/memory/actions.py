@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, Clock, Scope, check_text, check_unicode, stamp
 from edge.apps.memory.models import REBUILD
+from edge.apps.memory.records import advance
 from edge.apps.memory.schema import ACTIONS, SEAL, action_key, action_text
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.trajectories import (
@@ -103,7 +104,7 @@ class ActionCache:
             number = int(rows.fetchall()[0][0])
             db.execute(f"{SEAL['actions']} WHERE id = ?", (number,))
             index.add(db, np.array([ACTIONS + number], np.int64), vector)
-            store.records_writer.advance(db)
+            advance(db)
         store.upkeep.wrote(1)
         return identifier
 
@@ -170,7 +171,7 @@ class ActionCache:
             db.execute("DELETE FROM actions WHERE id = ?", (number,))
             if index is not None:
                 index.delete(db, np.array([ACTIONS + number], np.int64))
-            self._store.records_writer.advance(db)
+            advance(db)
 
     def calibrate(
         self, examples: Sequence[ActionExample], *, rerank: bool = True, most_wrong: float = 0.05, **scope: Any

@@ -18,7 +18,7 @@ from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
-from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, RecordsWriter, text_hash
+from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, insert_record, text_hash
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.memory.trajectories import ROW, read_action
@@ -28,6 +28,7 @@ from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
+from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.repairing import RepairReport, bring_rows
 from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
@@ -138,7 +139,7 @@ class MemoryCare(StoreCare):
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
     """Copies the memories, except deleted ones, whose rows may still stand in free pages. Returns how many, and how
     many are not what was stored."""
-    lexical = RecordsWriter().lexical
+    lexical = LexicalIndex(TEXT_INDEX)
     turns: list[tuple[int, int]] = []
 
     def is_there(db: Connection, row: Row) -> bool:
@@ -175,7 +176,8 @@ def _from_history(new: Database) -> list[str]:
             for line in lines:
                 forgotten = {"forgotten_at": line["updated_at"]} if line["event"] == "FORGET" else {}
                 record = replace(record, **_CHANGES.get(line["event"], forgotten))
-            RecordsWriter().bring(db, record)
+            stored = insert_record(db, record)
+            LexicalIndex(TEXT_INDEX).add(db, [stored.id], [stored.indexed_text])
             back.append(uuid)
     return back
 

@@ -29,7 +29,7 @@ from edge.apps.memory.arguments import (
 from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
-from edge.apps.memory.records import find_record, read_history
+from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher, Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.store import MemoryStore
@@ -354,11 +354,8 @@ class Memory(Closing):
             record = find_record(db, memory_id, self.bound)
             if record is None:
                 return None
-            links = self.store.records_writer.links(db, record)
-        document = record.to_json()
-        if links:
-            document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
-        return document
+            links = read_links(db, record)
+        return record.to_json() | ({"links": links} if links else {})
 
     def get_all(
         self,

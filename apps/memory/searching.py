@@ -140,7 +140,7 @@ class Searcher:
             records = read_records(db, near)
             for identifier in near.keys() - records.keys():
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
-            whole = self._store.records_writer.lexical.whole_score(db, query)
+            whole = self._store.lexical.whole_score(db, query)
             return Retrieved(words, near, records, whole)
 
     def listed(
@@ -207,7 +207,7 @@ class Searcher:
 
     def _lexical(self, db: Connection, query: str, depth: int, whose: Condition, everything: bool) -> dict[int, float]:
         """The BM25 scores of the best `depth` memories that may be returned."""
-        lexical = self._store.records_writer.lexical
+        lexical = self._store.lexical
         # The plus sign keeps SQLite from running the whole full-text query once for every id of the set.
         inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
         where, params = ("", ()) if everything else (inside, whose.params)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEmbedder, TextReranker
-from edge.apps.memory.records import RecordsWriter
-from edge.apps.memory.schema import migrations
+from edge.apps.memory.schema import TEXT_INDEX, migrations
 from edge.apps.pool import Held
 from edge.apps.store.database import Database
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
@@ -110,7 +110,7 @@ class MemoryStore:
         claim(path, DATABASE)
         frozen = holds_memory(path) and not can_be_written(path)  # a memory on a read-only disk can still be read
         self.database = Database(path / DATABASE, migrations(), budget=budget, read_only=frozen, verbs="edge memory")
-        self.records_writer = RecordsWriter()
+        self.lexical = LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS)
         self.models = MemoryModels(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
         self._config = config
         self._opening = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid as uuids
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -27,19 +27,24 @@ from edge.apps.memory.records import (
     SELECT,
     HistoryLine,
     Record,
+    advance,
     find_record,
+    insert_record,
     note_changes,
     read_history,
+    read_links,
     read_records,
     restore_history,
     text_hash,
 )
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.writing import index_records
 from edge.apps.store.json_size import parsed_nbytes
 from edge.config import format_size
 from edge.errors import InputError, StorageError
 from edge.files.input_file import open_input, read_line
 from edge.files.output_file import open_output
+from edge.ivf.storage.connection import Connection
 
 _TOGETHER = 256
 """The number of lines that are embedded and stored in one transaction."""
@@ -97,9 +102,8 @@ def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
         for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
             record = Record.of(row)
             document = {**record.to_json(), "history": read_history(db, record.uuid, scope)}
-            links = store.records_writer.links(db, record)
-            if links:
-                document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
+            if links := read_links(db, record):
+                document["links"] = links
             if record.follows is not None:
                 document["follows"] = read_records(db, [record.follows])[record.follows].uuid
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
@@ -252,15 +256,27 @@ def _store(store: MemoryStore, lines: list[_Line], clock: Clock) -> int:
             if find_record(db, line.record.uuid, Scope()) is None:
                 new.setdefault(line.record.uuid, number)
         chosen = [lines[number] for number in new.values()]
-        records = store.records_writer.restore(
-            db, index, [(line.record, line.follows) for line in chosen], vectors[list(new.values())]
-        )
+        records = []
+        for line in chosen:  # a turn comes after the one that it follows, or that one is stored already
+            before = None if line.follows is None else _same_scope(db, line.follows, line.record)
+            records.append(insert_record(db, replace(line.record, follows=None if before is None else before.id)))
+        index_records(db, store.lexical, index, records, vectors[list(new.values())])
         for line, record in zip(chosen, records, strict=True):
             restore_history(db, record, line.history)
-            store.records_writer.link(db, record, line.links)
+            for uuid, similarity in line.links:
+                other = _same_scope(db, uuid, record)
+                if other is not None and other.id < record.id:
+                    db.execute("INSERT OR IGNORE INTO links VALUES (?, ?, ?)", (record.id, other.id, similarity))
+        advance(db)
         note_changes(db, ((None, record, "IMPORT") for record in records), now)
     store.upkeep.wrote(len(records))
     return len(records)
+
+
+def _same_scope(db: Connection, uuid: str, record: Record) -> Record | None:
+    """The memory with this id, if it is stored under the same ids as `record`."""
+    found = find_record(db, uuid, record.scope)
+    return found if found is not None and found.scope == record.scope else None
 
 
 def _embed(store: MemoryStore, lines: list[_Line]) -> Vectors:

@@ -1,9 +1,12 @@
-"""`Writer`: changes memories. Each change is one transaction, begun after embedding so that other writers wait less."""
+"""`Writer`: changes memories in all tables and indexes, and records each change's history. Each change is one
+transaction, begun after embedding so that other writers wait less."""
 
 from __future__ import annotations
 
+import uuid as uuids
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -13,17 +16,21 @@ from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import Entry, goes_on
 from edge.apps.memory.models import REBUILD, Vectors, in_context
 from edge.apps.memory.records import (
-    MOST_LINKS,
     SELECT,
-    Added,
     Record,
-    Similar,
+    advance,
     batches,
     find_record,
+    insert_record,
+    note_changes,
     read_records,
+    replace_record,
     text_hash,
+    visible,
 )
+from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.store import MemoryStore
+from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -33,6 +40,53 @@ from edge.ivf.index import VectorIndex
 NEAR = 0.93
 """The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing
 errors only."""
+
+_TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance")
+"""The fields of an entry besides its text and metadata."""
+
+MOST_LINKS = 3
+"""The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """An earlier memory that a new one resembles.
+
+    Attributes:
+        id: its id, or `-1 - n` for the n-th entry of the same call.
+        similarity: their cosine.
+    """
+
+    id: int
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The result of adding an entry.
+
+    Attributes:
+        record: the new memory, or the existing one.
+        event: ADD, or NONE if the same memory existed before.
+        similar: the earlier memories that it was linked to, most similar first.
+    """
+
+    record: Record
+    event: str
+    similar: tuple[tuple[Record, float], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories if there are any."""
+        record = self.record
+        document: dict[str, Any] = {"id": record.uuid, "memory": record.text, "event": self.event}
+        if record.role is not None:
+            document |= {"actor_id": record.actor_id, "role": record.role}
+        if self.similar:
+            document["similar"] = [
+                {"id": other.uuid, "memory": other.text, "similarity": similarity} for other, similarity in self.similar
+            ]
+        return document
+
 
 _FEW = 2_000
 """A scope of at most this many memories is searched by itself. The memories of a larger scope are found in a search of
@@ -142,7 +196,7 @@ class Writer:
         with store.read() as db:
             similar = find_similar(db, index, vectors, scope, store.budget)
         with store.write() as db:
-            added = store.records_writer.insert(db, index, entries, vectors, similar, follows, scope, self._clock())
+            added = self._insert(db, index, entries, vectors, similar, follows, scope)
         store.upkeep.wrote(len(added))
         return added
 
@@ -169,10 +223,12 @@ class Writer:
             old = self._found(find_record(db, uuid, scope), uuid)
             merged = {**old.metadata, **changes.get("metadata", {})}
             new = replace(old, **{**changes, "metadata": merged, "updated_at": stamp(self._clock())})
-            same = new.text == old.text
-            store.records_writer.change(
-                db, index, old, new, "UPDATE", vector=None if same or vector is None else vector[0], similar=similar
-            )
+            if vector is not None and new.text != old.text:
+                with remedy(REBUILD):
+                    index.add(db, np.array([new.id], np.int64), vector)
+                db.execute("DELETE FROM links WHERE memory = ? OR earlier = ?", (new.id, new.id))
+                _link(db, Added(new, "UPDATE"), similar, [])
+            self._replace(db, old, new, "UPDATE")
         store.upkeep.wrote(1)
         return new
 
@@ -183,14 +239,13 @@ class Writer:
             InputError: there is no such memory in `scope`.
         """
         store = self._store
-        index = self._index(uuid)
         now = stamp(self._clock())
         with store.write() as db:
             old = self._found(find_record(db, uuid, scope), uuid)
             new = change(old, now)
             if new != old:
                 new = replace(new, updated_at=now)
-                store.records_writer.change(db, index, old, new, event)
+                self._replace(db, old, new, event)
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
@@ -203,7 +258,7 @@ class Writer:
         index = self._index(uuid)
         with store.write() as db:
             record = self._found(find_record(db, uuid, scope), uuid)
-            store.records_writer.delete(db, index, [record], stamp(self._clock()))
+            self._delete(db, index, [record])
         store.upkeep.wrote(1)
 
     def delete_all(self, scope: Scope) -> int:
@@ -224,7 +279,7 @@ class Writer:
                 records = [Record.of(row) for row in rows]
                 if not records:
                     break
-                store.records_writer.delete(db, index, records, stamp(self._clock()))
+                self._delete(db, index, records)
             deleted += len(records)
             store.upkeep.wrote(len(records))
         return deleted
@@ -236,9 +291,78 @@ class Writer:
         with store.write() as db:
             # A repair may read rows from pages. Without their history it could not tell that they were deleted.
             db.execute("PRAGMA secure_delete = ON").fetchall()
-            store.records_writer.clear(db, index)
+            if index is not None:
+                index.clear(db)
+            db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
+            for table in ("links", "history", "memories", "actions"):
+                db.execute(f"DELETE FROM {table}")
+            db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
+            advance(db)
             db.execute("PRAGMA secure_delete = OFF").fetchall()
         store.upkeep.wrote(1)
+
+    def _insert(
+        self,
+        db: Connection,
+        index: VectorIndex,
+        entries: Sequence[Entry],
+        vectors: Vectors,
+        similar: Sequence[Sequence[Similar]],
+        follows: Sequence[int | None],
+        scope: Scope,
+    ) -> list[Added]:
+        """Stores entries under exactly the ids of `scope`.
+
+        An entry that equals a shown memory of the scope in all fields is not stored twice. Entries of one call are
+        never compared with each other, because a conversation may repeat itself.
+
+        Args:
+            vectors: the vector of each entry, [n, dim].
+            similar: for each entry, the memories to link it to. Memories stored under other ids are left out.
+            follows: for each entry, the id of the turn before, or `-1 - n` for the n-th entry of this call.
+        """
+        now = self._clock()
+        known = [_known(db, entry, scope, now) for entry in entries]
+        twins = {text: _twins(db, text, scope, now) for text in {entry.text for entry in entries}}
+        outcomes: list[Added] = []
+        for entry, same, before in zip(entries, known, follows, strict=True):
+            if same is not None:
+                outcomes.append(Added(same, "NONE"))
+                continue
+            if before is not None and before < 0:
+                before = outcomes[-1 - before].record.id
+            elif before is not None and not db.execute("SELECT 1 FROM memories WHERE id = ?", (before,)).fetchone():
+                before = None  # another process has deleted it since
+            record = insert_record(db, _new_record(entry, scope, before, stamp(now)))
+            outcomes.append(Added(record, "ADD", tuple((twin, 1.0) for twin in twins[entry.text])))
+        added = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.event == "ADD"]
+        records = [outcome.record for _, outcome in added]
+        index_records(db, self._store.lexical, index, records, vectors[[number for number, _ in added]])
+        note_changes(db, ((None, record, "ADD") for record in records), stamp(now))
+        for number, outcome in added:
+            outcomes[number] = _link(db, outcome, similar[number], outcomes)
+        advance(db)
+        return outcomes
+
+    def _replace(self, db: Connection, old: Record, new: Record, event: str) -> None:
+        """Replaces a memory by a new version, whose `updated_at` is the moment of the change."""
+        if new.indexed_text != old.indexed_text:
+            self._store.lexical.delete(db, [old.id], [old.indexed_text])
+            self._store.lexical.add(db, [new.id], [new.indexed_text])
+        replace_record(db, new)
+        note_changes(db, [(old, new, event)], new.updated_at)
+        advance(db)
+
+    def _delete(self, db: Connection, index: VectorIndex, records: Sequence[Record]) -> None:
+        """Deletes memories; their history stays."""
+        ids = [record.id for record in records]
+        self._store.lexical.delete(db, ids, [record.indexed_text for record in records])
+        with remedy(REBUILD):
+            index.delete(db, np.array(ids, np.int64))
+        for group in batches(ids):
+            db.execute(f"DELETE FROM memories WHERE id IN ({', '.join('?' * len(group))})", group)
+        note_changes(db, ((record, None, "DELETE") for record in records), stamp(self._clock()))
+        advance(db)
 
     @staticmethod
     def _turn_before(db: Connection, entry: Entry, scope: Scope) -> Record | None:
@@ -274,3 +398,64 @@ class Writer:
 
 def _same_conversation(earlier: Entry, later: Entry) -> bool:
     return earlier.turn and later.turn and goes_on(earlier, later)
+
+
+def index_records(
+    db: Connection, lexical: LexicalIndex, index: VectorIndex, records: Sequence[Record], vectors: Vectors
+) -> None:
+    """Adds stored records to both indexes; `vectors` has the vector of each, [n, dim]."""
+    if records:
+        ids = [record.id for record in records]
+        lexical.add(db, ids, [record.indexed_text for record in records])
+        with remedy(REBUILD):
+            index.add(db, np.array(ids, np.int64), vectors)
+
+
+def _known(db: Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
+    """The oldest shown memory of exactly these ids that equals an entry in all fields."""
+    same, params = _same_text(entry.text, scope, now)
+    told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
+    values = [getattr(entry, name) for name in _TOLD]
+    rows = db.execute(f"{SELECT} {same} AND {told} ORDER BY memories.id", (*params, *values))
+    return next((record for row in rows if (record := Record.of(row)).metadata == dict(entry.metadata)), None)
+
+
+def _twins(db: Connection, text: str, scope: Scope, now: datetime) -> list[Record]:
+    """The latest shown memories of exactly these ids with this text, at most `MOST_LINKS`."""
+    same, params = _same_text(text, scope, now)
+    latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
+    return [Record.of(row) for row in db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS))]
+
+
+def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]) -> Added:
+    record = outcome.record
+    found = {twin.id: (twin, similarity) for twin, similarity in outcome.similar}
+    exactly, ids = record.scope.exactly()
+    for candidate in similar:
+        identifier = outcomes[-1 - candidate.id].record.id if candidate.id < 0 else candidate.id
+        row = db.execute(f"{SELECT} WHERE memories.id = ? AND {exactly}", (identifier, *ids)).fetchone()
+        if row is not None and identifier != record.id:
+            found.setdefault(identifier, (Record.of(row), candidate.similarity))
+    linked = sorted(found.values(), key=lambda pair: -pair[1])[:MOST_LINKS]
+    db.executemany(
+        "INSERT INTO links VALUES (?, ?, ?)", [(record.id, other.id, similarity) for other, similarity in linked]
+    )
+    return Added(record, outcome.event, tuple(linked))
+
+
+def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Record:
+    return Record(
+        id=0, uuid=str(uuids.uuid4()), text=entry.text, hash=text_hash(entry.text), user_id=scope.user_id,
+        agent_id=scope.agent_id, run_id=scope.run_id, actor_id=entry.actor_id, role=entry.role,
+        metadata=entry.metadata, importance=entry.importance, timestamp=entry.timestamp,
+        local_timestamp=entry.local_timestamp, expiration_date=entry.expiration_date, forgotten_at=None,
+        pinned=False, follows=follows, created_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, ...]]:
+    """SQL for the shown memories of exactly these ids with this text, with its parameters."""
+    exactly, ids = scope.exactly()
+    shown, day = visible(now)
+    sql = f"INDEXED BY memories_hash WHERE memories.hash = ? AND {exactly} AND memories.text = ? AND {shown}"
+    return sql, (text_hash(text), *ids, text, *day)

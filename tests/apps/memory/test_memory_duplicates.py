@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.apps.memory import records, writing
+from edge.apps.memory import writing
 from edge.apps.memory.arguments import Scope
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.records import MOST_LINKS
+from edge.apps.memory.writing import MOST_LINKS
 
 
 def add(memory: Memory, text: Any, **options: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_a_text_said_again_and_again_is_linked_to_the_last_few(memory: Memory) -
 
 
 def test_texts_with_the_same_hash_are_told_apart(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "text_hash", lambda text: "the same")
+    monkeypatch.setattr(writing, "text_hash", lambda text: "the same")
     add(memory, "I like tea")
     other = add(memory, "bread needs time")
     assert (other["event"], "similar" in other) == ("ADD", False)

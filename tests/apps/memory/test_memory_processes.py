@@ -22,7 +22,7 @@ from apsw import Connection
 from naive.waiting import PATIENCE_S, until
 from naive.words import WordEmbedder
 
-from edge.apps.memory import records
+from edge.apps.memory import writing
 from edge.apps.memory.memory import Memory
 from edge.errors import StorageError
 
@@ -159,7 +159,7 @@ def test_what_fails_halfway_leaves_nothing(make: Make, monkeypatch: pytest.Monke
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "note_changes", broken)
+        patch.setattr(writing, "note_changes", broken)
         with pytest.raises(OSError, match="gone"):
             memory.add(["one", "two"], user_id="ann")
     assert [m["memory"] for m in memory.get_all(user_id="ann")["results"]] == ["before"]

@@ -223,7 +223,7 @@ def test_a_memory_with_one_word_of_many_does_not_get_all_the_weight_of_words(mem
     found = memory.search(query, user_id="ann", rerank=False, explain=True)["results"]
     details = next(hit["score_details"] for hit in found if "Salz" in hit["memory"])
     with memory.store.read() as db:
-        whole = memory.store.records_writer.lexical.whole_score(db, query)
+        whole = memory.store.lexical.whole_score(db, query)
     assert 1.0 < details["bm25"] < 0.3 * whole
     assert details["fused"] == pytest.approx(
         0.5 * details["bm25"] / (FULL_MATCH * whole) + 0.5 * details["semantic"], abs=1e-6
