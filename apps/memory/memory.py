@@ -33,7 +33,7 @@ from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher, Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.transfer import export_jsonl, import_jsonl, read_jsonl, write_jsonl
+from edge.apps.memory.transfer import export_jsonl, import_jsonl
 from edge.apps.memory.writing import Writer
 from edge.apps.pool import Held
 from edge.apps.store.health import Health
@@ -415,9 +415,7 @@ class Memory(Closing):
         Raises:
             StorageError: the file cannot be written.
         """
-        if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
-            return write_jsonl(self.store, self.bound, target)
-        return export_jsonl(self.store, self.bound, check_path(target))
+        return export_jsonl(self.store, self.bound, target)
 
     def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO) -> int:
         """Imports an exported file, or lines of mem0's `get_all`, from a path or an open stream. Memories whose ids
@@ -427,9 +425,7 @@ class Memory(Closing):
             InputError: a line holds no memory, or one of another scope than the bound one. The lines before it are
                 kept.
         """
-        if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
-            return read_jsonl(self.store, self.bound, source, "the stream", self._clock)
-        return import_jsonl(self.store, self.bound, check_path(source), self._clock)
+        return import_jsonl(self.store, self.bound, source, self._clock)
 
     # The memory as a whole
 

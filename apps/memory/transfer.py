@@ -4,16 +4,17 @@ depend on a model, so that memories can be moved to another embedder."""
 from __future__ import annotations
 
 import json
+import os
 import uuid as uuids
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from edge.apps.memory.arguments import (
     Clock,
     Scope,
     check_metadata,
+    check_path,
     check_share,
     check_text,
     check_unicode,
@@ -39,12 +40,12 @@ from edge.apps.memory.records import (
 )
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import index_records
-from edge.apps.store.json_size import parsed_nbytes
+from edge.apps.store.json_size import JsonSize
 from edge.config import format_size
 from edge.errors import InputError, StorageError
 from edge.files.input_file import open_input, read_line
 from edge.files.output_file import open_output
-from edge.ivf.storage.connection import Connection
+from edge.ivf.base import Connection
 
 _TOGETHER = 256
 """The number of lines that are embedded and stored in one transaction."""
@@ -61,10 +62,11 @@ _ALWAYS_READ = 1 << 20
 _LINES_BESIDE = 10
 """The free memory in units of the longest line that is read before its need is known."""
 
+_PIECE = 1 << 16
+"""Bytes of a line whose structure is counted at a time."""
+
 _MOST_SIMILAR = 1.001
 """A cosine of two vectors, with its rounding."""
-
-_MARKS = (b"[", b"{", b",", b":")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +79,24 @@ class _Line:
     links: list[tuple[str, float]]
 
 
-def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
-    """Writes all memories of a scope to a file, oldest first. Returns their number.
+def export_jsonl(store: MemoryStore, scope: Scope, target: str | os.PathLike[str] | TextIO) -> int:
+    """Writes all memories of a scope to a file or an open stream, oldest first. Returns their number.
 
     Raises:
         StorageError: the file cannot be written. No partial file is left.
-    """
-    try:
-        with open_output(target) as file, TextIOWrapper(file, encoding="utf-8") as text:
-            return write_jsonl(store, scope, text)
-    except OSError as error:
-        raise StorageError(f"{target} cannot be written: {error.strerror}") from error
-
-
-def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
-    """Writes all memories of a scope to a stream, oldest first. Returns their number.
-
-    Raises:
         OSError: the stream cannot be written.
     """
+    if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
+        return _write(store, scope, target)
+    path = check_path(target)
+    try:
+        with open_output(path) as file, TextIOWrapper(file, encoding="utf-8") as text:
+            return _write(store, scope, text)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
     sql, params = scope.condition()
     count = 0
     with store.read() as db:
@@ -111,33 +112,30 @@ def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
     return count
 
 
-def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -> int:
-    """Imports a file with lines of `export_jsonl` or mem0's `get_all`. Returns the number of new memories.
-
-    Raises:
-        InputError: a line holds no memory; the lines before it are kept.
-        StorageError: the file cannot be read.
-    """
-    try:
-        with open_input(source) as file:
-            return read_jsonl(store, scope, file, str(source), clock)
-    except OSError as error:
-        raise StorageError(f"{source} cannot be read: {error.strerror}") from error
-
-
-def read_jsonl(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock: Clock) -> int:
-    """Imports lines of `export_jsonl` or mem0's `get_all`. Returns the number of new memories.
+def import_jsonl(store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO, clock: Clock) -> int:
+    """Imports lines of `export_jsonl` or mem0's `get_all` from a file or an open stream. Returns the number of new
+    memories.
 
     Args:
-        file: an open stream of lines.
-        source: the name of the lines in error messages.
         scope: the scope that the memory is bound to. Lines without its ids get them.
 
     Raises:
         InputError: a line holds no memory, or is too long for the memory limit; the lines before it are kept.
         BudgetExceeded: a line needs more memory than is free; the lines before it are kept.
-        OSError: the lines cannot be read.
+        StorageError: the file cannot be read.
+        OSError: the stream cannot be read.
     """
+    if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
+        return _import(store, scope, source, "the stream", clock)
+    path = check_path(source)
+    try:
+        with open_input(path) as file:
+            return _import(store, scope, file, str(path), clock)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock: Clock) -> int:
     count = number = 0
     waiting: list[_Line] = []
     with store.budget.reserve("imported lines", 0) as lease:
@@ -146,7 +144,10 @@ def read_jsonl(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, cl
             number += 1
             if not line.strip():
                 continue
-            needed = _PER_LINE + parsed_nbytes(length, sum(map(line.count, _MARKS)), wide=not line.isascii())
+            size = JsonSize()
+            for start in range(0, len(line), _PIECE):
+                size.feed(line[start : start + _PIECE])
+            needed = _PER_LINE + size.nbytes()
             if waiting and (len(waiting) >= _TOGETHER or lease.nbytes + needed > _NBYTES_TOGETHER):
                 count += _store(store, waiting, clock)
                 waiting = []

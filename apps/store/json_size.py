@@ -17,20 +17,6 @@ _QUOTE = ord('"')
 _MARKS: npt.NDArray[np.bool_] = np.isin(np.arange(256), list(b"[{,:"))
 
 
-def parsed_nbytes(length: int, structure: int, *, wide: bool, typed: bool = False) -> int:
-    """The most memory, in bytes, that a JSON text takes while it is parsed or written.
-
-    Args:
-        length: length of the text in bytes.
-        structure: number of marks that begin a value or separate two values.
-        wide: whether the text contains characters beyond ASCII.
-        typed: whether msgspec parses it.
-    """
-    if typed:
-        return length * (_TYPED_WIDE if wide else _TYPED_ASCII) + structure * _TYPED_MARK
-    return length * (_WIDE if wide else _ASCII) + structure * _PER_MARK
-
-
 class JsonSize:
     """Counts the marks of a JSON text piece by piece, without keeping or parsing it.
 
@@ -62,5 +48,11 @@ class JsonSize:
             self._in_string = int(inside[-1])
 
     def nbytes(self, *, typed: bool = False) -> int:
-        """The most memory that the text so far takes once it is parsed, see `parsed_nbytes`."""
-        return parsed_nbytes(self.length, self.structure, wide=self.wide, typed=typed)
+        """The most memory, in bytes, that the text so far takes while it is parsed or written.
+
+        Args:
+            typed: whether msgspec parses it.
+        """
+        if typed:
+            return self.length * (_TYPED_WIDE if self.wide else _TYPED_ASCII) + self.structure * _TYPED_MARK
+        return self.length * (_WIDE if self.wide else _ASCII) + self.structure * _PER_MARK
