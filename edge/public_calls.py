@@ -12,7 +12,8 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, TextIO, TypeVar, Union, get_args, get_origin
@@ -119,13 +120,20 @@ def _fits(value: Any, wanted: Any, *, paths: bool = True) -> bool:
     if wanted is bool:
         return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
     if wanted in (Path, PurePath, os.PathLike):
-        return isinstance(value, os.PathLike)
+        return _is_path(value)
     if wanted in (TextIO, BinaryIO):
         # A terminal's streams are wrapped, and the wrapper's class need not be derived from a stream.
         return hasattr(value, "read") or hasattr(value, "write")
     if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
         return True
     return isinstance(value, wanted)
+
+
+def _is_path(value: Any) -> bool:
+    if not isinstance(value, os.PathLike):
+        return False
+    _check_path(os.fsdecode(value))
+    return True
 
 
 def _check_path(path: str) -> None:
@@ -150,16 +158,16 @@ def _fits_generic(value: Any, origin: Any, parts: tuple[Any, ...], paths: bool) 
     if issubclass(origin, Mapping):
         return isinstance(value, Mapping)
     if origin is os.PathLike:
-        return isinstance(value, os.PathLike)
+        return _is_path(value)
     if not issubclass(origin, Iterable) or origin.__module__ not in ("builtins", "collections.abc"):
         return isinstance(value, origin)
-    if isinstance(value, str | bytes | Mapping):
+    if isinstance(value, str | bytes | Mapping) or hasattr(value, "__array__"):  # the truth of an array is ambiguous
         return False
     if origin in (list, tuple, set, frozenset, dict):
         if not isinstance(value, origin):
             return False
     elif not isinstance(value, Iterable) or (hasattr(origin, "__getitem__") and not hasattr(value, "__getitem__")):
         return False
-    if len(parts) == 1 and isinstance(value, list | tuple):
-        return all(_fits(item, parts[0], paths=paths) for item in value[:_LONGEST_LOOK])
+    if len(parts) == 1 and isinstance(value, Collection):
+        return all(_fits(item, parts[0], paths=paths) for item in islice(value, _LONGEST_LOOK))
     return True

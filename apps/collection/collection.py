@@ -4,6 +4,7 @@ searched as one."""
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -91,7 +92,7 @@ class Collection(Closing):
             StorageError: there is no collection to read, it cannot be opened, or a newer version wrote it.
             BudgetExceeded: the limit is too small; the error names the smallest limit that works.
         """
-        self.path = Path(path).expanduser().absolute()
+        self.path = Path(os.path.expanduser(path)).absolute()
         self.config = config or Config.load()
         self.trace = trace or Trace()
         if read_only:
@@ -234,7 +235,9 @@ class Collection(Closing):
         Raises:
             InputError: a path is empty, or not valid Unicode; nothing was removed.
         """
-        means = [(item, (absolute(item), resolved(item))) for item in listed(items)]
+        # A text may have a name that no path can have.
+        given = [(item, isinstance(item, str) and "\0" in item) for item in listed(items)]
+        means = [(item, () if no_path else (absolute(item), resolved(item))) for item, no_path in given]
         return self._writer.delete([(item if isinstance(item, str) else None, paths) for item, paths in means])
 
     def rebuild(self, *, progress: Progress | None = None) -> int:

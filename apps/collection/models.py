@@ -200,7 +200,7 @@ class CollectionModels:
         """Whether a source names a model and is not read as a path, even where there is a file of that name."""
         if source in KNOWN or any(name == source for name, _ in installed(self._config.models_dir)):
             return True
-        return source == Path(source).name and not os.path.lexists(Path(source).expanduser())
+        return source == Path(source).name and not os.path.lexists(os.path.expanduser(source))
 
     def _is_ours(self, source: str) -> bool:
         """Whether a path lies in the user's own models directory."""
@@ -236,7 +236,7 @@ class CollectionModels:
         named = "" if isinstance(chosen, Embedder | Held) else str(chosen or self._config.embedder)
         path = model.path.resolve()
         # A path may be relative to the working directory, which can differ next time.
-        by_path = isinstance(chosen, Embedder | Held) or (named and Path(named).expanduser().resolve() == path)
+        by_path = isinstance(chosen, Embedder | Held) or (named and Path(os.path.expanduser(named)).resolve() == path)
         source = path if by_path else named or model.name
         return EmbedderIdentity(model.name, str(source), model.fingerprint, embedder.dim)
 

@@ -185,6 +185,8 @@ def absence(root: str, holds: Callable[[str], bool]) -> str | None:
 def _checked_path(path: str) -> str:
     if not path:  # the system would take it for the working directory
         raise InputError("a path is empty; name a file or a folder, `.` for the one you are in")
+    if "\0" in path:
+        raise InputError(f"{path!a} is no path: it holds a NUL")
     return checked(path, f"the path {path!a}")
 
 

@@ -6,6 +6,7 @@ leads.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class Registry:
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!a} is no name for a collection: up to 64 letters, digits, - and _ make one")
         known = self.names()
-        path = (directory or self._folder / "collections" / name).expanduser().absolute()
+        path = Path(os.path.expanduser(directory or self._folder / "collections" / name)).absolute()
         if known.get(name, path) != path:
             raise InputError(
                 f"{name} is the collection in {known[name]} already; `edge collections remove` frees the name"
@@ -104,7 +105,7 @@ def locate(chosen: str | Path | None = None) -> Path:
     if chosen:
         if (named := Registry().names().get(str(chosen))) is not None:
             return named
-        path = Path(chosen).expanduser().absolute()
+        path = Path(os.path.expanduser(chosen)).absolute()
         if str(chosen) != DEFAULT or holds_collection(path):
             return path
     start = Path.cwd()
@@ -116,7 +117,10 @@ def locate(chosen: str | Path | None = None) -> Path:
 
 def holds_collection(folder: Path) -> bool:
     """Whether there is a collection in a directory."""
-    return (folder.expanduser() / COLLECTION).is_file()
+    try:
+        return (Path(os.path.expanduser(folder)) / COLLECTION).is_file()
+    except OSError:  # no folder can have this name
+        return False
 
 
 def existing_collection(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -52,7 +53,7 @@ class Door:
 
 FITS: dict[str, list[Any]] = {
     "text": ["a"],
-    "texts": [["a"], ("a",), []],
+    "texts": [["a"], ("a",), [], deque(["a"])],
     "count": [3, np.int64(3)],
     "share": [3, 0.5, np.float32(0.5), None],
     "flag": [True, np.bool_(True)],
@@ -65,16 +66,19 @@ FITS: dict[str, list[Any]] = {
     "duck": [object(), None],
     "unknown": [1],
 }
+ODD = [range(3), bytearray(b"x"), memoryview(b"x"), deque([1]), np.array(["a", "b"]), np.zeros((2, 2)), np.array("a")]
+"""Sequences whose items are no texts, and arrays, whose truth is ambiguous."""
+
 UNFIT: dict[str, list[Any]] = {
     "text": [None, 1, b"a", ["a"]],
-    "texts": ["a", b"a", None, {"a": 1}, 1, ["a", 1], {1: 2}.keys(), iter(["a"])],
+    "texts": ["a", b"a", None, {"a": 1}, 1, ["a", 1], {1: 2}.keys(), iter(["a"]), *ODD],
     "count": ["3", 3.5, None, True],
     "share": ["3", 1j, True],
     "flag": [1, "yes", None],
     "mode": [1, None],
     "mapping": [[], "a"],
     "call": [1],
-    "many": ["a", 1, [1]],
+    "many": ["a", 1, [1], {1}, *ODD],
     "listed": [(1,), ["a"]],
 }
 
@@ -94,8 +98,9 @@ def test_what_does_not_fit_is_an_error_of_ours_and_a_type_error(name: str, value
 
 @pytest.mark.parametrize(("path", "why"), [("a\0b", "a NUL"), ("\ud800", "half of a character")])
 def test_what_can_be_no_path_is_refused(path: str, why: str) -> None:
-    with pytest.raises(ArgumentError, match=f"is no path: it holds {why}"):
-        Door(path)
+    for given in (path, Path(path)):
+        with pytest.raises(ArgumentError, match=f"is no path: it holds {why}"):
+            Door(given)
     assert Door("\udcff").path == "\udcff"  # a name that is not UTF-8
     assert Door().take(text=path) == "taken"
 

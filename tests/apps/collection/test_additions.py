@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import checked, storable
+from edge.apps.collection.registry import locate
 from edge.apps.collection.writing import separated
 from edge.errors import InputError
 
@@ -49,6 +51,41 @@ def test_half_a_character_is_an_input_error(collection: Collection, use: Callabl
     ):
         use(collection)
     assert collection.files() == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda collection: collection.index(Path("a\0b")),
+        lambda collection: collection.update(["a\0b"]),
+        lambda collection: collection.delete(Path("a\0b")),
+        lambda collection: collection.add(Path("a\0b")),
+        lambda collection: collection.describe("a\0b", "A folder."),
+        lambda collection: Collection(Path("a\0b"), config=collection.config),
+        lambda collection: collection.index(bytearray(b"a")),
+        lambda collection: collection.index(range(3)),
+        lambda collection: collection.add(np.array("a")),
+        lambda collection: collection.delete(memoryview(b"a")),
+        lambda collection: collection.search("river", where=np.array(["type:md"])),
+        lambda collection: collection.files(bytearray(b"type:md")),
+        lambda collection: collection.embed_queries(range(3)),
+        lambda collection: collection.rerank("river", ["a text"]),
+        lambda collection: collection.relevance("river", np.array(["a text"])),
+        lambda collection: collection.check_room("x", extra=np.zeros(3)),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_input_errors(collection: Collection, use: Callable[[Collection], Any]) -> None:
+    with pytest.raises(InputError):
+        use(collection)
+
+
+def test_names_that_no_file_can_have(collection: Collection) -> None:
+    assert not Collection.exists("x" * 5000)
+    assert not Collection.exists("~nobody-of-this-name/notes")
+    assert locate("~nobody-of-this-name/notes").name == "notes"
+    assert collection.delete("a\0b") == 0
+    collection.add("A river floods.", ids=["a\0b"])
+    assert collection.delete("a\0b") == 1
 
 
 @pytest.mark.parametrize(
