@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -262,3 +263,9 @@ def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+def stretches(values: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """The stretches [low, high) of equal neighbours in an array [n]."""
+    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return list(pairwise(cuts)) if len(values) else []

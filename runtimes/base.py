@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edge.blocks import stretches
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
@@ -195,9 +196,8 @@ def rotation(theta: float, head_size: int, tokens: int) -> tuple[Hidden, Hidden]
 
 def runs(lengths: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:
     """Runs of neighbouring sequences of equal length, as (count, length)."""
-    edges = np.flatnonzero(np.diff(lengths)) + 1
-    for part in np.split(lengths, edges):
-        yield len(part), int(part[0])
+    for low, high in stretches(lengths):
+        yield high - low, int(lengths[low])
 
 
 def runtime_for(name: str, spec: LayerSpec) -> Runtime:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.blocks import stretches
 from edge.models.tokenizer import TokenBatch
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from edge.streaming.forwarding import MemoryPlan, Observer
@@ -269,9 +270,7 @@ class JoinedJobs:
         if len(self.jobs) == 1:
             return [(0, 0, len(ids))] if len(ids) else []
         owners = self.groups[ids]
-        breaks = (np.flatnonzero(np.diff(owners)) + 1).tolist()
-        starts = [0, *breaks] if len(ids) else []
-        return [(int(owners[s]), s, e) for s, e in zip(starts, [*breaks, len(ids)], strict=False)]
+        return [(int(owners[start]), start, end) for start, end in stretches(owners)]
 
 
 def joined(batches: Sequence[TokenBatch]) -> TokenBatch:

@@ -4,7 +4,6 @@ look-up in all of them is fast, and devices are divided between generation and r
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ import click
 from edge.apps.options import FiniteRange, json_option
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
-from edge.files.input_file import SMALL, read_input, read_stdin
+from edge.files.input_file import read_given
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.planner.search_accelerator import Alternation, queue_length
 
@@ -130,8 +129,7 @@ def read_tables(text: str) -> list[EmbeddingTable]:
         InputError: the file cannot be read, or holds no list of tables, or too many of them.
     """
     try:
-        data = read_stdin() if text == "-" else read_input(Path(text), most=SMALL)
-        rows = json.loads(data)
+        rows = json.loads(read_given(text))
     except OSError as error:
         raise InputError(f"{text} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -91,6 +91,15 @@ def read_stdin(most: int = SMALL) -> bytes:
     return data
 
 
+def read_given(name: str) -> bytes:
+    """Reads a small file that the user names; `-` is stdin.
+
+    Raises:
+        OSError: as `read_input` and `read_stdin`.
+    """
+    return read_stdin() if name == "-" else read_input(Path(name), most=SMALL)
+
+
 def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
     """Reads a line in bounded memory: of a longer line the rest is skipped.
 

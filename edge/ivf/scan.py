@@ -12,12 +12,11 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import BlockFile, RowTable
+from edge.blocks import BlockFile, RowTable, stretches
 from edge.errors import BudgetExceeded, CorruptBlock, DeviceLost
 from edge.ivf.base import DEVIATIONS, Bytes, Codec, CodecSpec, Found, Ids, Snapshot, Vectors
 from edge.ivf.device import Candidates, SearchRequest
@@ -421,10 +420,8 @@ class Rescorer:
 
     def _by_source(self, parts: npt.NDArray[np.int64]) -> Iterator[tuple[BlockFile, int, int]]:
         sources = self._source_of[parts]
-        cuts = [0, *(np.flatnonzero(np.diff(sources)) + 1).tolist(), len(sources)]
-        for low, high in pairwise(cuts):
-            if high > low:
-                yield self._sources[int(sources[low])], low, high
+        for low, high in stretches(sources):
+            yield self._sources[int(sources[low])], low, high
 
 
 class Results:

@@ -24,7 +24,8 @@ _IMPORTED = (
     "edge.apps.collection.collection", "edge.apps.collection.indexing", "edge.apps.collection.writing",
     "edge.apps.memory.command", "edge.apps.memory.memory", "edge.apps.memory.care",
     "edge.apps.commands.rerank", "edge.apps.commands.embed",
-    "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma", "edge.ivf.maintenance.maintainer",
+    "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma",
+    "edge.ivf.maintenance.compaction", "edge.ivf.maintenance.retraining",
     "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.reference", "edge.runtimes.native.runtime",
     "tokenizers", "safetensors.numpy",
 )  # fmt: skip

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edge.blocks import stretches
 from edge.errors import StorageError
 from edge.files.output_file import write_all
 from edge.ivf.base import NO_IDS, Codec, Ids, Tuned, Vectors
-from edge.ivf.maintenance.training import Curve, aim, due, measured, sample, train
+from edge.ivf.maintenance.training import Curve, aim, measured, sample, train
 from edge.ivf.maintenance.work import Copy, VectorSource, Work, live_rows, put_in_place, retire, workspace
 from edge.ivf.plan import member
 from edge.ivf.storage.manifest import IndexManifest
@@ -77,8 +78,7 @@ class Runs(Closing):
         records = np.empty(len(ids), self._record)
         records["list"], records["id"], records["vector"] = lists[order], ids[order], vectors[order]
         groups = groups[order]
-        cuts = (np.flatnonzero(np.diff(groups)) + 1).tolist()
-        for low, high in zip([0, *cuts], [*cuts, len(records)], strict=True):
+        for low, high in stretches(groups):
             self._write(int(groups[low]), records[low:high])
 
     def drain(self, writer: SegmentWriter, codec: Codec) -> Iterator[int]:
@@ -169,7 +169,7 @@ _ESTIMATE_ROWS = 8192
 
 
 def retrain(work: Work, chosen: Tuned | None = None) -> None:
-    """Trains the index if training is due, or with the parameters that were `chosen`, which are then recorded.
+    """Trains the index, with the parameters that were `chosen` if any were. These are then recorded.
 
     Raises:
         BudgetExceeded, CorruptBlock, StorageError: training failed, and nothing has changed.
@@ -178,8 +178,6 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
         manifest = IndexManifest(db)
         state = manifest.state()
         tuned = chosen or manifest.tuned()
-        if chosen is None and not due(state, work.options, tuned):
-            return
         sources = list(work.sources(manifest).values())
     total = live_rows(sources)
     spec, centroids, seen = train(

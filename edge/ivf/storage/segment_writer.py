@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.blocks import stretches
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
 from edge.files.output_file import write_all
@@ -235,6 +236,5 @@ def append_by_list(writer: SegmentWriter, codec: Codec, lists: Lists, ids: Ids, 
         block = np.ascontiguousarray(vectors[rows])
         codes = codec.encode(block)
         own = lists[rows]
-        cuts = (np.flatnonzero(np.diff(own)) + 1).tolist()
-        for low, high in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        for low, high in stretches(own):
             writer.append(int(own[low]), ids[rows[low:high]], codes[low:high], block[low:high])

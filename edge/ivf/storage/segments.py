@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable
+from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable, stretches
 from edge.budget import Lease, MemoryBudget
 from edge.errors import CorruptBlock
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, NO_ROWS, Bytes, CodecSpec, Ids, ListPart, Vectors
@@ -226,10 +226,8 @@ class IndexSegment(BlockFile):
     def _by_part(self, rows: Ids) -> Iterator[tuple[int, int, int]]:
         """Groups `rows`, which ascend, by part: (part, low, high) for `rows[low:high]`."""
         numbers = self.part_of(rows)
-        cuts = np.flatnonzero(np.diff(numbers)) + 1
-        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
-            if high > low:
-                yield int(numbers[low]), low, high
+        for low, high in stretches(numbers):
+            yield int(numbers[low]), low, high
 
     def _vectors(self, number: int) -> RowTable:
         rows, offset = int(self.parts["rows"][number]), int(self.parts["offset"][number])

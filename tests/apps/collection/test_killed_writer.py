@@ -142,7 +142,8 @@ def test_fifty_kills(tmp_path: Path, consistent: Callable[[Collection], None], m
             [
                 "edge.apps.collection.collection", "edge.apps.collection.writing", "edge.apps.documents.extraction",
                 "edge.apps.documents.chunking", "edge.apps.documents.plain", "edge.devices.cpu",
-                "edge.devices.faiss_codec", "edge.ivf.maintenance.maintainer", "edge.runtimes.embedder", "faiss",
+                "edge.devices.faiss_codec", "edge.ivf.maintenance.compaction",
+                "edge.ivf.maintenance.retraining", "edge.runtimes.embedder", "faiss",
             ]
         )  # fmt: skip
     collection = None
