@@ -21,8 +21,8 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from edge.blocks import BlockFile, BlockId
-from edge.cache.cached_block import Bytes, Policy
-from edge.cache.residency import Fetch, Residency
+from edge.cache.cached_block import Bytes, Fetch, Policy
+from edge.cache.residency import Residency
 from edge.errors import InputError
 from edge.link import Lane, Ticket
 

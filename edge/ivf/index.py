@@ -233,7 +233,7 @@ class VectorIndex(Closing):
         Raises:
             BudgetExceeded, CorruptBlock, StorageError: a step cannot be done. Earlier steps stay, and nothing is lost.
         """
-        from edge.ivf.maintenance.work import maintain
+        from edge.ivf.maintenance.maintainer import maintain
 
         return maintain(self._work(write, full=full, stop=stop, progress=progress))
 
@@ -290,7 +290,7 @@ class VectorIndex(Closing):
         Raises:
             StorageError: the folder cannot be read.
         """
-        from edge.ivf.maintenance.work import discard
+        from edge.ivf.maintenance.maintainer import discard
 
         return discard(self._work(write))
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile
 from edge.budget import Lease
-from edge.cache.cached_block import Policy, page_buffer
-from edge.cache.residency import Fetch, Handle, Residency
+from edge.cache.cached_block import Fetch, Policy, page_buffer
+from edge.cache.residency import Handle, Residency
 from edge.errors import BudgetExceeded, DeviceLost, PartLost
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Ids, ListPart
 from edge.ivf.device import SearchPlace

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from edge.errors import BudgetExceeded, InputError, StorageError
 from edge.ivf.base import Codec, Goal, IndexTuning, Tuned, Vectors
+from edge.ivf.maintenance.maintainer import maintain
 from edge.ivf.maintenance.retraining import sorting_nbytes
 from edge.ivf.maintenance.training import choose_nlist, questions, sample
-from edge.ivf.maintenance.work import Stopped, VectorSource, Work, live_rows, maintain, workspace
+from edge.ivf.maintenance.work import Stopped, VectorSource, Work, live_rows, workspace
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.snapshots import SnapshotLease
 from edge.tuning.choosing import ParameterChoice, choose, codecs_of, numbers_of_lists

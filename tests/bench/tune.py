@@ -21,7 +21,7 @@ from edge.errors import InputError
 from edge.ivf.base import Goal, Parameters, Snapshot, Tuned
 from edge.ivf.device import Search, open_device
 from edge.ivf.index import VectorIndex
-from edge.ivf.maintenance.work import maintain
+from edge.ivf.maintenance.maintainer import maintain
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import assign

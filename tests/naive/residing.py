@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.cache.cached_block import Bytes, Policy, charge_of
-from edge.cache.residency import Fetch, Handle, Residency
+from edge.cache.cached_block import Bytes, Fetch, Policy, charge_of
+from edge.cache.residency import Handle, Residency
 from edge.link import Lane, Ticket
 from naive.residency import LeastRecent
 from naive.source import MemorySource, numbered_blocks

@@ -1,9 +1,5 @@
-"""Maintenance: keeps an index in order, step by step, beside readers and writers.
-
-`Work` is the data that the steps of one run share. Each step reads its input in one short transaction, writes files
-outside any transaction, and names the files in another. A kill in between leaves files that nothing names, and the next
-maintenance removes them. A step copies rows of segments into a new segment while others write, and replaces the old
-segments by it.
+"""`Work`: the data that the steps of one maintenance share, and the figures they report. A step copies rows of segments
+into a new segment while others write, and replaces the old segments by it.
 
 A copy holds the rows that were live at one moment. Rows that are deleted while the copy is made are deleted in the copy
 by the transaction that names it. So no committed row is lost, and no deleted row comes back.
@@ -11,8 +7,6 @@ by the transaction that names it. So no committed row is lost, and no deleted ro
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -23,13 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import BudgetExceeded, StorageError
-from edge.ivf.base import Codecs, CodecSpec, Connection, Ids, IndexOptions, MaintenanceReport, Tuned
+from edge.errors import BudgetExceeded
+from edge.ivf.base import Codecs, CodecSpec, Connection, Ids, IndexOptions, MaintenanceReport
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import IndexSegment, OpenSegments, RowBlock, SegmentEntry
 from edge.ivf.storage.snapshots import Snapshots
-from edge.resident import trim_heap
 from edge.trace import Trace
 
 Write = Callable[[], AbstractContextManager[Connection]]
@@ -189,124 +182,3 @@ def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
 def live_rows(sources: Iterable[VectorSource]) -> int:
     """Number of rows to copy in all sources."""
     return sum(source.live for source in sources)
-
-
-_LOCK = "maintenance.lock"
-
-
-def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> MaintenanceReport:
-    """Runs the steps that are due, or all of them, down to one segment without deleted rows, if `work.full`.
-
-    One thread of one process maintains an index at a time. Returns at once, with `busy`, while another one does.
-
-    Args:
-        tune: chooses parameters when all rows are in segments. The index is then trained with them.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; earlier steps stay.
-    """
-    started = time.perf_counter()
-    with Guard(work.folder / _LOCK) as guard:
-        work.report.busy = not guard.held
-        if guard.held:
-            try:
-                _steps(work, tune)
-            except Stopped:
-                from edge.ivf.maintenance.compaction import clean
-
-                clean(work)
-    work.report.seconds = time.perf_counter() - started
-    return work.report
-
-
-def discard(work: Work) -> int:
-    """Removes the files that are out of use without waiting for readers in other processes; returns their number.
-
-    The caller must know that no transaction of another process began before the files were retired.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
-    from edge.ivf.maintenance.compaction import clean
-
-    with Guard(work.folder / _LOCK) as guard:
-        if guard.held:
-            clean(work, at_once=True)
-    return work.report.removed_files
-
-
-def _steps(work: Work, tune: Callable[[Work], Tuned] | None) -> None:
-    from edge.ivf.maintenance.compaction import clean, flush, merge, split
-    from edge.ivf.maintenance.training import due, remeasure
-
-    def training_is_due() -> bool:
-        with work.write() as db:
-            manifest = IndexManifest(db)
-            return due(manifest.state(), work.options, manifest.tuned())
-
-    def train() -> None:
-        if tune is not None or training_is_due():
-            from edge.ivf.maintenance.retraining import retrain
-
-            retrain(work, tune(work) if tune else None)
-
-    clean(work)
-    everything = work.full or tune is not None or training_is_due()
-    steps: list[tuple[str, Callable[[], None]]] = [
-        ("flush", lambda: flush(work, least=1 if everything else work.options.pending_limit)),
-        ("train", train),
-        ("split", lambda: split(work)),
-        ("merge", lambda: merge(work)),
-        ("measure", lambda: remeasure(work)),
-    ]
-    for name, step in steps:
-        with work.trace.span(name, "index"):
-            step()
-        trim_heap()
-    clean(work)
-
-
-class Guard:
-    """A lock file that one process at a time can hold. The system unlocks it when that process dies.
-
-    A context manager; `held` says whether the lock was free. It never waits.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.held = False
-        self._path = path
-        self._fd = -1
-
-    def __enter__(self) -> Guard:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
-        self.held = _lock(self._fd)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.held = False
-        os.close(self._fd)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(fd: int) -> bool:
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _lock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

@@ -16,7 +16,7 @@ from edge.devices.faiss_codec import FaissCodecs
 from edge.errors import CapabilityError
 from edge.ivf import index as module
 from edge.ivf.index import VectorIndex
-from edge.ivf.maintenance.work import Guard
+from edge.ivf.maintenance.maintainer import Guard
 from edge.plugins import load
 
 
@@ -83,7 +83,7 @@ def test_the_guard_is_free_again_after_its_holder(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from edge.ivf.maintenance.work import Guard
+from edge.ivf.maintenance.maintainer import Guard
 with Guard(Path({str(path)!r})) as guard:
     assert guard.held
     os._exit(9)

@@ -13,7 +13,7 @@ import pytest
 from naive import index_child
 from naive.index import SMALL, IndexRig, held, mixture
 
-from edge.ivf.maintenance.work import Guard
+from edge.ivf.maintenance.maintainer import Guard
 from edge.ivf.storage.manifest import IndexManifest
 
 CHILD = Path(index_child.__file__)

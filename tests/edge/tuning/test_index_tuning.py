@@ -16,8 +16,8 @@ from naive.index import SMALL, IndexRig, mixture
 
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
 from edge.ivf.base import Goal, Parameters, Tuned
+from edge.ivf.maintenance.maintainer import Guard, maintain
 from edge.ivf.maintenance.training import choose_nlist, due
-from edge.ivf.maintenance.work import Guard, maintain
 from edge.ivf.storage.manifest import IndexManifest
 from edge.tuning import tuner
 
