@@ -3,7 +3,8 @@
 The best cuts are a shortest path over all units of a page. Each chunk costs the square of its unused share, each cut
 has the cost of its unit, and each boundary between sections inside a chunk costs more the higher it is in the
 outline. So small neighbours are merged, long sections are cut into equal parts, and a sentence is cut only if it is
-longer than a chunk. Chunks do not overlap, and no visible character of a document is lost.
+longer than a chunk. Chunks do not overlap, and no visible character of a document is lost, except in blocks of encoded
+bytes (base64, hexadecimal).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _BY_SENTENCES = frozenset({"prose", "paragraph", "item"})
 _BY_LINES = frozenset({"lines", "row", "table", "code", "settings", "fields"})
 """Kinds of blocks that are not cut, are cut between sentences, and are cut between lines."""
 
+_LEAST_ENCODED, _MOST_SPACES, _ENCODED_SHARE = 200, 50, 0.8
+_ENCODED = re.compile(r"^(?=[^\d\n]*\d)[A-Za-z0-9+/_-]{40,}={0,2}$", re.MULTILINE)
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
@@ -47,10 +50,18 @@ def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKE
     """
     contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
     parts = _PartsOfBlocks()
-    for page, blocks_of_page in groupby(blocks, lambda block: block.page):
+    texts = (block for block in blocks if not _is_encoded(block.text))
+    for page, blocks_of_page in groupby(texts, lambda block: block.page):
         for stretch, units, rooms in _stretches(blocks_of_page, contexts, max_tokens):
             for first, end in _cut(stretch, units, rooms):
                 yield _chunk(stretch, units[first:end], contexts, page, parts)
+
+
+def _is_encoded(text: str) -> bool:
+    """Whether a block consists of encoded bytes rather than text."""
+    if len(text) < _LEAST_ENCODED or _MOST_SPACES * text.count(" ") > len(text):
+        return False
+    return sum(map(len, _ENCODED.findall(text))) > _ENCODED_SHARE * len(text)
 
 
 def _stretches(

@@ -201,13 +201,13 @@ _SUPERSETS = {
 }  # fmt: skip
 """The codecs that programs mean when they name a smaller one (https://encoding.spec.whatwg.org/#names-and-labels)."""
 
-_STATEFUL = ("iso2022_jp_ext", "iso2022_kr", "hz", "utf_16_le", "utf_16_be")
+_STATEFUL = ("iso2022_jp_ext", "iso2022_kr", "hz", "utf-16-le", "utf-16-be")
 _SHIFTED = re.compile(rb"[\x00-\x08\x1b]|~\{")
 """Codecs whose bytes are valid UTF-8, too, and bytes that such text has."""
 
 _DECLARED = frozenset({
-    *_LEGACY, *_SUPERSETS.values(), *_STATEFUL, "iso8859_3", "iso8859_4", "iso8859_6", "iso8859_10", "iso8859_13",
-    "iso8859_14", "iso8859_16", "cp866", "mac_cyrillic",
+    *_LEGACY, *_SUPERSETS.values(), "iso2022_kr", "hz", "utf_16_le", "utf_16_be", "iso8859_3", "iso8859_4", "iso8859_6",
+    "iso8859_10", "iso8859_13", "iso8859_14", "iso8859_16", "cp866", "mac_cyrillic",
 }) - _SUPERSETS.keys()  # fmt: skip
 
 _LABELS = {
@@ -293,7 +293,7 @@ def declared_encoding(head: bytes) -> str | None:
 def unmarked_utf_16(head: bytes) -> str | None:
     """The codec of UTF-16 text without a byte order mark, which most letters' zero bytes show; None for other bytes."""
     low, high = head[0::2], head[1::2]
-    for codec, zeros, others in (("utf_16_le", high, low), ("utf_16_be", low, high)):
+    for codec, zeros, others in (("utf-16-le", high, low), ("utf-16-be", low, high)):
         if len(zeros) >= _LEAST_UNITS and zeros.count(0) >= _LEAST_ZEROS * len(zeros) and not others.count(0):
             text = head[: len(head) // 2 * 2].decode(codec, "replace").translate({12: None, 13: None})
             return None if CONTROL.search(text) or _REPLACED in text[:-1] else codec
@@ -331,7 +331,7 @@ def _labelled(label: str) -> str | None:
     except (LookupError, ValueError):
         return None
     found = _SUPERSETS.get(found, found)
-    return found if found in _DECLARED else None
+    return codecs.lookup(found).name if found in _DECLARED else None
 
 
 def _guess(data: bytes) -> str:

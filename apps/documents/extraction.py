@@ -161,9 +161,11 @@ class Extractor(Closing):
             self._stop()
             if not _wants_memory(error) or (self._most_memory == self._memory and not self._has_parts):
                 raise self._failure(error, path, self._memory) from error
+        tried = self._memory
         try:
             return ask(self._most_memory, Attempt.LAST)
         except WorkerFailed as error:
+            tried = self._most_memory
             if not _wants_memory(error) or not self._has_parts:
                 raise self._failure(error, path, self._most_memory) from error
         except BudgetExceeded as error:
@@ -176,7 +178,7 @@ class Extractor(Closing):
         try:
             return ask(self._memory, Attempt.FRUGAL)
         except WorkerFailed as error:
-            raise self._failure(error, path, self._memory) from error
+            raise self._failure(error, path, tried) from error
         finally:
             self._stop()
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import base64
 import itertools
 import math
+import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -205,3 +208,14 @@ def test_units_know_their_lines() -> None:
         ("Four.", 4, 4),
     ]
     assert all(isinstance(unit, CutUnit) for unit in units)
+
+
+@pytest.mark.parametrize("lines", [True, False], ids=["lines", "one line"])
+@pytest.mark.parametrize("code", [base64.b64encode, bytes.hex])
+def test_encoded_bytes_are_no_passages(cut: Cut, code: Callable[[bytes], Any], lines: bool) -> None:
+    encoded = code(random.Random(1).randbytes(3000))
+    text = encoded if isinstance(encoded, str) else encoded.decode()
+    text = "\n".join(text[at : at + 64] for at in range(0, len(text), 64)) if lines else text
+    found = cut("a.txt", f"Before it.\n\n{text}\n\n-----BEGIN CERTIFICATE-----\n{text}\n-----END\n\nBehind it.\n")
+    assert " ".join(chunk.text for chunk in found).split() == ["Before", "it.", "Behind", "it."]
+    assert cut("a.txt", "word" * 300) != []
