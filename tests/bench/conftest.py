@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def judged(tmp_path: Path) -> Path:
     rows = [f"{number}\t{paragraph}\t1" for number, paragraph, _, _ in questions]
     (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]), encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def replaying(judged: Path, tmp_path: Path, tiny_settings: None) -> list[str]:
+    """The options of a benchmark that replays pipelines over an index of the judged set, in no time."""
+    return [
+        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--decode", "20000", "--prefill", "1000000",
+        "--work-dir", str(tmp_path / "bench"), "--json", "--store", str(tmp_path / "run.json"),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Writes modules, which every Python that is started looks into first."""
+
+    def write(modules: dict[str, str]) -> None:
+        folder = tmp_path / "stand-ins"
+        for name, text in modules.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    return write
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import math
 import random
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 import click
 import numpy as np
 from making.random_gguf import made_model, words
+from naive.program import EDGE
 
 from bench.figures import Figure, higher, lower, tabulate
 from bench.options import Computing, File, Output, Rounds, Threads, WorkDir, benchmark, numbers, stated
@@ -32,7 +32,6 @@ KINDS = ("ask", "chat", "search", "rerank", "memory")
 """What a client may want: an answer from the collection; an answer of the language model to a prompt with the same
 documents, which a peer can give, too; passages; an order of ten texts; a memory to be kept or found."""
 
-_EDGE = "from edge.apps.cli import main; main()"
 _MOST_AT_ONCE = 512
 """The requests that may be open at once. An open load beyond the capacity has no bound of its own."""
 
@@ -359,7 +358,7 @@ def load(
     collection = _indexed(world, work_dir, embedder)
     commands = {
         name: [
-            sys.executable, "-c", _EDGE, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
+            *EDGE, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
             "--llm", str(model), "-c", str(collection), "--memory-path", "{folder}/memory",
             *(["--embedder", embedder] if embedder else []), *shlex.split(options),
         ]
@@ -403,7 +402,7 @@ def _indexed(world: World, work_dir: Path, embedder: str) -> Path:
     collection, texts = work_dir / name, work_dir / f"{name}-texts"
     if not collection.exists():
         world.write(texts)
-        command = [sys.executable, "-c", _EDGE, "index", str(texts), "-c", str(collection), "--memory", "1GB"]
+        command = [*EDGE, "index", str(texts), "-c", str(collection), "--memory", "1GB"]
         command += ["--embedder", embedder] if embedder else []
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

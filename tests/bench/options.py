@@ -82,7 +82,7 @@ def stated(conditions: Mapping[str, Any]) -> str:
     """A sentence with the conditions of a run, for above its tables. Nested values are left to the JSON object."""
 
     def text(name: str, value: Any) -> str:
-        if isinstance(value, int) and name.split("_")[-1] in ("limit", "bytes", "cache", "disk", "memory"):
+        if isinstance(value, int) and name.split("_")[-1] in ("limit", "bytes", "cache", "disk", "memory", "resident"):
             return format_size(value)
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 

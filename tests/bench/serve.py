@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
+from naive.program import EDGE
 
 from bench.figures import Figure, higher, lower, tabulate
 from bench.options import Names, Output, Precision, Rounds, Threads, WorkDir, benchmark, numbers, stated
@@ -162,8 +163,7 @@ def _llama(server: str, model: Path, threads: int) -> list[str]:
 
 
 def _edge(model: str, memory: str, threads: int, sharing: bool) -> list[str]:
-    code = "from edge.apps.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads)]
+    command = [*EDGE, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads)]
     return [*command, "--reranker", model, *([] if sharing else ["--no-sharing"])]
 
 

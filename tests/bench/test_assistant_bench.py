@@ -50,15 +50,11 @@ def test_traces_are_made_of_what_is_known_about_a_question(judged: Path, tmp_pat
     assert "".join(text for text, logprob in doubted if logprob < -1) == " 1821."
 
 
-def test_all_pipelines_find_the_same_with_and_without_lookahead(
-    judged: Path, tmp_path: Path, tiny_settings: None
-) -> None:
-    arguments = [
-        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
-        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.6",
-        "--work-dir", str(tmp_path / "bench"), "--json", "--store", str(tmp_path / "run.json"),
-    ]  # fmt: skip
-    report = json.loads(output_of(assistant, *arguments).splitlines()[-1])
+SMALL = ["--questions", "1", "--warmup", "1", "--bandwidth", "10MB", "--memory-share", "0.6"]
+
+
+def test_all_pipelines_find_the_same_with_and_without_lookahead(replaying: list[str], tmp_path: Path) -> None:
+    report = json.loads(output_of(assistant, *replaying, *SMALL, "--questions", "2"))
     assert [row["pipeline"] for row in report["pipelines"]] == list(PIPELINES)
     stored = {figure.key: figure.median for figure in RunRecord.load(tmp_path / "run.json").figures}
     for row in report["pipelines"]:
@@ -113,24 +109,17 @@ def test_the_shipped_traces_are_whole(pipeline: str) -> None:
         assert all(piece.logprob is not None for piece in pieces) or pipeline != "flare"
 
 
-def test_traces_of_ones_own_or_those_that_come_with_the_program(
-    judged: Path, tmp_path: Path, tiny_settings: None
-) -> None:
-    arguments = ["--data", str(judged), "--recorded", "--questions", "1", "--warmup", "1", "--work-dir", str(tmp_path)]
-    refused = CliRunner().invoke(assistant, [*arguments, "--traces", str(tmp_path)])
+def test_traces_of_ones_own_or_those_that_come_with_the_program(replaying: list[str], tmp_path: Path) -> None:
+    refused = CliRunner().invoke(assistant, [*replaying, "--recorded", "--traces", str(tmp_path)])
     assert refused.exit_code == 2
     assert "leave --traces out" in refused.output
 
 
-def test_a_model_computes_while_texts_are_replayed(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
+def test_a_model_computes_while_texts_are_replayed(judged: Path, replaying: list[str], tmp_path: Path) -> None:
     """The same texts and results as with a generator that waits, and as many tokens are computed as were recorded."""
     pytest.importorskip("llama_cpp")
-    arguments = [
-        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "1", "--warmup", "1",
-        "--bandwidth", "10MB", "--memory-share", "0.6", "--json", "--work-dir", str(tmp_path / "bench"),
-        "--pipelines", "hyde,flare", "--compute", "tiny",
-    ]  # fmt: skip
-    report = json.loads(output_of(assistant, *arguments).splitlines()[-1])
+    options = [*SMALL, "--pipelines", "hyde,flare", "--compute", "tiny"]
+    report = json.loads(output_of(assistant, *replaying, *options))
     assert "random model tiny" in report["conditions"]["pace"]
     assert [row["identical"] for row in report["pipelines"]] == [True, True]
     trace = tmp_path / "computed.jsonl"
@@ -145,32 +134,38 @@ def test_a_model_computes_while_texts_are_replayed(judged: Path, tmp_path: Path,
     assert list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000), cancel=cancel)) == []
 
 
-def test_a_model_is_recorded_and_replayed(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
+def test_a_model_is_recorded_and_replayed(replaying: list[str], tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     model = RandomModel(vocabulary=1000, context=2048, hidden=16, layers=1, heads=2, ffn=32).write(tmp_path / "t.gguf")
-    arguments = [
-        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "1", "--warmup", "1",
-        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.6", "--json",
-        "--work-dir", str(tmp_path / "bench"), "--traces", str(tmp_path / "traces"), "--pipelines", "hyde,flare",
-    ]  # fmt: skip
-    done = CliRunner().invoke(assistant, [*arguments, "--record", str(model)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    replaying = replaying[: replaying.index("--store")]  # two different commands
+    arguments = [*replaying, *SMALL, "--traces", str(tmp_path / "traces"), "--pipelines", "hyde,flare"]
+    done = output_of(assistant, *arguments, "--record", str(model))
     assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["flare.jsonl", "hyde.jsonl"]
-    again = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
-    for report in (done, again):
-        rows = json.loads(report.stdout.splitlines()[-1])["pipelines"]
-        assert [row["identical"] for row in rows] == [True, True]
-    refused = CliRunner().invoke(assistant, [*arguments[:-6], "--record", str(model)])
+    for shown in (done, output_of(assistant, *arguments)):
+        assert [row["identical"] for row in json.loads(shown)["pipelines"]] == [True, True]
+    refused = CliRunner().invoke(assistant, [*replaying, *SMALL, "--record", str(model)])
     assert refused.exit_code == 2
 
 
-def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_settings: None, tmp_path: Path) -> None:
-    arguments = [
-        "--data", str(judged), "--rows", "400", "--list-rows", "8", "--interval", "8", "--texts", "2", "--warmup", "1",
-        "--decode", "100", "--bandwidth", "100kB", "--memory-share", "4", "--work-dir", str(tmp_path), "--json",
-        "--store", str(tmp_path / "run.json"),
-    ]  # fmt: skip
-    arms = json.loads(output_of(pipelining, *arguments).splitlines()[-1])["arms"]
+def test_retrieval_is_hidden_behind_what_is_written(replaying: list[str], tmp_path: Path) -> None:
+    at = replaying.index("--prefill")  # no prompt is read here
+    options = [
+        "--list-rows",
+        "8",
+        "--interval",
+        "8",
+        "--texts",
+        "2",
+        "--warmup",
+        "1",
+        "--decode",
+        "100",
+        "--bandwidth",
+        "100kB",
+        "--memory-share",
+        "4",
+    ]
+    arms = json.loads(output_of(pipelining, *replaying[:at], *replaying[at + 2 :], *options))["arms"]
     assert list(arms) == ["waits", "pipelined", "adaptive"]
     assert len({figure.row for figure in RunRecord.load(tmp_path / "run.json").figures}) == 3
     searches = {arm: row["searches"] for arm, row in arms.items()}

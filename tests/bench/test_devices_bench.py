@@ -111,14 +111,9 @@ def test_lists_are_counted_where_they_are(device: str, task: dict[str, Any]) -> 
         assert held == probed
 
 
-def test_every_arm_finds_the_same(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
-    arguments = [
-        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "1", "--warmup", "1",
-        "--decode", "20000", "--prefill", "1000000", "--pipelines", "hyde,subquestion", "--assembled",
-        "--work-dir", str(tmp_path / "bench"),
-    ]  # fmt: skip
-    store = ["--store", str(tmp_path / "run.json")]
-    report = json.loads(output_of(devices, *arguments, "--json", *store).splitlines()[-1])
+def test_every_arm_finds_the_same(replaying: list[str], tmp_path: Path) -> None:
+    options = ["--questions", "1", "--warmup", "1", "--pipelines", "hyde,subquestion", "--assembled"]
+    report = json.loads(output_of(devices, *replaying, *options))
     assert "limited" in report["conditions"]["device"]
     assert [row["pipeline"] for row in report["pipelines"]] == ["hyde", "subquestion"]
     assert {figure.row for figure in RunRecord.load(tmp_path / "run.json").figures} == {"hyde", "subquestion"}
@@ -128,8 +123,8 @@ def test_every_arm_finds_the_same(judged: Path, tmp_path: Path, tiny_settings: N
         assert row["hit_rate"]["slow place"] == 0
         assert all(0 <= rate <= 1 for rate in row["hit_rate"].values())
         assert np.isfinite(list(row["speedup"].values())).all()
-    printed = CliRunner().invoke(devices, [*arguments, "--arms", "ahead"], catch_exceptions=False)
-    assert "throttled test device" in printed.stdout
+    arguments = [*replaying[: replaying.index("--json")], *options]
+    assert "throttled test device" in output_of(devices, *arguments, "--arms", "ahead")
     refused = CliRunner().invoke(devices, [*arguments, "--pipelines", "nothing"])
     assert refused.exit_code == 2
     assert PIPELINES[0] in refused.output

@@ -39,14 +39,9 @@ def test_replies_last_as_long_as_their_tokens(judged: Path, tmp_path: Path) -> N
         assert answers[number] == pytest.approx(6.0 + len(lines[2 * number + 1]["pieces"]) / 10)
 
 
-def test_every_number_of_devices_finds_the_same(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
-    arguments = [
-        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "4", "--warmup", "2",
-        "--micro-batch", "2", "--decode", "20000", "--prefill", "1000000", "--counts", "1,3",
-        "--work-dir", str(tmp_path / "bench"),
-    ]  # fmt: skip
-    store = ["--store", str(tmp_path / "run.json")]
-    report = json.loads(output_of(dispatch, *arguments, "--json", *store).splitlines()[-1])
+def test_every_number_of_devices_finds_the_same(replaying: list[str], tmp_path: Path) -> None:
+    options = ["--questions", "4", "--warmup", "2", "--micro-batch", "2", "--counts", "1,3"]
+    report = json.loads(output_of(dispatch, *replaying, *options))
     assert "limited" in report["conditions"]["device"]
     assert report["conditions"]["identical"]
     assert [row["devices"] for row in report["devices"]] == [1, 3]
@@ -56,6 +51,7 @@ def test_every_number_of_devices_finds_the_same(judged: Path, tmp_path: Path, ti
         for arm in row["arms"].values():
             assert 0 <= arm["hit_rate"] <= 1
             assert arm["rate"] == pytest.approx(4 / arm["seconds"])
+    arguments = [*replaying[: replaying.index("--json")], *options]
     for counts in ("two", "0"):
         assert CliRunner().invoke(dispatch, [*arguments, "--counts", counts]).exit_code == 2
     refused = CliRunner().invoke(dispatch, [*arguments, "--questions", "100"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 from making.synth import synth_checkpoint
+from naive.program import output_of
 
 from bench.command import bench
 from bench.rerank_peers import JudgedPool, read_pools
@@ -21,6 +22,7 @@ from edge.errors import InputError, ModelError
 SCORER = '''
 """Scores one pair at a time with the exported model."""
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -79,19 +81,13 @@ WORDS = ["river", "bridge", "ice", "summer", "valley", "mill", "glacier", "winte
 
 
 @pytest.fixture
-def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with stand-ins for both peers, which the Python of the peers looks into first."""
-    folder = tmp_path / "peers"
-    files = {
+def peers(stand_ins: Callable[[dict[str, str]], None]) -> None:
+    """Stand-ins for both peers."""
+    stand_ins({
         "naive.py": SCORER, "flashrank.py": FLASHRANK, "fastembed/__init__.py": "",
         "fastembed/common/__init__.py": "", "fastembed/common/model_description.py": "def ModelSource(hf): return hf",
         "fastembed/rerank/__init__.py": "", "fastembed/rerank/cross_encoder.py": FASTEMBED,
-    }  # fmt: skip
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    return folder
+    })  # fmt: skip
 
 
 @pytest.fixture
@@ -113,13 +109,11 @@ def pools(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> Any:
-    done = CliRunner().invoke(bench, ["rerank-peers", *map(str, arguments)], standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return json.loads(done.stdout.splitlines()[-1]) if "--json" in arguments else done.stdout
+    shown = output_of(bench, "rerank-peers", *map(str, arguments))
+    return json.loads(shown) if "--json" in arguments else shown
 
 
-def test_all_systems_rank_the_same_candidates_alike(peers: Path, checkpoint: Path, pools: Path, tmp_path: Path) -> None:
+def test_all_systems_rank_the_same_candidates_alike(peers: None, checkpoint: Path, pools: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     stored = tmp_path / "run.json"
@@ -149,13 +143,11 @@ def test_all_systems_rank_the_same_candidates_alike(peers: Path, checkpoint: Pat
 
 
 def test_a_peer_that_is_not_installed_is_left_out(
-    checkpoint: Path, pools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, pools: Path, tmp_path: Path, stand_ins: Callable[[dict[str, str]], None]
 ) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    (tmp_path / "missing").mkdir()
-    (tmp_path / "missing" / "flashrank.py").write_text("import a_module_that_nobody_has", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "missing"))
+    stand_ins({"flashrank.py": "import a_module_that_nobody_has"})
     stored = tmp_path / "run.json"
     report = run(
         pools, "--checkpoint", checkpoint, "--systems", "edge,flashrank,fastembed", "--precisions", "fp32", "--memory",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from making.synth import synth_checkpoint
+from naive.program import output_of
 
 from bench.command import bench
 from bench.run_record import RunRecord
@@ -89,14 +90,9 @@ class LeannSearcher:
 
 
 @pytest.fixture
-def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with stand-ins for both peers, which the Python of the peers looks into first."""
-    folder = tmp_path / "peers"
-    folder.mkdir()
-    for name, text in {"naive": WORDS, "txtai": TXTAI, "leann": LEANN}.items():
-        (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    return folder
+def peers(stand_ins: Callable[[dict[str, str]], None]) -> None:
+    """Stand-ins for both peers."""
+    stand_ins({"naive.py": WORDS, "txtai.py": TXTAI, "leann.py": LEANN})
 
 
 @pytest.fixture
@@ -105,10 +101,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> Any:
-    done = CliRunner().invoke(bench, ["search-peers", *map(str, arguments)], standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return json.loads(done.stdout.splitlines()[-1]) if "--json" in arguments else done.stdout
+    shown = output_of(bench, "search-peers", *map(str, arguments))
+    return json.loads(shown) if "--json" in arguments else shown
 
 
 @pytest.mark.usefixtures("peers", "tiny_settings")
@@ -137,26 +131,12 @@ def test_every_program_indexes_and_is_asked(judged: Path, model: Path, tmp_path:
 
 @pytest.mark.usefixtures("tiny_settings")
 def test_peers_that_are_not_installed_are_left_out(
-    judged: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judged: Path, model: Path, tmp_path: Path, stand_ins: Callable[[dict[str, str]], None]
 ) -> None:
-    (tmp_path / "missing").mkdir()
-    for name in ("txtai", "leann"):
-        (tmp_path / "missing" / f"{name}.py").write_text("import a_module_that_nobody_has", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "missing"))
+    stand_ins({f"{name}.py": "import a_module_that_nobody_has" for name in ("txtai", "leann")})
     stored = tmp_path / "run.json"
-    shown = run(
-        judged,
-        "--model",
-        model,
-        "--memory",
-        "10GB",
-        "--rounds",
-        "1",
-        "--work-dir",
-        tmp_path / "work",
-        "--store",
-        stored,
-    )
+    options = [judged, "--model", model, "--memory", "10GB", "--rounds", "1", "--work-dir", tmp_path / "work"]
+    shown = run(*options, "--store", stored)
     assert "edge, no reranking" in shown
     assert "txtai" not in shown
     assert len(RunRecord.load(stored).notes) == 3
