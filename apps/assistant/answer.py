@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.paths import from_here
 from edge.apps.console import modelled_line
 from edge.config import format_size
 
@@ -170,7 +170,7 @@ class Answer:
 def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[str]:
     """Yields a line per citation, `[1] path:line`; with `quotes` the passage's sentence below it."""
     for citation in citations:
-        near, page = _near(citation.path), citation.page
+        near, page = from_here(citation.path), citation.page
         place = f"{near}:{citation.line}" if page is None else f"{near} p. {page}"
         title = f"  {citation.title}" if citation.title else ""
         yield f"[{citation.number}] {place}{title}"
@@ -232,20 +232,9 @@ def reasons(answer: Answer) -> Iterator[str]:
         for hit in entry.passages:
             relevance = "" if hit.stages.relevance is None else f"relevance {hit.stages.relevance:.3f}  "
             found = f"BM25 #{hit.stages.lexical_rank or '-'}, vectors #{hit.stages.vector_rank or '-'}"
-            yield f"  {relevance}{found}  {_near(hit.path)}:{hit.line_start}"
+            yield f"  {relevance}{found}  {from_here(hit.path)}:{hit.line_start}"
         if entry.below:
             needed = f"{entry.best or 0:.3f} of {answer.stats.min_relevance or 0:.3f}"
             yield f"  {entry.below} more were not relevant enough: {needed}"
     if not answer.found:
         yield "answer     not in the documents"
-
-
-def _near(path: str) -> str:
-    """A path relative to the working directory if the file lies in it; otherwise the path itself."""
-    if not os.path.isabs(path):
-        return path
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive
-        return path
-    return path if relative.startswith(os.pardir) else relative

@@ -30,7 +30,7 @@ _JUDGE = "You judge texts. Reply with one word."
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class StepPrompt:
     """One request to the generator.
 
     Attributes:
@@ -47,18 +47,18 @@ class Prompt:
     stop: tuple[str, ...] = ()
 
 
-def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: int | None = None) -> Prompt:
+def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: int | None = None) -> StepPrompt:
     """Asks for an answer from passages. `begun` is the beginning of the answer, which the generator continues."""
     return _prompt(name, _READ, question, begun, max_tokens)
 
 
-def combined(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
+def combined(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
     """Asks for an answer from passages and from findings about parts of the question, (part, finding) pairs."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
     return _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
 
 
-def condensed(turns: Sequence[tuple[str, str]], question: str) -> Prompt:
+def condensed(turns: Sequence[tuple[str, str]], question: str) -> StepPrompt:
     """Asks for a follow-up question rewritten to stand alone, given the conversation's (question, answer) turns."""
     talk = "\n".join(f"User: {asked}\nAssistant: {said}" for asked, said in turns)
     user = (
@@ -69,7 +69,7 @@ def condensed(turns: Sequence[tuple[str, str]], question: str) -> Prompt:
     return _prompt("condense", _WRITE, user, max_tokens=64, stop=("\n",))
 
 
-def hypothetical(question: str) -> Prompt:
+def hypothetical(question: str) -> StepPrompt:
     """Asks for a passage such as a document with the answer might contain (HyDE, Gao et al. 2022)."""
     user = (
         f"Write a short passage, as it might stand in a document, that answers this question.\n\nQuestion: {question}"
@@ -77,7 +77,7 @@ def hypothetical(question: str) -> Prompt:
     return _prompt("passage", _WRITE, user, max_tokens=128)
 
 
-def sub_questions(question: str, most: int) -> Prompt:
+def sub_questions(question: str, most: int) -> StepPrompt:
     """Asks for simpler questions whose answers together answer the question."""
     user = (
         f"Break this question into at most {most} simpler questions that can each be looked up on their own, "
@@ -86,7 +86,7 @@ def sub_questions(question: str, most: int) -> Prompt:
     return _prompt("sub-questions", _WRITE, user, max_tokens=128)
 
 
-def narrower(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
+def narrower(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
     """Asks for the one question to look up next, given the findings so far."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings) or "- nothing yet"
     user = (
@@ -96,14 +96,14 @@ def narrower(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
     return _prompt("narrower", _WRITE, user, max_tokens=64, stop=("\n",))
 
 
-def enough(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
+def enough(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
     """Asks whether the findings answer the question."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
     user = f"Question: {question}\n\nFound out so far:\n{known}\n\nDoes this answer the question completely? yes or no"
     return _prompt("enough", _JUDGE, user, max_tokens=4)
 
 
-def needs_documents(question: str) -> Prompt:
+def needs_documents(question: str) -> StepPrompt:
     """Asks whether a message needs information from the documents (Self-RAG's Retrieve)."""
     user = (
         f"Message: {question}\n\nDoes the message ask for information that should be looked up in documents? "
@@ -112,7 +112,7 @@ def needs_documents(question: str) -> Prompt:
     return _prompt("retrieve?", _JUDGE, user, max_tokens=4)
 
 
-def supported(question: str, statement: str) -> Prompt:
+def supported(question: str, statement: str) -> StepPrompt:
     """Asks how far the passages support an answer (Self-RAG's IsSup): fully, partly or not."""
     user = (
         f"Question: {question}\nAnswer: {statement}\n\n"
@@ -121,7 +121,7 @@ def supported(question: str, statement: str) -> Prompt:
     return _prompt("supported?", "You judge answers by numbered passages. Reply with one word.", user, max_tokens=4)
 
 
-def useful(question: str, statement: str) -> Prompt:
+def useful(question: str, statement: str) -> StepPrompt:
     """Asks how well an answer answers its question (Self-RAG's IsUse): 1 to 5."""
     user = (
         f"Question: {question}\nAnswer: {statement}\n\n"
@@ -130,7 +130,7 @@ def useful(question: str, statement: str) -> Prompt:
     return _prompt("useful?", _JUDGE, user, max_tokens=4)
 
 
-def small_talk(message: str) -> Prompt:
+def small_talk(message: str) -> StepPrompt:
     """Asks for a reply to a message that needs no information from the documents."""
     system = "You are the assistant of a collection of documents. Reply in one sentence; claim nothing about the world."
     return _prompt("answer", system, message, max_tokens=64)
@@ -138,11 +138,11 @@ def small_talk(message: str) -> Prompt:
 
 def _prompt(
     name: str, system: str, user: str, begun: str = "", max_tokens: int | None = None, stop: tuple[str, ...] = ()
-) -> Prompt:
+) -> StepPrompt:
     messages = [Message("system", system), Message("user", user)]
     if begun:
         messages.append(Message("assistant", begun))
-    return Prompt(name, tuple(messages), max_tokens, stop)
+    return StepPrompt(name, tuple(messages), max_tokens, stop)
 
 
 _WORD = re.compile(r"[^\W_]+")
@@ -174,11 +174,10 @@ def read_support(reply: str) -> float | None:
     return None
 
 
-def read_grade(reply: str, *, least: int = 1, most: int = 5) -> int | None:
-    """The first number of a reply; None if there is none or it lies outside the range."""
+def read_grade(reply: str) -> int | None:
+    """The first number of a reply; None if there is none, or it is not one of 1 to 5."""
     match = _NUMBER.search(reply)
-    value = int(match[0]) if match else None
-    return value if value is not None and least <= value <= most else None
+    return int(match[0]) if match and 1 <= int(match[0]) <= 5 else None
 
 
 def is_refusal(reply: str) -> bool:

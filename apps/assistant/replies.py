@@ -54,17 +54,18 @@ class Thinking:
 
     Attributes:
         under_way: whether the reply began with thinking that has not ended.
+        replying: whether all further tokens belong to the reply.
     """
 
     def __init__(self) -> None:
         self.under_way = False
-        self._replying = False
+        self.replying = False
         self._held: list[Piece] = []
         self._thought = ""
 
     def feed(self, piece: Piece) -> list[Piece]:
         """Takes a token and returns the tokens that are now known to belong to the reply."""
-        if self._replying:
+        if self.replying:
             return [piece]
         if not self._thought:
             self._held.append(piece)
@@ -79,7 +80,7 @@ class Thinking:
         self.under_way = not closed
         if not (rest := rest.lstrip("\n")):
             return []
-        self._replying = True
+        self.replying = True
         return [replace(piece, text=rest)]
 
     def check_ended(self, generator: str, *, longest: int | None, most: int) -> None:
@@ -106,7 +107,7 @@ class Thinking:
     def finish(self) -> list[Piece]:
         """Ends the reply and returns the tokens that were held back."""
         held, self._held = self._held, []
-        self._replying = bool(held)
+        self.replying = bool(held)
         return held
 
 

@@ -223,17 +223,11 @@ class Prefetcher:
         library: CollectionLibrary,
         vectors: QueryVectors,
         gate: BenefitGate,
-        *,
-        behind: Background | None = None,
     ) -> None:
-        """
-        Args:
-            behind: runs the predictions; by default a new background thread.
-        """
         self._library = library
         self._vectors = vectors
         self._gate = gate
-        self._behind = behind or Background("edge-prediction")
+        self._behind = Background("edge-prediction")
         self._window: Lookahead | None = None
         self._labels: list[tuple[str, str]] = []
         self._where = ""

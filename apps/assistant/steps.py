@@ -15,7 +15,7 @@ from itertools import zip_longest
 
 from edge.apps.assistant.answer import Cancelled, NotInDocuments, Round
 from edge.apps.assistant.evidence import document_of
-from edge.apps.assistant.prompts import Prompt
+from edge.apps.assistant.prompts import StepPrompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
@@ -98,7 +98,7 @@ class Steps:
         self._stats: GenerationStats | None = None
 
     def write(
-        self, prompt: Prompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
+        self, prompt: StepPrompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
         becoming: Becoming | None = None,
     ) -> str:  # fmt: skip
         """The whole reply to a prompt. The arguments are those of `stream`."""
@@ -107,7 +107,7 @@ class Steps:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: StepPrompt,
         passages: Sequence[Hit] = (),
         *,
         ahead: Sequence[str] = (),
@@ -151,7 +151,7 @@ class Steps:
             with self.trace.timed("assistant.generate_s", prompt.name, "generation"):
                 answer = self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel)
                 for token in clock.timed(answer):
-                    for piece in [token] if isinstance(token, Quoted) else thinking.feed(token):
+                    for piece in [token] if thinking.replying or isinstance(token, Quoted) else thinking.feed(token):
                         yield piece
                         written.append(piece.text)
                     if looking:
@@ -181,13 +181,13 @@ class Steps:
         """Whether the last reply ended at its length limit."""
         return self._stats is not None and self._stats.finish == "length"
 
-    def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> Seconds | None:
+    def expect(self, prompt: StepPrompt, passages: Sequence[Hit] = ()) -> Seconds | None:
         """The predicted duration of the reply to a prompt; None if the predictor has seen no similar reply."""
         sampling = self.sampling(prompt)
         documents = [document_of(hit) for hit in passages]
         return self._left(prompt, self._prompt_work(prompt.messages, documents, sampling), sampling.max_tokens, 0)
 
-    def _left(self, prompt: Prompt, work: PromptWork, most: int, written: int) -> Seconds | None:
+    def _left(self, prompt: StepPrompt, work: PromptWork, most: int, written: int) -> Seconds | None:
         """The predicted remaining duration of a reply of which `written` tokens exist."""
         step = f"{self.pipeline}/{prompt.name}"
         read = None if written else work
@@ -212,7 +212,7 @@ class Steps:
         question = self._question if self.options.check and passages else None
         return self.showing.whole(text, passages, question=question)
 
-    def answer(self, prompt: Prompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
+    def answer(self, prompt: StepPrompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
         """Yields an answer's text piece by piece, in the form in which it is shown.
 
         Raises:
@@ -235,14 +235,14 @@ class Steps:
             raise NotInDocuments
         yield from text.finish(complete=self.finished)
 
-    def _checked(self, prompt: Prompt) -> str | None:
+    def _checked(self, prompt: StepPrompt) -> str | None:
         """The question that the answer's sentences are checked against. None if checking is switched off, or if the
         generator only quotes the documents."""
         if not self.options.check or not self.generator.follows_instructions:
             return None
         return next(message.content for message in reversed(prompt.messages) if message.role == "user")
 
-    def sampling(self, prompt: Prompt) -> Sampling:
+    def sampling(self, prompt: StepPrompt) -> Sampling:
         """The sampling of an answer's tokens, from the user's options and the prompt's limits."""
         options = self.options
         longest = min(prompt.max_tokens or options.max_tokens, options.max_tokens)
@@ -372,7 +372,7 @@ class Steps:
         self.trace.count("assistant.rounds")
         self.trace.count("assistant.queries", len(queries))
 
-    def _record(self, prompt: Prompt, clock: GeneratorClock) -> None:
+    def _record(self, prompt: StepPrompt, clock: GeneratorClock) -> None:
         stats = self._stats
         self.trace.count("assistant.generations")
         self.trace.count("assistant.new_tokens", clock.count)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ from edge.trace import Trace
 
 if TYPE_CHECKING:
     from edge.apps.collection.excerpts import Excerpt
-    from edge.apps.collection.writing import Writer
+    from edge.apps.collection.writing import CollectionWriter
     from edge.cache.lookahead import Lookahead
 
 DATABASE = COLLECTION
@@ -109,9 +109,8 @@ class Collection(Closing):
         self.models = CollectionModels(
             self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker
         )
-        self.source = PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
         self._lock = WriterLock(self.path / LOCK)
-        self._opened_writer: Writer | None = None
+        self._opened_writer: CollectionWriter | None = None
 
     @staticmethod
     def exists(path: Item) -> bool:
@@ -142,6 +141,11 @@ class Collection(Closing):
                 search_on=self.config.opened_device)  # fmt: skip
             return self._vectors
 
+    @cached_property
+    def source(self) -> PassageSource:
+        """The passages, as a search asks for them."""
+        return PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
+
     @property
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None if it is not decided yet."""
@@ -167,13 +171,13 @@ class Collection(Closing):
     # Writing
 
     @property
-    def _writer(self) -> Writer:
+    def _writer(self) -> CollectionWriter:
         """The writing half. It is imported here, because a search does without its modules."""
-        from edge.apps.collection.writing import Writer
+        from edge.apps.collection.writing import CollectionWriter
 
         with self._opening:
             if self._opened_writer is None:
-                self._opened_writer = Writer(
+                self._opened_writer = CollectionWriter(
                     self.path, self.database, self._lock, self._catalog, self.models, lambda: self.vectors,
                     self.budget, self.trace)  # fmt: skip
             return self._opened_writer

@@ -109,6 +109,12 @@ def contains(outer: str, path: str) -> bool:
     return path == outer or path.startswith(outer if outer.endswith(os.sep) else outer + os.sep)
 
 
+def from_here(path: str) -> str:
+    """A path relative to the working directory if it lies below it, otherwise unchanged."""
+    here = os.getcwd()
+    return os.path.relpath(path, here) if contains(here, path) and path != here else path
+
+
 def ancestors(path: str) -> Iterator[str]:
     """A path's folders, from the nearest up to the file system's root."""
     while (folder := os.path.dirname(path)) != path:

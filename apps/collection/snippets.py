@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 SNIPPET_CHARS = 240
-"""The most characters of a snippet."""
+"""The most characters of a snippet, including the ellipses for omitted text."""
 
 _WORD = re.compile(r"[^\W_]+")
 _SPACE = re.compile(r"\s+")
@@ -36,17 +36,16 @@ class Snippet:
     marks: tuple[tuple[int, int], ...]
 
 
-def snippet(passage: str, weights: Mapping[str, float], *, longest: int = SNIPPET_CHARS) -> Snippet:
+def snippet(passage: str, weights: Mapping[str, float]) -> Snippet:
     """The part of a passage with the most weight of query words, cut between words; its beginning if no word occurs.
 
     Args:
         weights: weight of each query word; a word counts once in a part.
-        longest: the most characters, including the ellipses for omitted text.
     """
     text = _SPACE.sub(" ", passage).strip()
     wanted = _stemmed(weights)
     words = [(match.start(), match.end(), stem(match[0])) for match in _WORD.finditer(text)]
-    start, end = _window(text, words, wanted, longest - 4)
+    start, end = _window(text, words, wanted)
     before, after = ("… " if start else ""), (" …" if end < len(text) else "")
     shift = len(before) - start
     marks = tuple((s + shift, e + shift) for s, e, form in words if form in wanted and s >= start and e <= end)
@@ -110,10 +109,11 @@ def _stem(word: str) -> str:
 _kept_stem = lru_cache(maxsize=_STEMS)(_stem)
 
 
-def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, float], longest: int) -> tuple[int, int]:
+def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, float]) -> tuple[int, int]:
     """(start, end) in `text` of the part with the most weight; the first of equals."""
-    if len(text) <= longest + 4:
+    if len(text) <= SNIPPET_CHARS:
         return 0, len(text)
+    longest = SNIPPET_CHARS - 4
     best, best_value = (0, _cut(text, longest)), 0.0
     found = [i for i, (_, _, form) in enumerate(words) if form in wanted]
     for first in found:

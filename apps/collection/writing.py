@@ -1,4 +1,4 @@
-"""`Writer`: every change of a collection. One writer runs at a time, across threads and processes."""
+"""`CollectionWriter`: every change of a collection. One writer runs at a time, across threads and processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _COPIES, _PER_TEXT = 8, 1_000
 of 4 MB, beside the leases of its embeddings."""
 
 
-class Writer:
+class CollectionWriter:
     """The writing half of a collection. Every method waits for other writers, and raises `StorageError` if they take
     too long. A thread may hold the lock over several calls."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.paths import contains
+from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import locate
 from edge.apps.commands.output import (
     SearchOutcome,
@@ -127,7 +126,7 @@ def _print(
 
 def _lines(number: int, hit: Hit, explain: bool, relevance: bool) -> list[str]:
     """A result as text: its score, its place, and the matching words."""
-    citation = place(_near(hit.path), hit.citation.removeprefix(hit.path))
+    citation = place(from_here(hit.path), hit.citation.removeprefix(hit.path))
     where = styled(f"{hit.collection}  ", fg="magenta") if hit.collection else ""
     heading = styled(f"  {escaped(hit.context)}", dim=True) if hit.context else ""
     score = styled(f"{hit.score:.3f}", dim=True)
@@ -141,7 +140,7 @@ def _lines(number: int, hit: Hit, explain: bool, relevance: bool) -> list[str]:
 
 
 def _print_markdown(number: int, hit: Hit) -> None:
-    name = f"{_near(hit.path)}{hit.citation.removeprefix(hit.path)}"
+    name = f"{from_here(hit.path)}{hit.citation.removeprefix(hit.path)}"
     context = f" {plain_markdown(hit.context)}" if hit.context else ""
     click.echo(f"{number}. {markdown_link(name, hit.path)} {hit.score:.3f}{context}")
     for line in hit.description.splitlines():
@@ -159,12 +158,6 @@ def _stages(hit: Hit) -> str:
     vectors = "-" if stages.vector_rank is None else f"#{stages.vector_rank} ({stages.vector_score:.3f})"
     shown = f"words {words}  vectors {vectors}  fused #{stages.fused_rank} ({stages.fused_score:.3f})"
     return shown if stages.relevance is None else f"{shown}  relevance {stages.relevance:.4f}"
-
-
-def _near(path: str) -> str:
-    """A path relative to the working directory if it lies below it, otherwise unchanged."""
-    here = os.getcwd()
-    return os.path.relpath(path, here) if contains(here, path) and path != here else path
 
 
 def _print_stats(figures: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ LONGEST_NAME = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Stretch:
     """Characters between two stars: a literal `text`, or a regular expression that matches `length` characters."""
 
     text: str
@@ -58,7 +58,7 @@ class Glob:
     """The glob of one component, as the runs of characters between its stars. Each run matches at its first place after
     the one before, so no other place has to be tried."""
 
-    runs: tuple[_Run, ...]
+    runs: tuple[_Stretch, ...]
 
     def matches(self, name: str) -> bool:
         """Whether a whole name matches."""
@@ -226,14 +226,14 @@ def _component(glob: str) -> Glob | None:
             at = found[1]
         else:
             runs[-1].append(char)
-    return Glob(tuple(_run(run) for run in runs))
+    return Glob(tuple(_stretch(run) for run in runs))
 
 
-def _run(characters: Sequence[str]) -> _Run:
+def _stretch(characters: Sequence[str]) -> _Stretch:
     if all(len(character) == 1 for character in characters):
-        return _Run("".join(characters), len(characters), None)
+        return _Stretch("".join(characters), len(characters), None)
     expression = "".join(re.escape(each) if len(each) == 1 else each for each in characters)
-    return _Run("", len(characters), re.compile(expression))
+    return _Stretch("", len(characters), re.compile(expression))
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int] | None:

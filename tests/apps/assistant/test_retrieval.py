@@ -52,7 +52,9 @@ class Rig:
         self.library = library
         self._clock = clock
         self._seconds = seconds
-        self.prefetcher = Prefetcher(library, self, self.gate, behind=Behind(clock))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("edge.apps.assistant.retrieval.Background", lambda name: Behind(clock))
+            self.prefetcher = Prefetcher(library, self, self.gate)
 
     def of(self, queries: Sequence[Retrieval]) -> np.ndarray:
         texts = tuple(text for query in queries for text in query.near)

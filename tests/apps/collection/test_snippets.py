@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.collection.snippets import snippet, stem
+from edge.apps.collection.snippets import SNIPPET_CHARS, snippet, stem
 
 words = st.sampled_from(["river", "flood", "flooding", "spring", "Bread", "ice.", "the", "a", "x" * 50])
 passages = st.lists(words, max_size=120).map(" ".join)
@@ -62,8 +62,8 @@ def test_a_short_passage_is_shown_whole() -> None:
 def test_snippets_are_short_lines_of_the_passage_marked_where_the_query_is(
     passage: str, weights: dict[str, float]
 ) -> None:
-    found = snippet(passage, weights, longest=100)
-    assert len(found.text) <= 100
+    found = snippet(passage, weights)
+    assert len(found.text) <= SNIPPET_CHARS
     assert found.text.removeprefix("… ").removesuffix(" …") in " ".join(passage.split())
     stems = {stem(word) for word in weights}
     for text in marked(found.text, found.marks):
