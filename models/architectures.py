@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models import bert, qwen3
+from edge.models import bert, modernbert, qwen3
 from edge.models.checkpoint import read_json
 from edge.models.family import Config, Family
 from edge.models.keys import MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
@@ -24,6 +24,7 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": bert.DATA2VEC,
     "distilbert": bert.DISTILBERT,
     "electra": bert.ELECTRA,
+    "modernbert": modernbert.FAMILY,
     "qwen3": qwen3.FAMILY,
     "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,

@@ -46,6 +46,9 @@ class Family:
         dense, out: the two projections of the classification head.
         final_norm: the norm after the last layer.
         output: the output matrix of a language model. A checkpoint without this matrix uses `table` in its place.
+        absent: our names of tensors that the checkpoints do not have and that are zero.
+        plain_first: layer 0 does not norm its input, and has no such norm.
+        dense_norm: the norm after the activation of the classification head.
         keys: the keys of config.json that belong to this family, in addition to `keys.CONFIG`.
     """
 
@@ -61,6 +64,9 @@ class Family:
     out: str | None = None
     final_norm: str | None = None
     output: str | None = None
+    absent: frozenset[str] = frozenset()
+    plain_first: bool = False
+    dense_norm: str | None = None
     keys: Keys = field(default_factory=Keys)
 
     def check(self, config: Config) -> None:
@@ -79,6 +85,12 @@ class Family:
             raise ModelError("config.json: sentence_transformers is not an object")
         CROSS_ENCODER.check("config.json: sentence_transformers", saved)
 
+    def parts(self, name: str, layer: int) -> list[str]:
+        """The canonical names of the checkpoint tensors in a tensor of a layer; empty if the checkpoint has none."""
+        if name == "kind" or name in self.absent or (self.plain_first and (name, layer) == ("norm1.weight", 0)):
+            return []
+        return [part.format(i=layer) for part in self.layer[name]]
+
     def canonical(self, names: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Canonical name -> the checkpoint's own name, for all tensors that may be used."""
         found: dict[str, str] = {}
@@ -92,6 +104,8 @@ class Family:
 def part_rows(layer: LayerSpec, tensor: TensorSpec, parts: int) -> list[int]:
     """The number of outputs that each of a layer tensor's `parts` checkpoint tensors contributes."""
     outputs = tensor.shape[-1]
+    if parts == 0:
+        return []
     if parts == 3:
         return [layer.heads * layer.head_size, *[layer.kv_heads * layer.head_size] * 2]
     return [outputs // parts] * parts
@@ -130,5 +144,5 @@ def activation(config: Config, default: str, key: str = "hidden_act") -> Activat
     name = config.get(key, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(sorted(ACTIVATIONS))
-        raise ModelError(f"config.json: activation {name!r} is not supported; supported: {known}")
+        raise ModelError(f"config.json: {key}, the activation {name!r}, is not supported; supported: {known}")
     return ACTIVATIONS[name]

@@ -171,14 +171,17 @@ class WeightPacker:
         for tensor in section.tensors:
             matrix = tensor.name.removesuffix(".scale")
             if tensor.name.endswith(".scale"):
-                slabs = (slab for name in self._parts(f"{matrix}.weight", layer) for slab in self._slabs(name))
+                slabs = (slab for name in self._family.parts(f"{matrix}.weight", layer) for slab in self._slabs(name))
                 scales[f"{matrix}.weight"] = np.concatenate([int8_scales(slab) for slab in slabs])
                 writer.append(scales[f"{matrix}.weight"])
+            elif tensor.name == "kind":
+                normed = bool(self._family.parts("norm1.weight", layer))
+                writer.append(np.array([layer in self._spec.local_layers, normed], np.float32))
             elif len(tensor.shape) == 1:
-                parts = self._parts(tensor.name, layer)
-                writer.append(np.concatenate([self._source.read(self._names[name]) for name in parts]))
+                parts = [self._read(name) for name in self._family.parts(tensor.name, layer)]
+                writer.append(np.concatenate(parts or [np.zeros(tensor.shape, np.float32)]))
             else:
-                parts = self._parts(tensor.name, layer)
+                parts = self._family.parts(tensor.name, layer)
                 for panel in self._panels(tensor, parts, scales.get(tensor.name)):
                     writer.append(panel)
 
@@ -201,11 +204,16 @@ class WeightPacker:
             yield panel
 
     def _small(self, label: str, tensor: TensorSpec) -> Floats:
+        if tensor.name in self._family.absent:
+            return np.zeros(tensor.shape, np.float32)
         if label == "embed":
             return self._read(self._family.embed[tensor.name])
         if tensor.name == "norm.weight":
             assert self._family.final_norm is not None
             return self._read(self._family.final_norm)
+        if tensor.name == "dense_norm.weight":
+            assert self._family.dense_norm is not None
+            return self._read(self._family.dense_norm)
         if tensor.name == "rows":
             assert self._token_rows is not None
             name = self._output()
@@ -221,9 +229,6 @@ class WeightPacker:
     def _output(self) -> str:
         assert self._family.output is not None
         return self._family.output if self._family.output in self._names else self._family.table
-
-    def _parts(self, name: str, layer: int) -> list[str]:
-        return [part.format(i=layer) for part in self._family.layer[name]]
 
     def _read(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
         return self._source.read(self._names[name], start, stop)
@@ -242,7 +247,8 @@ class WeightPacker:
             assert family.positions is not None
             self._expect(family.positions, (spec.positions, hidden))
         for tensor in spec.embedding_tensors():
-            self._expect(family.embed[tensor.name], tensor.shape)
+            if tensor.name not in family.absent:
+                self._expect(family.embed[tensor.name], tensor.shape)
         if spec.layer.norm_first:
             assert family.final_norm is not None
             self._expect(family.final_norm, (hidden,))
@@ -250,7 +256,10 @@ class WeightPacker:
             if family.dense is None or family.out is None:
                 raise ModelError(f"a {family.architecture} model with a classification head is not supported")
             self._expect(f"{family.dense}.weight", (hidden, hidden))
-            self._expect(f"{family.dense}.bias", (hidden,))
+            if "dense.bias" not in family.absent:
+                self._expect(f"{family.dense}.bias", (hidden,))
+            if family.dense_norm is not None:
+                self._expect(family.dense_norm, (hidden,))
             labels = self._shape(f"{family.out}.weight")[0]
             if labels not in (1, 2):
                 raise ModelError(f"the classification head has {labels} labels, a reranker has 1 or 2")
@@ -267,7 +276,7 @@ class WeightPacker:
         for tensor in self._spec.layer.tensors():
             if tensor.name.endswith(".scale"):
                 continue
-            parts = self._parts(tensor.name, layer)
+            parts = self._family.parts(tensor.name, layer)
             for name, rows in zip(parts, part_rows(self._spec.layer, tensor, len(parts)), strict=True):
                 self._expect(name, (rows, *tensor.shape[:-1]))
 

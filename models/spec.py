@@ -7,6 +7,7 @@ arguments.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -42,7 +43,9 @@ def _check(part: object) -> None:
         elif kind in (float, float | None):
             right = (value is None and kind is not float) or (type(value) in (int, float) and 0 <= value < math.inf)
         elif kind == tuple[int, ...]:
-            right = all(type(number) is int and 0 <= number < _MOST_LAYERS for number in value)
+            right = isinstance(value, tuple) and all(
+                type(number) is int and 0 <= number < _MOST_LAYERS for number in value
+            )
         else:
             right = isinstance(value, kind)
         if not right:
@@ -82,6 +85,9 @@ class LayerSpec:
         qk_norm: RMS norm over each query and key head before rotation (Qwen3).
         bias: the four matrices have bias vectors.
         precision: stored precision of the matrices. Norms, biases and scales are always fp32.
+        window: tokens on each side that a token of a local layer attends to; 0 if there are no local layers. With it
+            the layers differ: tensor `kind` says whether a layer is local, and whether it norms its input (1 or 0).
+        local_theta: base of the rotary position embedding of local layers.
     """
 
     hidden: int
@@ -99,6 +105,15 @@ class LayerSpec:
     qk_norm: bool
     bias: bool
     precision: Precision
+    window: int = 0
+    local_theta: float | None = None
+
+    def kind(self, weights: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Whether a layer with these weights is local, and whether it norms its input."""
+        if not self.window:
+            return False, True
+        local, normed = weights["kind"].tolist()
+        return bool(local), bool(normed)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Names and [in, out] shapes of the four matrices. `qkv` is query, key and value side by side. With `gated`,
@@ -113,7 +128,7 @@ class LayerSpec:
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors of one packed layer in stored order. The fp32 vectors come before the matrices, so that every
         tensor is naturally aligned. An int8 matrix `m` has `m.weight` (symmetric, -127..127) and `m.scale` [out]."""
-        vectors: list[TensorSpec] = []
+        vectors: list[TensorSpec] = [TensorSpec("kind", (2,), "float32")] if self.window else []
         for norm in ("norm1", "norm2"):
             vectors.append(TensorSpec(f"{norm}.weight", (self.hidden,), "float32"))
             if self.norm == "layer":
@@ -141,7 +156,7 @@ class HeadSpec:
     """The head of a model, which turns a sequence's hidden states into a score or a vector.
 
     Attributes:
-        kind: `classifier` (dense + activation + linear on the first token), `yes-no` (the two rows of the output
+        kind: `classifier` (dense + activation + linear), `yes-no` (the two rows of the output
             matrix at the last token), or an embedding: `mean`, `first-token`, `last-token`.
         normalize: embeddings are scaled to unit length.
         prefix: text before the query, such as the opening of a chat template with an instruction (decoders).
@@ -151,6 +166,8 @@ class HeadSpec:
         document_prefix: text before a document that is embedded (most embedders have none).
         no_token, yes_token: the two tokens of the output matrix rows that `yes-no` reads.
         activation: the activation between a classifier's two projections.
+        pooled: a classifier reads the first token, or the mean over all tokens.
+        normed: a classifier has a layer norm without bias after the activation.
     """
 
     kind: HeadKind
@@ -163,6 +180,8 @@ class HeadSpec:
     no_token: str = ""
     yes_token: str = ""
     activation: HeadActivation = "tanh"
+    pooled: Literal["first", "all"] = "first"
+    normed: bool = False
 
     @property
     def scores(self) -> bool:
@@ -172,7 +191,9 @@ class HeadSpec:
     @property
     def token(self) -> Literal["first", "last", "all"]:
         """The token from which the head reads the hidden state."""
-        if self.kind in ("classifier", "first-token"):
+        if self.kind == "classifier":
+            return self.pooled
+        if self.kind == "first-token":
             return "first"
         return "all" if self.kind == "mean" else "last"
 
@@ -191,6 +212,7 @@ class ModelSpec:
         token_types: rows of the token type table, 0 if there is none.
         max_tokens: longest sequence, special tokens included.
         head: the part that turns hidden states into scores or vectors.
+        local_layers: the layers that attend within `layer.window`.
     """
 
     architecture: Architecture
@@ -202,6 +224,7 @@ class ModelSpec:
     token_types: int
     max_tokens: int
     head: HeadSpec
+    local_layers: tuple[int, ...] = ()
 
     def embedding_tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors of block `embed`, which are added to the token rows or normalize them; empty for Qwen3."""
@@ -227,6 +250,8 @@ class ModelSpec:
                 TensorSpec("out.weight", (hidden, 1), "float32"),
                 TensorSpec("out.bias", (1,), "float32"),
             ]
+            if self.head.normed:
+                tensors.append(TensorSpec("dense_norm.weight", (hidden,), "float32"))
         elif self.head.kind == "yes-no":
             tensors.append(TensorSpec("rows", (2, hidden), "float32"))
         return tuple(tensors)
@@ -252,6 +277,8 @@ class ModelSpec:
             values = dict(data)
             layer = LayerSpec(**values.pop("layer"))
             head = HeadSpec(**values.pop("head"))
+            local = values.pop("local_layers", [])
+            values["local_layers"] = tuple(local) if isinstance(local, list) else local
             spec = cls(**values, layer=layer, head=head)
             for part in (spec, layer, head):
                 _check(part)

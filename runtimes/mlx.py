@@ -20,7 +20,17 @@ from edge.errors import CapabilityError
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, Workplace, rotation
+from edge.runtimes.base import (
+    Hidden,
+    HiddenDtype,
+    LayerKernel,
+    Prefix,
+    Runtime,
+    Weights,
+    Workplace,
+    refuse_local,
+    rotation,
+)
 from edge.streaming.window import Way
 from edge.trace import Trace
 
@@ -39,6 +49,7 @@ class MlxRuntime(Runtime):
         return UnifiedPlace(budget, lane, _library())
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> MlxLayerKernel:
+        refuse_local(spec, self.name)
         return MlxLayerKernel(spec, hidden_dtype, _library())
 
 

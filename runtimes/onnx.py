@@ -236,11 +236,14 @@ class OnnxLayerKernel(LayerKernel):
         self._fused_attention = graphs.fused_attention
         self._project = CompiledGraph(graphs.project(), threads)
         self._attend = CompiledGraph(graphs.attend(), threads)
+        if spec.window:
+            self._project_plain = CompiledGraph(graphs.project(norm_input=False), threads)
+            self._attend_local = CompiledGraph(graphs.attend(local=True), threads)
         self._finish = CompiledGraph(graphs.finish(), threads)
         self._tokens = block_tokens(spec)
         self._token_bytes = max(self._project.token_bytes, self._finish.token_bytes)
         self._fixed_bytes = max(self._project.fixed_bytes, self._finish.fixed_bytes)
-        self._angles = (np.empty((0, 0), np.float32),) * 2
+        self._angles: dict[float, tuple[Array, Array]] = {}
         self._triangle = np.triu(np.full((QUERIES,) * 2, -np.inf, np.float32), 1)
 
     def run(
@@ -294,19 +297,22 @@ class OnnxLayerKernel(LayerKernel):
         spec, tokens = self.spec, len(rows)
         q, k, v, context = memory.q[:tokens], memory.k[:tokens], memory.v[:tokens], memory.context[:tokens]
         extra: dict[str, npt.NDArray[Any]] = {}
-        if spec.rope_theta is not None:
+        local, norm_input = spec.kind(weights)
+        theta = spec.local_theta if local else spec.rope_theta
+        if theta is not None:
             offset = 0 if prefix is None else len(prefix.keys)
             positions = np.concatenate([np.arange(offset, offset + n, dtype=np.int64) for n in lengths])
             end = offset + int(lengths.max())
-            if len(self._angles[0]) < end:
-                self._angles = rotation(spec.rope_theta, spec.head_size, end)
-            extra["cosines"], extra["sines"] = self._angles
+            if theta not in self._angles or len(self._angles[theta][0]) < end:
+                self._angles[theta] = rotation(theta, spec.head_size, end)
+            extra["cosines"], extra["sines"] = self._angles[theta]
+        project = self._project if norm_input else self._project_plain
         for start, stop in blocks(tokens, self._tokens):
-            if spec.rope_theta is not None:
+            if theta is not None:
                 extra["positions"] = positions[start:stop, None]
             outputs = {name: x[start:stop].reshape(stop - start, 1, -1) for name, x in (("q", q), ("k", k), ("v", v))}
-            self._project.run(weights, memory.scratch, outputs, hidden=rows[start:stop], **extra)
-        self._attention(q, k, v, context, lengths, prefix, memory.scratch)
+            project.run(weights, memory.scratch, outputs, hidden=rows[start:stop], **extra)
+        self._attention(q, k, v, context, lengths, prefix, memory.scratch, local)
         for start, stop in blocks(tokens, self._tokens):
             inputs = {"hidden": rows[start:stop], "context": context[start:stop].reshape(stop - start, -1)}
             self._finish.run(weights, memory.scratch, {"advanced": advanced[start:stop]}, **inputs)
@@ -320,9 +326,16 @@ class OnnxLayerKernel(LayerKernel):
         lengths: npt.NDArray[np.int32],
         prefix: Prefix | None,
         scratch: npt.NDArray[np.uint8],
+        local: bool,
     ) -> None:
         """Computes attention and writes the result for every token to `context`."""
         start = 0
+        if local:
+            for n in map(int, lengths):
+                stop = start + n
+                self._attend_near(q[start:stop], k[start:stop], v[start:stop], context[start:stop], scratch)
+                start = stop
+            return
         if self._fused_attention:
             for count, n in runs(lengths):
                 stop = start + count * n
@@ -346,6 +359,23 @@ class OnnxLayerKernel(LayerKernel):
                 own_keys, own_values = keys[: shared + n], values[: shared + n]
             self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch)
             start = stop
+
+    def _attend_near(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
+        """Local attention of one sequence, block by block: a block's keys are those in the windows of its queries."""
+        window, heads = self.spec.window, self.spec.kv_heads
+        for start, stop in blocks(len(q), query_tokens(self.spec, min(len(q), QUERIES + 2 * window))):
+            low, high = max(0, start - window), min(len(q), stop + window)
+            rows, width = stop - start, high - low
+            apart = np.abs(np.arange(start, stop)[:, None] - np.arange(low, high))
+            mask = np.where(apart > window, np.float32(-np.inf), np.float32(0))
+            scores = scratch.view(np.float32)[: self.spec.heads * rows * width].reshape(heads, -1, width)
+            outputs = {
+                "scores": scores,
+                "masked": scores.reshape(heads, -1, rows, width),
+                "probabilities": scores,
+                "context": context[start:stop],
+            }
+            self._attend_local.run({}, NOTHING, outputs, q=q[start:stop], k=k[low:high], v=v[low:high], mask=mask)
 
     def _attend_sequence(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
         """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""

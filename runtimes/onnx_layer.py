@@ -185,12 +185,13 @@ class LayerGraphs:
         self.fused_attention = fuses_attention(spec, flash)
         self._tensors = {tensor.name: tensor for tensor in spec.tensors()}
 
-    def project(self) -> Graph:
-        """hidden [t, hidden] -> q [t, 1, heads * head_size], k and v [t, 1, kv_heads * head_size], rotated, normed."""
+    def project(self, *, norm_input: bool = True) -> Graph:
+        """hidden [t, hidden] -> q [t, 1, heads * head_size], k and v [t, 1, kv_heads * head_size], rotated, normed.
+        `norm_input` is the second part of `LayerSpec.kind`."""
         spec = self.spec
         g = Graph("project")
         x = self._hidden(g)
-        if spec.norm_first:
+        if spec.norm_first and norm_input:
             x = g.place(self._norm(g, x, "norm1"), "normed", spec.hidden)
         sizes = [spec.heads * spec.head_size, *[spec.kv_heads * spec.head_size] * 2]
         qkv = self._linear(g, x, "qkv", "wide")
@@ -213,13 +214,13 @@ class LayerGraphs:
             g.output(value, name, "float32", ("t", 1, size))
         return g
 
-    def attend(self) -> Graph:
+    def attend(self, *, local: bool = False) -> Graph:
         """Attention of b sequences of l tokens (`fused_attention`), or of a block of m queries to e keys. For a block,
-        `scores`, `masked` and `probabilities` may be the same memory."""
+        `scores`, `masked` and `probabilities` may be the same memory. Local attention is always by blocks."""
         spec = self.spec
         heads, groups, size = spec.kv_heads, spec.heads // spec.kv_heads, spec.head_size
         g = Graph("attend")
-        if self.fused_attention:
+        if self.fused_attention and not local:
             shape: tuple[int | str, ...] = ("b", "l", heads * size)
             values = [g.input(name, "float32", shape) for name in "qkv"]
             context = g.op("MultiHeadAttention", *values, domain=CONTRIB, num_heads=heads)
@@ -236,7 +237,7 @@ class LayerGraphs:
         scores = g.op("FusedMatMul", q, k, alpha=1 / math.sqrt(size), transB=1, **by_head)
         g.output(scores, "scores", "float32", (heads, "r", "e"))
         scores = "scores"
-        if spec.causal:
+        if spec.causal or local:
             mask = g.input("mask", "float32", ("m", "e"))
             shape_of_mask = g.op("Shape", mask)
             apart = g.op("Concat", g.constant([heads, groups], "int64"), shape_of_mask, axis=0)
@@ -391,19 +392,19 @@ def workspace(
     total = prefix + longest
     held = tokens * row + 4 * group * 2 * (queries + keys)
     held += scratch_bytes(spec, group, total, token_bytes, fixed_bytes, fused)
-    if fused:
-        attend = 4 * group * 3 * queries
-    else:
-        rows = min(longest, query_tokens(spec, total))
-        attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
+    attend = 4 * group * 3 * queries if fused else 0
+    if not fused or spec.window:
+        # Local blocks have more queries than global ones, and fewer keys.
+        rows = min(longest, QUERIES if spec.window else query_tokens(spec, total))
+        attend = max(attend, 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix))
     if spec.rope_theta is not None:
-        held += 16 * total * spec.head_size
+        held += 16 * total * spec.head_size * (2 if spec.window else 1)
     return (held + attend + threads * THREAD_SCRATCH) * MARGIN[0] // MARGIN[1]
 
 
 def scratch_bytes(spec: LayerSpec, tokens: int, keys: int, token_bytes: int, fixed_bytes: int, fused: bool) -> int:
     """Bytes of a run's scratch memory, see `OnnxLayerKernel`."""
-    scores = 0 if fused else min(QUERIES * spec.heads * keys, max(SCORES, 16 * spec.heads * keys))
+    scores = 0 if fused and not spec.window else min(QUERIES * spec.heads * keys, max(SCORES, 16 * spec.heads * keys))
     return max(min(tokens, block_tokens(spec)) * token_bytes + fixed_bytes, 4 * scores)
 
 

@@ -68,18 +68,20 @@ class NumpyLayerKernel(LayerKernel):
         spec = self.spec
         length = len(states)
         x: Array = states.astype(np.float32)
-        normed = self._norm(x, weights, "norm1") if spec.norm_first else x
+        local, normed_input = spec.kind(weights)
+        normed = self._norm(x, weights, "norm1") if spec.norm_first and normed_input else x
         qkv = self._linear(normed, weights, "qkv").reshape(length, -1, spec.head_size)
         q, k, v = np.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=1)
         if spec.qk_norm:
             q = rms_norm(q, weights["q_norm.weight"], spec.norm_eps)
             k = rms_norm(k, weights["k_norm.weight"], spec.norm_eps)
         start = 0 if prefix is None else len(prefix.keys)
-        if spec.rope_theta is not None:
-            cosines, sines = rotation(spec.rope_theta, spec.head_size, start + length)
+        theta = spec.local_theta if local else spec.rope_theta
+        if theta is not None:
+            cosines, sines = rotation(theta, spec.head_size, start + length)
             q = rotate(q, cosines[start:], sines[start:])
             k = rotate(k, cosines[start:], sines[start:])
-        attended = self._linear(self._attend(q, k, v, prefix), weights, "out")
+        attended = self._linear(self._attend(q, k, v, prefix, local), weights, "out")
         if spec.norm_first:
             x = x + attended
             x = x + self._feed_forward(self._norm(x, weights, "norm2"), weights)
@@ -88,7 +90,7 @@ class NumpyLayerKernel(LayerKernel):
             x = self._norm(x + self._feed_forward(x, weights), weights, "norm2")
         return x.astype(self.hidden_dtype), k, v
 
-    def _attend(self, q: Array, k: Array, v: Array, prefix: Prefix | None) -> Array:
+    def _attend(self, q: Array, k: Array, v: Array, prefix: Prefix | None, local: bool) -> Array:
         """Attention of q [length, heads, head_size]; returns [length, heads * head_size]."""
         length, heads, size = q.shape
         start = 0
@@ -101,6 +103,9 @@ class NumpyLayerKernel(LayerKernel):
         if self.spec.causal:
             hidden = np.arange(start + length) > start + np.arange(length)[:, None]
             scores = np.where(hidden, np.float32(-np.inf), scores)
+        if local:
+            apart = np.abs(np.arange(length) - np.arange(length)[:, None])
+            scores = np.where(apart > self.spec.window, np.float32(-np.inf), scores)
         context = softmax(scores) @ v.transpose(1, 0, 2)
         rows: Array = context.transpose(1, 0, 2).reshape(length, heads * size)
         return rows

@@ -86,6 +86,10 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
         vectors = _normed(spec, tensors, vectors)
         # Row by row: the result of a product of matrices depends on the number of rows, in the last bit.
         dense = _ACTIVATIONS[spec.head.activation](vectors[:, None] @ tensors["dense.weight"] + tensors["dense.bias"])
+        if spec.head.normed:
+            dense = dense - dense.mean(axis=-1, keepdims=True)
+            variance = np.mean(np.square(dense), axis=-1, keepdims=True)
+            dense = dense / np.sqrt(variance + np.float32(spec.layer.norm_eps)) * tensors["dense_norm.weight"]
         scores = (dense @ tensors["out.weight"] + tensors["out.bias"])[:, 0, 0]
     elif spec.head.kind == "yes-no":
         rows = tensors["rows"]

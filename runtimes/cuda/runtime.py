@@ -15,7 +15,7 @@ from edge.ivf.device import Event, Stream, open_device
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace
+from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace, refuse_local
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
@@ -67,6 +67,7 @@ class CudaRuntime(Runtime):
         return staging + Readback.memory_needed(_LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> CudaLayerKernel:
+        refuse_local(spec, self.name)
         if self._place is not None:
             return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)
         device = self._open(MemoryBudget(_ALONE, part=True), Trace(), alone=True)

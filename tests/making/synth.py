@@ -84,7 +84,25 @@ def _decoder(layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int,
     }
 
 
+def _modern(layers: int, hidden: int, heads: int, ffn: int, vocab: int, labels: int) -> Config:
+    return {
+        "architectures": ["ModernBertForSequenceClassification" if labels else "ModernBertModel"],
+        "model_type": "modernbert",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "max_position_embeddings": 8192,
+        "global_attn_every_n_layers": 3,
+        "pad_token_id": 0,
+        "local_attention": 128 if hidden > 64 else 6,
+        **({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}} if labels else {}),
+    }
+
+
 _CLASSIFIER = HeadSpec(kind="classifier")
+_MODERN_CLASSIFIER = HeadSpec(kind="classifier", activation="gelu", normed=True)
 
 SHAPES: dict[str, Shape] = {
     "bge-reranker-v2-m3": Shape(_encoder("xlm-roberta", 24, 1024, 16, 250002, 8194, 1), _CLASSIFIER),
@@ -93,6 +111,9 @@ SHAPES: dict[str, Shape] = {
     "bge-small-en-v1.5": Shape(_encoder("bert", 12, 384, 12, 30522, 512, 0), HeadSpec("first-token", normalize=True)),
     "qwen3-reranker-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), qwen3.reranker_head()),
     "qwen3-embedding-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), qwen3.embedder_head()),
+    "modernbert-base-reranker": Shape(_modern(22, 768, 12, 1152, 50368, 1), _MODERN_CLASSIFIER),
+    "tiny-modernbert": Shape(_modern(4, 64, 4, 96, 4000, 1), _MODERN_CLASSIFIER),
+    "tiny-modernbert-embedder": Shape(_modern(4, 64, 4, 96, 4000, 0), HeadSpec("mean", normalize=True)),
     "tiny-bert": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 1), _CLASSIFIER),
     "tiny-bert-embedder": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 0), HeadSpec("mean", normalize=True)),
     "tiny-xlm-roberta": Shape(_encoder("xlm-roberta", 3, 64, 4, 3000, 130, 1), _CLASSIFIER),
@@ -248,19 +269,23 @@ def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple
     if family.positions is not None:
         yield family.positions, (spec.positions, hidden)
     for tensor in spec.embedding_tensors():
-        yield family.embed[tensor.name], tensor.shape
+        if tensor.name not in family.absent:
+            yield family.embed[tensor.name], tensor.shape
     for layer in range(spec.layers):
         for tensor in spec.layer.tensors():
             if not tensor.name.endswith(".scale"):
-                parts = family.layer[tensor.name]
+                parts = family.parts(tensor.name, layer)
                 for part, rows in zip(parts, part_rows(spec.layer, tensor, len(parts)), strict=True):
-                    yield part.format(i=layer), (rows, *tensor.shape[:-1])
+                    yield part, (rows, *tensor.shape[:-1])
     if family.final_norm is not None:
         yield family.final_norm, (hidden,)
     if spec.head.kind == "classifier":
         for name, rows in ((family.dense, hidden), (family.out, 1)):
             yield f"{name}.weight", (rows, hidden)
-            yield f"{name}.bias", (rows,)
+            if rows == 1 or "dense.bias" not in family.absent:
+                yield f"{name}.bias", (rows,)
+        if family.dense_norm is not None:
+            yield family.dense_norm, (hidden,)
 
 
 def _write_tokenizer(path: Path, spec: ModelSpec) -> None:

@@ -47,11 +47,18 @@ TINY: dict[str, dict[str, Any]] = {
     "data2vec-text": ENCODER,
     "distilbert": DISTIL,
     "electra": {**ENCODER, "embedding_size": 32},
+    "modernbert": {**ENCODER, "local_attention": 6, "pad_token_id": 0, "initializer_range": 0.05},
     "qwen3": {**ENCODER, "num_key_value_heads": 2, "head_dim": 8},
     "roberta": ENCODER,
     "xlm-roberta": ENCODER,
 }
-TOKENIZERS = {"bert": "bert-embedder", "distilbert": "bert-embedder", "electra": "bert-embedder"}
+TOKENIZERS = {
+    "qwen3": "qwen3-embedder",
+    "modernbert": "qwen3-embedder",
+    "bert": "bert-embedder",
+    "distilbert": "bert-embedder",
+    "electra": "bert-embedder",
+}
 TUNING = Tuning(chunk_tokens=64)  # nothing is measured
 SEQUENCES = [[7, 9, 11, 200, 33, 5, 18], [12, 140, 6], [50, *range(20, 60)]]
 WORDS: dict[str, list[Any]] = {
@@ -59,10 +66,15 @@ WORDS: dict[str, list[Any]] = {
     "activation": ["relu", "quick_gelu"],
     "hidden_activation": ["relu", "gelu_new", "quick_gelu"],
     "classifier_activation": ["relu", "tanh", "quick_gelu"],
-    "classifier_pooling": ["mean"],
     "layer_types": [["sliding_attention", "full_attention", "sliding_attention"], ["full_attention"] * 3],
-    "rope_parameters": [{"rope_theta": 500.0, "rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}],
+    "rope_parameters": [
+        {"rope_theta": 500.0, "rope_type": "default"},
+        {"rope_type": "linear", "factor": 2.0},
+        {"full_attention": {"rope_theta": 500.0}, "sliding_attention": {"rope_theta": 50.0}},
+        {"full_attention": {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.0}},
+    ],
     "dtype": ["float32"],
+    "local_attention": [2, 7, 200, 1],
     "problem_type": ["regression"],
     "initializer_range": [0.1],
     "chunk_size_feed_forward": [1],
@@ -81,6 +93,10 @@ EXTRA: dict[str, list[Any]] = {
     "use_sliding_window": [True],
     "sliding_window": [2],
     "rope_theta": [77.0],
+    "global_attn_every_n_layers": [2],
+    "global_rope_theta": [99.0],
+    "local_rope_theta": [55.0],
+    "classifier_pooling": ["mean", "cls"],
     "rope_scaling": [{"rope_type": "linear", "factor": 2.0}],
     "position_embedding_type": ["relative_key", "absolute"],
     "pruned_heads": [{"0": [1]}, {}],
@@ -88,7 +104,7 @@ EXTRA: dict[str, list[Any]] = {
     "auto_map": [{"AutoModel": "modeling.Own"}],
     "wonderful": [3],
 }
-ALIASES = {"rope_scaling": "rope_parameters", "hidden_act": "activation", "is_causal": "is_decoder"}
+ALIASES = {"rope_scaling": "rope_parameters", "is_causal": "is_decoder"}
 KIN = ("camembert", "data2vec-text", "xlm-roberta")
 KIN_KEYS = ("pad_token_id", "hidden_act", "is_decoder", "wonderful", "layer_norm_eps")
 NOT_VARIED = {"model_type", "transformers_version", "vocab_size", "id2label", "label2id", "return_dict"}
@@ -184,7 +200,7 @@ def test_one_key_at_a_time(tmp_path: Path, kind: str, form: str) -> None:
     labels = {} if head else {"num_labels": 1}
     equal: set[str] = set()
     refused: set[str] = set()
-    tokenizer = TOKENIZERS.get(kind, "xlm-roberta-reranker" if kind != "qwen3" else "qwen3-embedder")
+    tokenizer = TOKENIZERS.get(kind, "xlm-roberta-reranker")
     for key, value in [("", None), *variations(kind, form)]:
         changes = {key: value} if key else {}
         model = built(kind, {**TINY[kind], **labels, **changes}, name)

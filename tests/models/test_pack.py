@@ -229,7 +229,7 @@ def test_slabs_and_panels_do_not_change_the_pack(
     ("name", "config", "message"),
     [
         ("bert-reranker", {"model_type": "t5"}, "architecture 't5' is not supported; supported: bert"),
-        ("bert-reranker", {"hidden_act": "tanh"}, "activation 'tanh'"),
+        ("bert-reranker", {"hidden_act": "tanh"}, "hidden_act, the activation 'tanh'"),
         ("bert-reranker", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ("bert-reranker", {"is_decoder": True}, "is_decoder"),
         ("bert-reranker", {"num_hidden_layers": None}, "num_hidden_layers is None"),

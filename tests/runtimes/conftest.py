@@ -25,9 +25,13 @@ QWEN3 = LayerSpec(
     hidden=48, heads=4, kv_heads=2, head_size=16, ffn=72, activation="silu", gated=True, norm="rms",
     norm_first=True, norm_eps=1e-6, rope_theta=1e6, causal=True, qk_norm=True, bias=False, precision="fp32",
 )  # fmt: skip
+MODERN = replace(
+    BERT, gated=True, norm_first=True, bias=False, norm_eps=1e-5, rope_theta=1.6e5, local_theta=1e4, window=4
+)
 LAYERS = {
     "bert": BERT,
     "qwen3": QWEN3,
+    "modernbert": MODERN,
     # No model of ours is one of these; they hold the runtimes to the description rather than to three models.
     "rotary-encoder": replace(BERT, rope_theta=1e4, norm_first=True, activation="relu"),
     "grouped-encoder": replace(QWEN3, causal=False, norm_first=False, rope_theta=None, activation="gelu_tanh"),
@@ -41,7 +45,9 @@ def random_weights(spec: LayerSpec, seed: int = 0) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(seed)
     weights: dict[str, NDArray[Any]] = {}
     for tensor in spec.tensors():
-        if tensor.name in ("norm1.weight", "norm2.weight", "q_norm.weight", "k_norm.weight"):
+        if tensor.name == "kind":
+            value = np.ones(2)  # a local layer that norms its input
+        elif tensor.name in ("norm1.weight", "norm2.weight", "q_norm.weight", "k_norm.weight"):
             value = 1 + 0.1 * random.standard_normal(tensor.shape)
         elif tensor.name.endswith(".scale"):
             rows = spec.matrices()[tensor.name.removesuffix(".scale")][0]
