@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -78,11 +77,7 @@ def set_(name: str, value: str) -> None:
         data = changed.encode()
     except UnicodeEncodeError:
         raise ConfigError(f"{value!a} is not valid Unicode") from None
-    before = os.umask(0o077)  # the file may hold a key
-    try:
-        replace(file, data)
-    finally:
-        os.umask(before)
+    replace(file, data, private=True)  # it may hold a key
     said = "(set)" if name == "llm_key" else value
     click.echo(escaped(f"{name} is {said} in {file}" if value else f"{name} is not in {file}"))
 

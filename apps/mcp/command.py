@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shlex
 import shutil
@@ -11,9 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import platformdirs
 
 from edge.apps.memory.console import path_option
 from edge.apps.options import CommandGroup, Setup, collections_option, setup_options
+from edge.errors import InputError
+from edge.files.input_file import read_small
+from edge.files.sealed import replace
+from edge.text.control_characters import escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +30,30 @@ class AgentProgram:
         name: the name that `--client` accepts.
         place: the file, or the action, that adds a server to the client.
         style: the format of the text.
+        file: the file that `edge mcp install` changes; empty if there is none.
     """
 
     name: str
     place: str
     style: str
+    file: str = ""
 
 
 CLIENTS = (
     AgentProgram("claude-code", "run this once", "claude"),
-    AgentProgram("claude-desktop", "claude_desktop_config.json (Settings > Developer > Edit Config)", "mcpServers"),
-    AgentProgram("cursor", "~/.cursor/mcp.json, or .cursor/mcp.json in a project", "mcpServers"),
-    AgentProgram("vscode", ".vscode/mcp.json", "servers"),
-    AgentProgram("windsurf", "~/.codeium/windsurf/mcp_config.json", "mcpServers"),
-    AgentProgram("zed", "settings.json of Zed", "context_servers"),
-    AgentProgram("gemini", "~/.gemini/settings.json", "mcpServers"),
-    AgentProgram("codex", "~/.codex/config.toml", "toml"),
-)
+    AgentProgram(
+        "claude-desktop", "claude_desktop_config.json (Settings > Developer > Edit Config)", "mcpServers",
+        str(platformdirs.user_config_path("Claude", appauthor=False, roaming=True) / "claude_desktop_config.json"),
+    ),
+    AgentProgram("cursor", "~/.cursor/mcp.json, or .cursor/mcp.json in a project", "mcpServers", "~/.cursor/mcp.json"),
+    AgentProgram("vscode", ".vscode/mcp.json", "servers", ".vscode/mcp.json"),
+    AgentProgram(
+        "windsurf", "~/.codeium/windsurf/mcp_config.json", "mcpServers", "~/.codeium/windsurf/mcp_config.json"
+    ),
+    AgentProgram("zed", "settings.json of Zed", "context_servers", "~/.config/zed/settings.json"),
+    AgentProgram("gemini", "~/.gemini/settings.json", "mcpServers", "~/.gemini/settings.json"),
+    AgentProgram("codex", "~/.codex/config.toml", "toml", "~/.codex/config.toml"),
+)  # fmt: skip
 
 
 def client_named(name: str) -> AgentProgram:
@@ -65,6 +78,29 @@ def configuration(client: AgentProgram, server: str, arguments: Sequence[str]) -
     if client.style == "servers":
         entry = {"type": "stdio", **entry}
     return json.dumps({client.style: {server: entry}}, indent=2, ensure_ascii=False)
+
+
+def with_server(client: AgentProgram, server: str, arguments: Sequence[str], text: str) -> str:
+    """The text of the client's file with the server in it. The arguments are those of `configuration`.
+
+    Raises:
+        InputError: the file cannot be changed without loss.
+    """
+    more = configuration(client, server, arguments)
+    if client.style == "toml":
+        if f"[mcp_servers.{server}]" in text:
+            if more in text:
+                return text
+            raise InputError(f"{client.file} has another {server} already: change it there")
+        return f"{text.rstrip()}\n\n{more}\n".lstrip()
+    try:
+        document = json.loads(text or "{}")
+        document.setdefault(client.style, {}).update(json.loads(more)[client.style])
+    except (ValueError, AttributeError, RecursionError):
+        raise InputError(
+            f"{client.file} is no plain JSON object, perhaps it has comments: paste what `edge mcp config` prints"
+        ) from None
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def program() -> list[str]:
@@ -133,6 +169,39 @@ def config(server: str, options: tuple[str, ...], client: str | None) -> None:
     for known in CLIENTS:
         click.echo(f"# {known.name}: {known.place}")
         click.echo(configuration(known, f"edge-{server}", ["mcp", server, *options]) + "\n")
+
+
+@mcp.command(context_settings={"ignore_unknown_options": True})
+@click.argument("client", type=click.Choice([client.name for client in CLIENTS if client.file]))
+@click.argument("server", type=click.Choice(["files", "memory"]))
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
+@click.option("--yes", is_flag=True, help="Write without asking.")
+def install(client: str, server: str, options: tuple[str, ...], yes: bool) -> int:
+    """Write SERVER into the configuration of CLIENT. The change is shown first, and the old file is kept beside it.
+
+    OPTIONS are those of `edge mcp SERVER`, such as `-c notes`. Exit code 1 if you say no.
+    """
+    known = client_named(client)
+    file = Path(known.file).expanduser().resolve()
+    try:
+        before = read_small(file).decode("utf-8-sig") if file.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+    after = with_server(known, f"edge-{server}", ["mcp", server, *options], before)
+    if after == before:
+        click.echo(f"{file} has it already")
+        return 0
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), str(file), str(file), lineterm=""):
+        click.echo(escaped(line))
+    if not yes and not click.confirm("Write this?", err=True):
+        return 1
+    if before:
+        copy = file.with_name(f"{file.name}.before-edge")
+        replace(copy, before.encode(), private=True)
+        click.echo(escaped(f"the old file is in {copy}"), err=True)
+    replace(file, after.encode(), private=True)
+    click.echo(escaped(f"{file} is written; start {client} again"), err=True)
+    return 0
 
 
 def _greet(server: str) -> None:

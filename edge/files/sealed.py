@@ -86,8 +86,9 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         raise CorruptBlock(f"{path} is damaged: {error}") from error
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Writes a file under another name, flushes it, renames it into place and flushes the folder.
+def replace(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Writes a file under another name, flushes it, renames it into place and flushes the folder. A `private` file can
+    be read by its owner only.
 
     After a kill or a power loss, the file has either the old or the new content. Drafts of processes that have ended
     are removed.
@@ -100,7 +101,8 @@ def replace(path: Path, data: bytes) -> None:
         make_folder(path.parent)
         _remove_abandoned(path)
         try:
-            with open(draft, "wb") as file:
+            mode = 0o600 if private else 0o666
+            with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.apps.mcp.command import CLIENTS, configuration
+from edge.apps.mcp import command
+from edge.apps.mcp.command import CLIENTS, client_named, configuration
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,6 +41,36 @@ def test_the_command_prints_one_or_all(edge_verb: Callable[..., Any]) -> None:
     every = edge_verb("mcp", "config", "memory").out
     assert all(f"# {client.name}: " in every for client in CLIENTS)
     assert edge_verb("mcp", "config", "files", "--client", "nobody").code == 2
+
+
+@pytest.mark.parametrize("name", [client.name for client in CLIENTS if client.file])
+def test_a_server_is_written_into_the_clients_file(
+    edge_verb: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    client = replace(client_named(name), file=str(tmp_path / "settings"))
+    monkeypatch.setattr(command, "client_named", lambda name: client)
+    file = Path(client.file)
+    other = '[mcp_servers.other]\ncommand = "x"\n' if client.style == "toml" else '{"theme": "dark"}'
+    file.write_text(other)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    refused = edge_verb("mcp", "install", name, "files", "-c", "notes")
+    assert (refused.code, file.read_text()) == (1, other)
+    assert "edge-files" in refused.out
+    for server in ("files", "memory"):
+        assert edge_verb("mcp", "install", name, server, "--yes", "-c", "notes").code == 0
+    read: Any = tomllib.loads(file.read_text()) if client.style == "toml" else json.loads(file.read_text())
+    servers = read["mcp_servers" if client.style == "toml" else client.style]
+    assert {"edge-files", "edge-memory"} <= servers.keys()
+    assert servers["edge-files"]["args"][-4:] == ["mcp", "files", "-c", "notes"]
+    assert "other" in servers if client.style == "toml" else read["theme"] == "dark"
+    assert file.with_name("settings.before-edge").exists()
+    assert file.stat().st_mode & 0o077 == 0
+    again = edge_verb("mcp", "install", name, "files", "-c", "notes")
+    assert (again.code, "has it already" in again.out) == (0, True)
+    file.write_text('[mcp_servers.edge-files]\ncommand = "mine"\n' if client.style == "toml" else "{ // mine\n}")
+    assert edge_verb("mcp", "install", name, "files", "--yes").code == 2
 
 
 def test_a_person_who_starts_a_server_is_told_on_stderr(
