@@ -28,6 +28,7 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _MODES = ("ranked", "top-k")
+_GENERATION = ("exact", "shared")
 _THREADS_PER_CORE, _THREADS = 4, 16
 """Largest number of threads: the larger of 4 per core and 16."""
 
@@ -98,6 +99,8 @@ class Config:
         llm_remote: allows a server on another machine, to which questions and documents are then sent.
         context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
         answers: answers that a language model in this process writes at a time; further ones wait.
+        generation: `exact` (a text does not depend on those that are written beside it) or `shared` (they share steps
+            and documents' states, which is faster in company).
         runtime: the library that executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
@@ -121,6 +124,7 @@ class Config:
     llm_remote: bool = False
     context: int = 0
     answers: int = 4
+    generation: str = "exact"
     runtime: str = "auto"
     device: str = ""
     device_memory: str = ""
@@ -136,8 +140,10 @@ class Config:
         _check_threads(self.threads)
         if self.context < 0:
             raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
-        if self.answers < 1:
-            raise ConfigError(f"answers are written one or more at a time, not {self.answers}")
+        if not 1 <= self.answers <= 32:
+            raise ConfigError(f"1 to 32 answers are written at a time, not {self.answers}")
+        if self.generation not in _GENERATION:
+            raise ConfigError(f"generation is `exact` or `shared`, not {self.generation!r}")
         if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
@@ -290,6 +296,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
             parse_threshold(str(value))
         if name == "mode" and value not in _MODES:
             raise ConfigError(f"it is `ranked` or `top-k`, not {value!r}")
+        if name == "generation" and value not in _GENERATION:
+            raise ConfigError(f"it is `exact` or `shared`, not {value!r}")
         return str(value)
     except ConfigError as error:
         raise ConfigError(f"{name} ({source}): {error}") from None

@@ -82,8 +82,14 @@ _USUAL = Limits()
 @click.option("--llm", help="Language model that writes answers, as for `edge ask`.")
 @click.option(
     "--answers",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, 32),
     help="Answers that a language model in this process writes at a time (4, if the memory allows). Others wait.",
+)
+@click.option(
+    "--generation",
+    type=click.Choice(["exact", "shared"]),
+    help="exact (the default): a text does not depend on those that are written beside it. shared: they share steps "
+    "and documents' states, which is faster.",
 )
 @click.option(
     "--status", "what", flag_value="status", help="Say whether a server of yours runs, its address and its memory."
@@ -122,6 +128,7 @@ def serve(
     embedder: str | None,
     llm: str | None,
     answers: int | None,
+    generation: str | None,
     what: str | None,
     editor: str,
     no_sharing: bool,
@@ -143,7 +150,7 @@ def serve(
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    config = setup.config(llm=llm, answers=answers, reranker=reranker, embedder=embedder)
+    config = setup.config(llm=llm, answers=answers, generation=generation, reranker=reranker, embedder=embedder)
     outside = not is_loopback(host)
     digest = token = ""
     if outside or wants_token or new_token:

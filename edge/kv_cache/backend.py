@@ -82,6 +82,11 @@ class KVBackend(Protocol):
         """
         ...
 
+    def share(self, other: KVBackend, start: int, end: int) -> bool:
+        """Appends states start ... end-1 of another backend, without a copy; `start` equals `length`. Returns False,
+        and changes nothing, if the two are not in one pool."""
+        ...
+
     def truncate(self, length: int) -> None:
         """Removes the positions from `length` on."""
         ...

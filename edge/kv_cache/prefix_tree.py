@@ -270,6 +270,11 @@ class PreparedPath:
         self._release: Callable[[PreparedPath], None] | None = release
 
     @property
+    def end(self) -> int:
+        """Number of tokens of the path."""
+        return self.nodes[-1].end if self.nodes else 0
+
+    @property
     def cached_tokens(self) -> int:
         """Number of tokens whose states were reused."""
         places = zip(self.nodes, self.places, strict=False)

@@ -240,8 +240,11 @@ class KnowledgeTree:
 
     def _restore(self, node: Node, backend: KVBackend) -> str | None:
         """Appends a node's states to a context; returns the tier that had them, or None if they must be computed.
-        States that only another context holds are copied from it, and were in host memory."""
+        Contexts in one pool share them. States that only another context holds are copied from it, and count as those
+        in host memory."""
         started = self._clock()
+        if any(backend.share(holder, node.start, node.end) for holder in node.contexts):
+            return "context"
         place = self._states.place(node)
         holder = None if place or not node.contexts else node.contexts[0]
         extract = holder and partial(holder.extract, node.start, node.end)

@@ -5,7 +5,8 @@ waiting request with less to compute may begin. Requests join and leave between 
 holds nobody, because a request's tokens wait in a queue of its own, which its length bounds.
 
 Requests wait in the order of RAGCache (section 5.2): those with the largest share of cached states first, because they
-are soon done and their states are still there. Their urgency goes before that.
+are soon done and their states are still there. Their urgency goes before that. If a more urgent one finds no room, the
+answer that loses least is set aside: its states are kept in memory, and it goes on later without computing them again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from edge.budget import Lease, MemoryBudget
 from edge.errors import DeadlinePassed, EdgeError, InputError, Withdrawn
-from edge.kv_cache.backend import KVBackend, StateSegment
+from edge.kv_cache.backend import KVBackend, State, StateSegment
 from edge.kv_cache.prefix_tree import PreparedPath
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling
@@ -44,10 +46,12 @@ class Seat(Protocol):
 
     Attributes:
         slice: number of tokens of a prompt that are computed at a time.
+        length: number of tokens.
         backend: the sequence's states for the knowledge tree; None if they cannot be parted.
     """
 
     slice: int
+    length: int
     backend: KVBackend | None
 
     def append(
@@ -99,6 +103,7 @@ class Request:
         first, ended: times of the first token and of the end; 0 before.
         cached, restored, restore_s: see `GenerationStats`.
         passed: number of later requests that went before it.
+        aside: the answer's part so far, if it was set aside.
         new: number of tokens that were written; the reader has been shown `shown` of them.
         left: whether the reader has gone.
     """
@@ -118,6 +123,7 @@ class Request:
     new: int = 0
     shown: int = 0
     left: bool = False
+    aside: _Aside | None = None
     _queue: queue.SimpleQueue[tuple[list[Piece], int] | Exception | None] = field(default_factory=queue.SimpleQueue)
 
     @property
@@ -158,6 +164,22 @@ class Request:
         self._queue.put(error)
 
 
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """An answer that was set aside, with the states behind its path, at positions start ... end-1, and their lease."""
+
+    writing: _Writing
+    state: State
+    start: int
+    end: int
+    lease: Lease
+
+    def drop(self) -> None:
+        """Frees the memory."""
+        self.writing.chooser.close()
+        self.lease.release()
+
+
 @dataclass(eq=False, slots=True)
 class _Writing:
     """A request that has a sequence."""
@@ -168,6 +190,21 @@ class _Writing:
     stopping: Stopping
     path: PreparedPath | None = None
     waiting: Sequence[int] = ()
+
+
+class CellPool(Protocol):
+    """The cells that several sequences share.
+
+    Attributes:
+        cells: number of cells.
+    """
+
+    @property
+    def cells(self) -> int: ...
+
+    def step(self, tokens: Sequence[tuple[Any, int]]) -> None:
+        """Appends a token to each of several sequences. If it raises ModelError, they are as before."""
+        ...
 
 
 class GenerationEngine:
@@ -182,6 +219,8 @@ class GenerationEngine:
         another: Callable[[], Seat | None],
         chooser: Callable[[Sampling], TokenChooser],
         tree: Callable[[], KnowledgeTree | None],
+        budget: MemoryBudget,
+        pool: CellPool | None = None,
         trace: Trace,
     ) -> None:
         """
@@ -191,12 +230,16 @@ class GenerationEngine:
             another: makes one more; None if there is no memory for it now.
             chooser: chooses an answer's tokens.
             tree: the knowledge tree, once there is one.
+            budget: covers the states of answers that are set aside.
+            pool: the cells that all sequences share; None if each has its own.
         """
         self._vocabulary = vocabulary
         self._most = most
         self._another = another
         self._chooser = chooser
         self._tree = tree
+        self._budget = budget
+        self._pool = pool
         self._trace = trace
         self._first = first
         self._idle = [first]
@@ -251,24 +294,40 @@ class GenerationEngine:
                 for writing in list(self._writing):
                     self._end(writing, error)
                 for request in self._taken(lambda request: True):
-                    request.end(error)
+                    self._dismiss(request, error)
         for writing in list(self._writing):
             self._end(writing)
         for request in self._taken(lambda request: True):
-            request.end()
+            self._dismiss(request)
 
     def _step(self, left: float = float("inf"), current: Request | None = None) -> None:
         """Writes one token of every answer, and begins waiting requests with fewer than `left` tokens to compute."""
         for request in self._taken(self._useless):
-            request.end(None if request.stopped else _reason(request))
-        for writing in list(self._writing):
-            self._guarded(writing, partial(self._write, writing))
+            self._dismiss(request, None if request.stopped else _reason(request))
+        self._write_all()
         while not self._closed and (current is None or current.passed < WINDOW):
             if (begun := self._next(left)) is None:
                 break
             if current is not None:
                 current.passed += 1
             self._begin(*begun)
+
+    def _write_all(self) -> None:
+        for writing in [writing for writing in self._writing if writing.request.stopped]:
+            self._end(writing)
+        if self._pool is None:
+            for writing in list(self._writing):
+                self._guarded(writing, partial(self._write, writing))
+        elif self._writing:
+            together = list(self._writing)
+            try:
+                self._pool.step([(writing.seat, writing.waiting[0]) for writing in together])
+            except EdgeError as error:
+                for writing in together:
+                    self._end(writing, error)
+                return
+            for writing in together:
+                self._guarded(writing, partial(self._choose, writing))
 
     def _taken(self, which: Callable[[Request], bool]) -> list[Request]:
         """Takes some of the waiting requests out of the line."""
@@ -285,7 +344,8 @@ class GenerationEngine:
         """The request that begins now, and its sequence; None if it must wait."""
         with self._changed:
             waiting = list(self._waiting)
-        if not waiting or not (self._idle or self._may_grow()):
+        least = max((writing.request.urgency.priority for writing in self._writing), default=0)
+        if not (self._idle or self._may_grow() or any(request.urgency.priority < least for request in waiting)):
             return None
         ratios = {request: self._shares(request) for request in waiting}
 
@@ -294,17 +354,50 @@ class GenerationEngine:
             return request.urgency.priority, -cached / computed
 
         chosen = foremost(waiting, WINDOW, order)
-        assert chosen is not None
-        if ratios[chosen][1] >= left:
+        # Two prompts that are read at once into a pool might both compute what they could share.
+        if chosen is None or ratios[chosen][1] >= left or (self._pool is not None and self._reading):
             return None
-        seat = self._seat(chosen)
-        if seat is None:
-            return None
+        while (seat := self._seat(chosen)) is None:
+            if not self._set_aside(chosen):
+                return None
         with self._changed:
             for request in self._waiting[: self._waiting.index(chosen)]:
                 request.passed += 1
             self._waiting.remove(chosen)
         return chosen, seat
+
+    def _set_aside(self, urgent: Request) -> bool:
+        """Sets a less urgent answer aside; returns whether there was one. Of the least urgent ones it is the one with
+        the fewest tokens besides its path."""
+        candidates = [
+            (writing.request.urgency.priority, writing.path.end - writing.seat.length, writing, writing.path)
+            for writing in self._writing
+            if writing.path is not None and writing.request.passed < WINDOW
+        ]
+        *_, writing, path = max(candidates, key=lambda one: one[:2], default=(0, 0, None, None))
+        if writing is None or path is None or writing.request.urgency.priority <= urgent.urgency.priority:
+            return False
+        request, start, end = writing.request, path.end, writing.seat.length
+        try:
+            lease = self._budget.reserve("generator: set aside", (end - start + 1) * path.backend.bytes_per_token)
+            state = path.backend.extract(start, end)
+        except EdgeError:
+            return False
+        lease.resize(max(lease.nbytes, memoryview(state).nbytes))
+        request.aside = _Aside(writing, state, start, end, lease)
+        self._trace.count("generation.set_aside")
+        self._writing.remove(writing)
+        writing.path = None
+        self._free(writing.seat, path)
+        with self._changed:
+            self._waiting.insert(0, request)
+        return True
+
+    def _dismiss(self, request: Request, error: Exception | None = None) -> None:
+        """Ends a request that waits."""
+        if request.aside is not None:
+            request.aside.drop()
+        request.end(error)
 
     def _shares(self, request: Request) -> tuple[int, int]:
         """Numbers of cached and of other tokens of a prompt."""
@@ -313,18 +406,17 @@ class GenerationEngine:
         return cached, prompt.tokens - cached
 
     def _seat(self, request: Request) -> Seat | None:
-        """The free sequence that holds most of a request's path; another one if that holds nothing."""
+        """The free sequence that holds most of a request's path, or another one; None if there is no room."""
         tree, path = self._tree(), request.prompt.path
-        best = max(self._idle, key=lambda seat: self._common(tree, path, seat), default=None)
-        if best is None and self._may_grow():
-            best = self._another()
-            if best is None:
-                self._refused = True
-                return None
-            self._seats += 1
-            return best
-        if best is not None:
-            self._idle.remove(best)
+        if not (self._idle or self._may_grow()) or (self._pool is not None and not self._fits(request)):
+            return None
+        if not self._idle:
+            more = self._another()
+            self._refused = more is None
+            self._seats += more is not None
+            return more
+        best = max(self._idle, key=lambda seat: self._common(tree, path, seat))
+        self._idle.remove(best)
         return best
 
     def _may_grow(self) -> bool:
@@ -333,10 +425,36 @@ class GenerationEngine:
     def _common(self, tree: KnowledgeTree | None, path: Sequence[StateSegment], seat: Seat) -> int:
         return 0 if tree is None or seat.backend is None else tree.common(path, seat.backend)
 
+    def _fits(self, chosen: Request) -> bool:
+        """Whether the pool has room for a request. A path that several have is counted once. Sequences without work
+        give up theirs if need be."""
+        tree, pool = self._tree(), self._pool
+        assert pool is not None
+
+        def needed(idle: Sequence[Seat]) -> int:
+            """The first of the idle ones is the request's."""
+            requests = [chosen, *(writing.request for writing in self._writing)]
+            paths = [request.prompt.path for request in requests]
+            common = {path[: i + 1]: len(path[i].tokens) for path in paths for i in range(len(path))}
+            own = sum(len(request.prompt.question) + request.longest for request in requests)
+            return sum(common.values()) + own + sum(seat.length for seat in idle[1:])
+
+        kept = sorted(self._idle, key=lambda seat: self._common(tree, chosen.prompt.path, seat), reverse=True)
+        while len(kept) > 1 and needed(kept) > pool.cells:
+            seat = kept.pop()
+            if tree is not None and seat.backend is not None:
+                tree.part(seat.backend)
+            seat.truncate(0)
+        return needed(kept) <= pool.cells
+
     def _begin(self, request: Request, seat: Seat) -> None:
         """Reads a request's prompt, and writes its first token."""
-        stopping = Stopping(request.sampling.stop)
-        writing = _Writing(request, seat, self._chooser(request.sampling), stopping, waiting=request.prompt.question)
+        if request.aside is not None:
+            writing = request.aside.writing
+            writing.seat = seat
+        else:
+            stopping, question = Stopping(request.sampling.stop), request.prompt.question
+            writing = _Writing(request, seat, self._chooser(request.sampling), stopping, waiting=question)
         self._reading += 1
         try:
             self._guarded(writing, lambda: self._read(writing))
@@ -353,15 +471,23 @@ class GenerationEngine:
 
         if tree is not None and seat.backend is not None:
             writing.path = held = tree.prepare(path, suffix=len(question), cancelled=between, backend=seat.backend)
-            request.cached, request.restored, request.restore_s = (
-                held.cached_tokens, held.restored_tokens, held.restore_s,
-            )  # fmt: skip
+            if request.aside is None:
+                request.cached, request.restored = held.cached_tokens, held.restored_tokens
+                request.restore_s = held.restore_s
         else:
             seat.truncate(0)
             for position, segment in enumerate(path):
                 with self._trace.span(f"prefill {segment.id}", "generation", tokens=len(segment.tokens)):
                     seat.append(segment.tokens, cancelled=lambda at=position: between(at))
-        self._write(writing, lambda: between(len(path)))
+        aside, request.aside = request.aside, None
+        if aside is not None:
+            with aside.lease:
+                if writing.path is None or not writing.path.complete or seat.backend is None:
+                    self._end(writing)
+                    return
+                seat.backend.restore(aside.state, aside.start, aside.end)
+        else:
+            self._write(writing, lambda: between(len(path)))
         if not request.ended:
             self._writing.append(writing)
 
@@ -379,7 +505,11 @@ class GenerationEngine:
         asked = cancelled or (lambda: request.stopped)
         if writing.seat.append(waiting, cancelled=asked, logits=True) < len(waiting):
             self._end(writing)
-            return
+        else:
+            self._choose(writing)
+
+    def _choose(self, writing: _Writing) -> None:
+        request = writing.request
         token, logprob = writing.chooser.choose(writing.seat)
         request.first = request.first or time.perf_counter()
         if self._vocabulary.ends(token):
@@ -406,17 +536,22 @@ class GenerationEngine:
 
     def _end(self, writing: _Writing, error: Exception | None = None) -> None:
         """Ends an answer, and frees its sequence."""
+        if writing.request.aside is not None:
+            writing.request.aside.lease.release()
         writing.request.end(error)
         writing.chooser.close()
         if writing in self._writing:
             self._writing.remove(writing)
+        self._free(writing.seat, writing.path)
+
+    def _free(self, seat: Seat, path: PreparedPath | None) -> None:
         try:
-            if writing.path is not None:
-                writing.path.release()
-        except EdgeError:  # the answer is there already; its states are computed again
+            if path is not None:
+                path.release()
+        except EdgeError:  # the answer does not need its states any more; they are computed again
             self._trace.count("knowledge.dropped")
         finally:
-            self._idle.append(writing.seat)
+            self._idle.append(seat)
             self._refused = False
 
     def _give_up(self, extra: Sequence[Seat]) -> None:

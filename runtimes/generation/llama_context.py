@@ -3,6 +3,7 @@ token with llama.cpp's own samplers and returns its probability."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,6 @@ from edge.runtimes.generation.llama_model import LlamaModel
 KVType = Literal["f16", "q8_0"]
 KV_TYPES: Mapping[KVType, int] = {"f16": 1, "q8_0": 8}
 """The types of keys and values: half precision, or 8 bits, which take 53 % of the bytes."""
-
-LIVE, ASIDE = 0, 1
-"""The two sequences of a context: one for the tokens, and one through which states are copied in and out."""
 
 TILE = 64
 """llama.cpp's flash attention multiplies tiles from this number of tokens on. With fewer it works row by row."""
@@ -50,21 +48,23 @@ class ContextShape:
         batch: number of tokens that are computed at a time.
         kv_type: type of keys and values.
         threads: number of compute threads.
+        sequences: number of sequences. Several share the cells of the `tokens`.
     """
 
     tokens: int
     batch: int
     kv_type: KVType
     threads: int
+    sequences: int = 1
 
 
 class LlamaContext:
-    """Tokens at positions 0 ... length-1.
+    """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
-    The states of position p always lie in cell p of llama.cpp's cache. The live sequence is extended and truncated only
-    at its end, so the next free cell is that of the next position. Attention therefore sums over cells in the order of
-    positions. Equal tokens that are computed in equal batches have bit for bit equal states, with or without earlier
-    truncation.
+    Alone, the states of position p always lie in cell p of llama.cpp's cache. The sequence is extended and truncated
+    only at its end, so the next free cell is that of the next position. Attention therefore sums over cells in the
+    order of positions. Equal tokens that are computed in equal batches have bit for bit equal states, with or without
+    earlier truncation.
     """
 
     def __init__(self, model: LlamaModel, shape: ContextShape, lease: Lease | None = None) -> None:
@@ -79,9 +79,14 @@ class LlamaContext:
         self.model = model
         self.shape = shape
         self.length = 0
+        self.number = 0
+        """The sequence's number in its context. The last one is empty; states are copied in and out through it."""
+        self.row = -1
+        """The row of the last batch with this sequence's logits."""
         self.backend: KVBackend | None = None
         """The context's states for a knowledge tree; None if they cannot be parted."""
         self._lease = lease
+        self._owns = True
         self.slice = shape.batch
         """Number of tokens, in whole tiles, that are computed at a time. Slices begin at whole tiles and the last one
         has at least one tile, so the states are, to the last bit, those of the whole batch computed at once."""
@@ -106,9 +111,25 @@ class LlamaContext:
         self._batch = self._make_batch()
 
     @property
+    def aside(self) -> int:
+        """Number of the sequence through which states are copied."""
+        return self.shape.sequences
+
+    @property
     def capacity(self) -> int:
         """Number of tokens that the context can hold."""
         return int(self._api.llama_n_ctx(self.pointer))
+
+    @property
+    def cells(self) -> int:
+        """Number of cells that the sequences' tokens may take; the others are for rows that fill a tile."""
+        return self.capacity - TILE
+
+    def sequence(self, number: int) -> LlamaContext:
+        """Another sequence of the same context. The first one closes the context."""
+        other = copy.copy(self)
+        other.number, other.length, other.backend, other._lease, other._owns = number, 0, None, None, False
+        return other
 
     def append(
         self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
@@ -141,10 +162,11 @@ class LlamaContext:
             # Rows that fill a tile come after all others, so that no token attends to them.
             self._tokens[len(part) : rows] = part[-1]
             self._positions[:rows] = np.arange(self.length, self.length + rows)
+            self._numbers[:rows] = self.number
             self._wanted[:] = 0
             self._wanted[len(part) - 1] = logits and last
-            self._batch.n_tokens = rows
-            code = self._api.llama_decode(self.pointer, self._batch)
+            self.row = -1
+            code = self._decode(rows)
             if code != 0:
                 self.truncate(start)
                 raise ModelError(f"llama.cpp failed on {len(part)} tokens after {self.length:,}, with code {code}")
@@ -152,24 +174,41 @@ class LlamaContext:
             self.truncate(self.length - rows + len(part))
         return self.length - start
 
+    def step(self, tokens: Sequence[tuple[LlamaContext, int]]) -> None:
+        """Appends one token to each of several sequences of this context, and computes their logits at once.
+
+        Raises:
+            ModelError: llama.cpp failed. The sequences are as before.
+        """
+        self._wanted[:] = 1
+        for row, (sequence, token) in enumerate(tokens):
+            self._tokens[row], self._positions[row], self._numbers[row] = token, sequence.length, sequence.number
+        if (code := self._decode(len(tokens))) != 0:
+            raise ModelError(f"llama.cpp failed on a token of each of {len(tokens)} answers, with code {code}")
+        for row, (sequence, _) in enumerate(tokens):
+            sequence.row = row
+            sequence.length += 1
+
     def logits(self) -> npt.NDArray[np.float32]:
         """The logits of the token after the last one, [vocabulary]; valid until the next `append`."""
-        pointer = self._api.llama_get_logits_ith(self.pointer, -1)
+        pointer = self._api.llama_get_logits_ith(self.pointer, self.row)
         return np.ctypeslib.as_array(pointer, (self.model.vocabulary,))
 
     def truncate(self, length: int) -> None:
         """Removes positions from `length` on, or all positions if the states cannot be cut (`LlamaModel.reusable`)."""
         if length >= self.length:
             return
-        if length == 0 or not self._api.llama_memory_seq_rm(self.memory, LIVE, length, -1):
+        if self.shape.sequences > 1:
+            self._api.llama_memory_seq_rm(self.memory, self.number, length, -1)
+        elif length == 0 or not self._api.llama_memory_seq_rm(self.memory, self.number, length, -1):
             self._api.llama_memory_clear(self.memory, False)
             length = 0
         self.length = length
 
     def close(self) -> None:
-        """Frees the context. A second call does nothing."""
+        """Frees the context, if this is its first sequence. A second call does nothing."""
         pointer, self.pointer = self.pointer, None
-        if pointer:
+        if pointer and self._owns:
             self._api.llama_free(pointer)
         if self._lease is not None:
             self._lease.release()
@@ -193,7 +232,7 @@ class LlamaContext:
         params = self._api.llama_context_default_params()
         params.n_ctx = self.shape.tokens
         params.n_batch = params.n_ubatch = self.shape.batch
-        params.n_seq_max = params.n_outputs_max = len((LIVE, ASIDE))
+        params.n_seq_max = params.n_outputs_max = self.shape.sequences + 1
         params.kv_unified = True
         params.offload_kqv = params.op_offload = False
         # A layer with sliding-window attention keeps the states of its window only.
@@ -202,15 +241,20 @@ class LlamaContext:
         params.n_threads = params.n_threads_batch = self.shape.threads
         return params
 
+    def _decode(self, rows: int) -> int:
+        self._batch.n_tokens = rows
+        return int(self._api.llama_decode(self.pointer, self._batch))
+
     def _make_batch(self) -> Any:
-        """A batch over our own arrays. Every token is in the live sequence, at a position that we set."""
+        """A batch over our own arrays. Every token is in one sequence, at a position that we set."""
         api, rows = self._api, self.shape.batch
-        live = (api.llama_seq_id * 1)(LIVE)
         self._counts = (ctypes.c_int32 * rows)(*[1] * rows)
-        self._sequences = (ctypes.POINTER(api.llama_seq_id) * rows)(
-            *[ctypes.cast(live, ctypes.POINTER(api.llama_seq_id))] * rows
+        self._numbers = np.zeros(rows, np.int32)
+        start, width = self._numbers.ctypes.data, self._numbers.itemsize
+        sequence = ctypes.POINTER(api.llama_seq_id)
+        self._sequences = (sequence * rows)(
+            *[ctypes.cast(ctypes.c_void_p(start + row * width), sequence) for row in range(rows)]
         )
-        self._live = live
         batch = api.llama_batch()
         batch.token = self._tokens.ctypes.data_as(ctypes.POINTER(api.llama_token))
         batch.pos = self._positions.ctypes.data_as(ctypes.POINTER(api.llama_pos))
@@ -231,7 +275,7 @@ class LlamaSampler:
 
     def choose(self, context: LlamaContext) -> tuple[int, float]:
         """The next token after the context, and its log-probability under the model itself."""
-        token = int(self._api.llama_sampler_sample(self._chain, context.pointer, -1))
+        token = int(self._api.llama_sampler_sample(self._chain, context.pointer, context.row))
         return token, log_probability(context.logits(), token)
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ from edge.trace import Trace
 
 class LlamaGenerator(Closing):
     """A `Generator` on llama.cpp. Any number of threads may ask at once; several answers are written at a time, and
-    further ones wait (`GenerationEngine`). Each answer has a context of its own and computes each token by itself, so
-    that its text does not depend on the company.
+    further ones wait (`GenerationEngine`). Unless `shared`, each answer has a context of its own and computes each
+    token by itself, so that its text does not depend on the company.
 
     Attributes:
         memory: the sizes of the model's parts and its first context, and whether the weights are mapped.
@@ -54,6 +54,7 @@ class LlamaGenerator(Closing):
         weights: Weights = "auto",
         threads: int = 0,
         answers: int = 1,
+        shared: bool = False,
         thinking: bool = False,
         trace: Trace | None = None,
     ) -> None:
@@ -68,6 +69,9 @@ class LlamaGenerator(Closing):
             threads: number of compute threads; 0 means one per physical core that this process may use.
             answers: largest number of answers that are written at a time. All but the first take their memory only
                 while they are needed, and wait if the budget has none.
+            shared: answers share one context, and each step computes a token of all of them. This is faster in company,
+                and documents' states are held once, but the last bits of sums, and so some texts, depend on company. A
+                model whose states cannot be parted ignores it.
             thinking: allows a model to reason before its answer, if it can.
 
         Raises:
@@ -84,6 +88,7 @@ class LlamaGenerator(Closing):
         self._budget = budget
         self._hashes = cache
         self._leases: list[Lease] = []
+        self._sequences = 0
         self._model: LlamaModel | None = None
         self._engine: GenerationEngine | None = None
         self._answered = threading.local()
@@ -100,12 +105,13 @@ class LlamaGenerator(Closing):
                 threads=threads or physical_cores(),
                 kv_type=kv_type,
                 weights=weights,
+                sequences=answers if shared else 1,
             )
             self._leases += leases
             load: Load = "map" if self.memory.mapped else "read"
             with self._trace.span(f"load {self.name}", "generation", load=load):
                 self._model = model = LlamaModel(library, file, load=load)
-                first = self._context(model)
+                first = self._parted(LlamaContext(model, self.memory.shape))
             self._engine = GenerationEngine(
                 model,
                 most=answers,
@@ -113,6 +119,8 @@ class LlamaGenerator(Closing):
                 another=self._another,
                 chooser=partial(LlamaSampler, library.api),
                 tree=lambda: self.tree,
+                budget=budget,
+                pool=first if self.memory.shape.sequences > 1 else None,
                 trace=self._trace,
             )
             self.context = first.capacity
@@ -225,23 +233,28 @@ class LlamaGenerator(Closing):
             )
 
     def _another(self) -> LlamaContext | None:
-        """One more context; None if the budget has no room for it beside retrieval."""
+        """One more sequence, in the pool or in one more context; None if the budget has no room for it beside
+        retrieval."""
         model, memory = self._open(), self.memory
+        if memory.shape.sequences > 1:
+            assert self.states is not None
+            self._sequences += 1
+            return self._parted(self.states.context.sequence(self._sequences))
         try:
             with self._budget.reserve("retrieval", self.beside):
                 lease = self._budget.reserve("generator: another answer", memory.kv_cache + memory.buffers)
         except BudgetExceeded:
             return None
         try:
-            return self._context(model, lease)
+            return self._parted(LlamaContext(model, memory.shape, lease))
         except BaseException:
             lease.release()  # a second time is harmless
             raise
 
-    def _context(self, model: LlamaModel, lease: Lease | None = None) -> LlamaContext:
-        context = LlamaContext(model, self.memory.shape, lease)
+    def _parted(self, context: LlamaContext) -> LlamaContext:
+        """The same context, with its states for a tree if the model allows that."""
         try:
-            context.backend = LlamaStates(context, hashes=self._hashes) if model.reusable else None
+            context.backend = LlamaStates(context, hashes=self._hashes) if context.model.reusable else None
         except BaseException:
             context.close()
             raise

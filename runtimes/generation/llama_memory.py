@@ -73,6 +73,7 @@ def reserve_memory(
     threads: int,
     kv_type: KVType,
     weights: Weights,
+    sequences: int = 1,
 ) -> tuple[LlamaMemory, list[Lease]]:
     """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights.
 
@@ -81,6 +82,7 @@ def reserve_memory(
     Args:
         context: number of tokens. 0 takes the context that the model was trained for, at most 4,096, and halves it
             until it fits.
+        sequences: number of sequences that share the context; 1 if the states of the model cannot be parted.
 
     Returns:
         The layout, and the leases that hold its memory.
@@ -104,7 +106,7 @@ def reserve_memory(
         refused: BudgetExceeded | None = None
         for tokens in _contexts(context, file.trained_context):
             for batch in _BATCHES:
-                shape = ContextShape(tokens, batch, kv_type, threads)
+                shape = ContextShape(tokens, batch, kv_type, threads, sequences if model.reusable else 1)
                 kv_cache, buffers = _measure(model, shape)
                 memory = LlamaMemory(file.weights_nbytes, True, vocabulary.nbytes, kv_cache, buffers, shape)
                 try:

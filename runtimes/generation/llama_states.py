@@ -15,9 +15,9 @@ from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError
 from edge.files.sealed import recall, remember
-from edge.kv_cache.backend import State
+from edge.kv_cache.backend import KVBackend, State
 from edge.runtimes.generation.gguf_file import GGUFFile
-from edge.runtimes.generation.llama_context import ASIDE, LINEAR, LIVE, ROW_BY_ROW, TILE, LlamaContext
+from edge.runtimes.generation.llama_context import LINEAR, ROW_BY_ROW, TILE, LlamaContext
 
 _HASHES = "gguf-hashes.json"
 _MOST_HASHES = 64
@@ -56,7 +56,7 @@ class LlamaStates:
     def fingerprint(self) -> str:
         """Hash of everything that a state depends on besides its tokens: the whole model file (which defines the
         rotation of positions), the library, the CPU's instructions, and the settings that determine the order of sums
-        (context, batch, threads, tiles)."""
+        (context, batch, threads, tiles, whether sequences share cells)."""
         if not self._fingerprint:
             context, model = self.context, self.context.model
             shape = context.shape
@@ -67,6 +67,7 @@ class LlamaStates:
                 "tile": (TILE, LINEAR, ROW_BY_ROW),
                 "threads": shape.threads,
                 "kv_type": shape.kv_type,
+                **({"shared": True} if shape.sequences > 1 else {}),
                 "library": model.library.version,
                 "system": self._api.llama_print_system_info().decode(),
             }
@@ -94,10 +95,10 @@ class LlamaStates:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")
         self._copy_aside(start, end)
         try:
-            nbytes = self._api.llama_state_seq_get_size(self.context.pointer, ASIDE)
+            nbytes = self._api.llama_state_seq_get_size(self.context.pointer, self.context.aside)
             state = bytearray(nbytes)
             place = (ctypes.c_uint8 * nbytes).from_buffer(state)
-            written = self._api.llama_state_seq_get_data(self.context.pointer, place, nbytes, ASIDE)
+            written = self._api.llama_state_seq_get_data(self.context.pointer, place, nbytes, self.context.aside)
         finally:
             self._clear_aside()
         if written != self._fixed + (end - start) * self.bytes_per_token:
@@ -116,16 +117,24 @@ class LlamaStates:
         if len(state) != expected:
             raise CorruptBlock(f"{len(state):,} bytes are no states of {end - start:,} tokens; those take {expected:,}")
         place, _kept = _pointer(state)
-        taken = self._api.llama_state_seq_set_data(self.context.pointer, place, expected, ASIDE)
+        taken = self._api.llama_state_seq_set_data(self.context.pointer, place, expected, self.context.aside)
         memory = self.context.memory
-        first = self._api.llama_memory_seq_pos_min(memory, ASIDE)
-        last = self._api.llama_memory_seq_pos_max(memory, ASIDE)
+        first = self._api.llama_memory_seq_pos_min(memory, self.context.aside)
+        last = self._api.llama_memory_seq_pos_max(memory, self.context.aside)
         if taken != expected or (first, last) != (start, end - 1):
             self._clear_aside()
             raise CorruptBlock(f"these are no states of positions {start:,} to {end:,}, or of another model")
-        self._api.llama_memory_seq_cp(memory, ASIDE, LIVE, -1, -1)
+        self._api.llama_memory_seq_cp(memory, self.context.aside, self.context.number, -1, -1)
         self._clear_aside()
         self.context.length = end
+
+    def share(self, other: KVBackend, start: int, end: int) -> bool:
+        """Appends states of another sequence of the same context; the cells are shared."""
+        if not isinstance(other, LlamaStates) or other.context.pointer != self.context.pointer:
+            return False
+        self._api.llama_memory_seq_cp(self.context.memory, other.context.number, self.context.number, start, end)
+        self.context.length = end
+        return True
 
     def truncate(self, length: int) -> None:
         """Removes positions from `length` on."""
@@ -133,15 +142,15 @@ class LlamaStates:
 
     def _nbytes(self, start: int, end: int) -> int:
         self._copy_aside(start, end)
-        nbytes = int(self._api.llama_state_seq_get_size(self.context.pointer, ASIDE))
+        nbytes = int(self._api.llama_state_seq_get_size(self.context.pointer, self.context.aside))
         self._clear_aside()
         return nbytes
 
     def _copy_aside(self, start: int, end: int) -> None:
-        self._api.llama_memory_seq_cp(self.context.memory, LIVE, ASIDE, start, end)
+        self._api.llama_memory_seq_cp(self.context.memory, self.context.number, self.context.aside, start, end)
 
     def _clear_aside(self) -> None:
-        self._api.llama_memory_seq_rm(self.context.memory, ASIDE, -1, -1)
+        self._api.llama_memory_seq_rm(self.context.memory, self.context.aside, -1, -1)
 
 
 def _pointer(state: State) -> tuple[object, object]:

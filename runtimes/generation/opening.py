@@ -28,7 +28,7 @@ def open_generator(
             of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `extractive`
             or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
-        config: the configuration; its `context`, `answers`, `llm_key` and `llm_remote` are used.
+        config: the configuration; its `context`, `answers`, `generation`, `llm_key` and `llm_remote` are used.
 
     Raises:
         ModelError: the model is missing or cannot be used.
@@ -57,5 +57,6 @@ def open_generator(
         context=config.context,
         threads=config.threads,
         answers=config.answers,
+        shared=config.generation == "shared",
         trace=trace,
     )

@@ -112,6 +112,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "llm_remote": ("true", True),
         "context": ("512", 512),
         "answers": ("3", 3),
+        "generation": ("shared", "shared"),
         "runtime": ("numpy", "numpy"),
         "device": ("cpu", "cpu"),
         "device_memory": ("2GB", "2GB"),

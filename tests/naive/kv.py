@@ -65,6 +65,9 @@ class FakeContext:
             raise CorruptBlock(f"a state of {len(state)} bytes is not one of {end - start} tokens")
         self.cells += [state[i : i + CELL] for i in range(self.fixed, len(state), CELL)]
 
+    def share(self, other: object, start: int, end: int) -> bool:
+        return False
+
     def truncate(self, length: int) -> None:
         assert length <= len(self.cells)
         del self.cells[length:]

@@ -97,7 +97,7 @@ class Bench:
         self.tree = KnowledgeTree(self.seats[0], self.budget, host_limit=10**6, trace=self.trace) if tree else None
         self.engine = GenerationEngine(
             FakeVocabulary(), most=most, first=self.seats[0], another=self._another, chooser=FakeChooser,
-            tree=lambda: self.tree, trace=self.trace,
+            tree=lambda: self.tree, budget=self.budget, trace=self.trace,
         )  # fmt: skip
         self.engine._thread = threading.current_thread()  # so that it starts none
         self.requests: list[Request] = []
@@ -145,6 +145,7 @@ class Bench:
         self.engine._thread = None
         self.engine.close()
         assert all(seat.closed for seat in self.seats)
+        assert self.budget.used == 0
 
 
 def read(request: Request) -> list[int]:
@@ -286,6 +287,24 @@ def test_urgent_requests_go_first_and_then_cached_ones(bench: Callable[..., Benc
         "new",
         "batch",
     ]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_an_urgent_request_has_another_one_set_aside(bench: Callable[..., Bench], room: bool) -> None:
+    made = bench(1)
+    longest, question = 20, talkative(POOL[3])
+    patient = made.ask([POOL[3]], longest=longest, urgency=Urgency(BATCH), question=question)
+    made.step()
+    lease = made.budget.reserve("others", 0 if room else made.budget.free)
+    computed = made.trace.counters["knowledge.computed_tokens"]
+    urgent = made.ask([POOL[3]], longest=2, urgency=Urgency(PERSON), question=question + 100)
+    equal = made.ask([POOL[3]], longest=2, urgency=Urgency(BATCH), question=question + 200)
+    made.finish()
+    assert (urgent.ended < patient.ended < equal.ended) if room else (patient.ended < urgent.ended < equal.ended)
+    assert made.trace.counters["generation.set_aside"] == room
+    assert made.trace.counters["knowledge.computed_tokens"] == computed, "its states were there"
+    assert read(patient) == alone(patient.prompt, longest)
+    lease.release()
 
 
 def test_nobody_is_overtaken_more_often_than_the_window(

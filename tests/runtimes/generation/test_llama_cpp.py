@@ -28,6 +28,7 @@ Open = Callable[..., LlamaGenerator]
 
 MESSAGES = [Message("system", words(12, 1)), Message("user", words(8, 2))]
 DOCUMENTS = [Document(f"d{number}", words(40, 10 + number), title=f"file{number}.txt") for number in range(3)]
+LIBRARY = [Document(f"l{number}", words(150, 20 + number)) for number in range(2)]
 SHORT = Sampling(max_tokens=12)
 
 
@@ -278,6 +279,42 @@ def test_many_at_once_get_the_answers_that_they_get_alone(
     tree.close()
     generator.close()
     assert budget.used <= before
+
+
+def test_shared_answers_fit_the_pool_and_read_documents_once(open_llama: Open, gguf: Callable[..., Path]) -> None:
+    """Most texts are those of an answer alone; all are whole, and none waits for ever."""
+    path = gguf(hidden=128)
+    asked = [([*DOCUMENTS, LIBRARY[number % 2]], Sampling(max_tokens=30 + number)) for number in range(10)]
+    found: dict[str, list[list[Piece]]] = {}
+    for name, options in {"alone": {"answers": 1}, "shared": {"answers": 5, "shared": True, "context": 1024}}.items():
+        budget, trace = MemoryBudget(1 << 33), Trace()
+        generator = open_llama(path, budget=budget, trace=trace, **options)
+        assert generator.states is not None
+        generator.tree = KnowledgeTree(generator.states, budget, host_limit=1 << 30, trace=trace)
+        pieces: dict[int, list[Piece]] = {}
+
+        def ask(number: int, generator: LlamaGenerator = generator, pieces: Any = pieces) -> None:
+            documents, sampling = asked[number]
+            pieces[number] = answer(generator, sampling, documents=documents)
+
+        for _ in range(2):
+            threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            found[name] = [pieces[number] for number in range(10)]
+        different = {document.text for documents, _ in asked for document in documents}
+        assert trace.counters["knowledge.computed_tokens"] < 2 * sum(map(generator.count, different)) + 100
+        assert trace.counters["knowledge.corrupt"] == 0
+        generator.tree.close()
+        assert "generator: another answer" not in budget.holders()
+        generator.close()
+    equal = [tokens(one) == tokens(other) for one, other in zip(found["alone"], found["shared"], strict=True)]
+    assert sum(equal) >= 5
+    for one, (_, sampling) in zip(found["shared"], asked, strict=True):
+        assert len(tokens(one)) <= sampling.max_tokens
+        assert tokens(one)
 
 
 def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -> None:

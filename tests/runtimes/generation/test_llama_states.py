@@ -208,9 +208,11 @@ def test_fingerprint(open_llama: Open, gguf: Callable[..., Path]) -> None:
     base = states_of(open_llama(path, context=1024)).fingerprint
     assert states_of(open_llama(path, context=1024, weights="map")).fingerprint == base
     others: list[dict[str, Any]] = [{"context": 512}, {"kv_type": "q8_0"}, {"threads": 2}]
+    others.append({"answers": 2, "shared": True})
+    assert states_of(open_llama(path, context=1024, answers=2)).fingerprint == base
     found = {states_of(open_llama(path, **{"context": 1024, **options})).fingerprint for options in others}
     found.add(states_of(open_llama(gguf(hidden=128, seed=1), context=1024)).fingerprint)
-    assert len(found | {base}) == 5
+    assert len(found | {base}) == 6
 
 
 class Recurrent(RandomModel):
