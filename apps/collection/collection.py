@@ -352,7 +352,7 @@ class Collection(Closing):
                 if passages != vectors:
                     what = f"the index has {counted(vectors, 'vector')} for {counted(passages, 'passage')}"
                     found.append(Trouble("missing vectors", what, "edge repair"))
-            return gathered(db, *found)
+            return gathered(db, self.database.verbs, *found)
 
     def status(self) -> CollectionStatus:
         """The content of the collection, the skipped files with their reasons, and the state of its index."""

@@ -59,7 +59,7 @@ class CollectionModels:
         """The model that makes the collection's vectors; None if `claim` was never called."""
         with self._database.read() as db:
             text = get_setting(db, _SETTING)
-        return None if text is None else EmbedderIdentity.from_json(text)
+            return None if text is None else EmbedderIdentity.from_json(text)
 
     def claim(self) -> None:
         """Records the embedder in the collection. Once there are passages, it can only be the same model again.

@@ -34,7 +34,7 @@ from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
 from edge.apps.store.database import Database
-from edge.apps.store.health import Trouble, forget, is_noted, note
+from edge.apps.store.health import forget, is_noted, note
 from edge.apps.store.lock import WriterLock
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING
 from edge.apps.store.rebuilding import Progress, Rebuilding
@@ -192,7 +192,7 @@ class CollectionWriter:
         """Frees the space of deleted data; returns whether all of it. Open readers in other processes prevent that."""
         with self._lock():
             with self._database.write() as db:
-                note(db, Trouble("compacting", "the last compaction was interrupted", "edge compact"))
+                note(db, "compacting")
             return self._compact(progress)
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class CollectionWriter:
             self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
             index = self._index()
             with self._database.write() as db:
-                note(db, Trouble("indexing", "a run was interrupted", "edge index"))
+                note(db, "indexing")
             if self._extractor is None:
                 self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)

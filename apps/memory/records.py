@@ -67,12 +67,15 @@ class Record:
         """
         *values, checksum = row
         try:
-            sound = checksum == _checksum(values)
+            sound = checksum == _checksum(values) and all(map(isinstance, values, _KINDS))
             values[_METADATA] = json.loads(values[_METADATA])
-        except (ValueError, TypeError, AttributeError):
+            for place in _MOMENTS:
+                if values[place] is not None:
+                    datetime.fromisoformat(values[place])
+        except (ValueError, TypeError, AttributeError, RecursionError):
             sound = False
-        if not sound:
-            raise not_stored(f"the memory {values[_UUID]!a}")
+        if not sound or not isinstance(values[_METADATA], dict):
+            raise not_stored(f"the memory {values[_UUID]!a:.80}")
         values[_PINNED] = bool(values[_PINNED])
         return cls(*values)
 
@@ -116,6 +119,16 @@ STORED = (*COLUMNS, "checksum")
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in STORED) + " FROM memories"
 _UUID, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "metadata", "pinned"))
 _PROVED = tuple(map(COLUMNS.index, PROVED["memories"]))
+_MOMENTS = tuple(map(COLUMNS.index, ("timestamp", "local_timestamp", "created_at", "updated_at")))
+_KINDS = tuple(
+    {
+        "int": int, "int | None": int | None, "str": str, "str | None": str | None, "bool": int,
+        "float | None": float | int | None, "Mapping[str, Any]": str,
+    }[str(item.type)]
+    for item in fields(Record)
+)  # fmt: skip
+"""The kind of each of `COLUMNS` as it is stored. Anybody may have written a file, with checksums that are right."""
+
 _OPTIONAL = (
     "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "local_timestamp", "expiration_date",
     "forgotten_at", "pinned", "importance",
@@ -223,7 +236,7 @@ def read_history(db: Connection, uuid: str, scope: Scope) -> list[dict[str, Any]
     )
     lines = []
     for number, *values in rows:
-        if row_sum("history", *values[:-1]) != values[-1]:
+        if row_sum("history", *values[:-1]) != values[-1] or any(isinstance(value, bytes) for value in values[:-1]):
             raise not_stored(f"the history of the memory {uuid!a}")
         line = {"id": str(number), **dict(zip(_SHOWN, values, strict=False))}
         lines.append(line | {"is_deleted": bool(line["is_deleted"])})

@@ -171,7 +171,7 @@ class MemoryStore:
                     held = counted(texts[0], "memory or action", "memories and actions")
                     what = f"the index has {counted(rows, 'vector')} for {held}"
                     missing = Trouble("missing vectors", what, "edge memory repair")
-            return gathered(db, rebuilding, missing)
+            return gathered(db, self.database.verbs, rebuilding, missing)
 
     def counts(self) -> dict[str, int]:
         """The numbers of memories and actions of all scopes."""
@@ -201,7 +201,7 @@ class MemoryStore:
     def _identity(self) -> EmbedderIdentity | None:
         with self.database.read() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (_EMBEDDER,)).fetchone()
-        return None if row is None else EmbedderIdentity.from_json(row[0])
+            return None if row is None else EmbedderIdentity.from_json(row[0])
 
     def _open_index(self, dim: int) -> VectorIndex:
         return VectorIndex(

@@ -22,6 +22,9 @@ ROW = ("id", *PROVED["actions"], "checksum")
 """The columns that an action is read from."""
 
 _SHOWN = PROVED["actions"].index("key")
+_KINDS = (str, str, str, str, int, int, str, str)
+"""The kinds of the values that are shown."""
+
 _SELECT = f"SELECT {', '.join(ROW)} FROM actions"
 _SAME = "key = ? AND task = ? AND state = ?"
 
@@ -110,9 +113,14 @@ def read_action(row: Sequence[Any]) -> Action:
     """
     _, *values, checksum = row
     identifier, task, state, trajectory, *rest = values[:_SHOWN]
-    if row_sum("actions", *values) != checksum:
-        raise not_stored(f"the action {identifier!a}")
-    return Action(identifier, task, state, json.loads(trajectory), *rest)
+    try:
+        sound = row_sum("actions", *values) == checksum and all(map(isinstance, values[:_SHOWN], _KINDS))
+        found = json.loads(trajectory)
+    except (ValueError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise not_stored(f"the action {identifier!a:.80}")
+    return Action(identifier, task, state, found, *rest)
 
 
 _COUNTERS = ("lookups", "hits")

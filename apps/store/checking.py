@@ -22,7 +22,7 @@ from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.database import Database
 from edge.apps.store.failures import StoreUnavailable
 from edge.apps.store.folder import reading_uri
-from edge.apps.store.health import Health, Trouble, note
+from edge.apps.store.health import Health, note
 from edge.apps.store.rebuilding import Source
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
@@ -207,10 +207,8 @@ def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> C
     except StorageError as error:
         report.add("database", str(error).split("; `")[0])
     if noting and not report.sound and not noted:
-        parts = ", ".join(dict.fromkeys(finding.part for finding in report.findings))
-        trouble = Trouble("damaged", f"a check found damage ({parts})", f"{care.place.verbs} repair")
         with suppress(EdgeError), care.opened(writable=True) as opened, opened.database.write() as db:
-            note(db, trouble)
+            note(db, "damaged")
     report.seconds = time.perf_counter() - started
     return report
 

@@ -97,6 +97,13 @@ PAGE_CACHE = 2 << 20
 CONNECTION_BYTES = 512 << 10
 """Memory of a connection besides its page cache: prepared statements, the schema, FTS5's pending terms."""
 
+_PER_VALUE = 8
+"""The limit of the whole process, as a multiple of the longest value that is read or written. A memory is stored in so
+many copies, so no limit refuses a value that was written under it."""
+
+_ALWAYS_READ = 1 << 20
+"""Bytes of a value that is read at any limit."""
+
 _IDLE = 2
 """Connections that stay open between transactions: one for a reader and one for a writer."""
 
@@ -206,6 +213,9 @@ class ConnectionPool:
                 writable = not self.read_only
                 uri = writing_uri(self.path) if writable else reading_uri(self.path)
                 db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)
+                # Anybody may have written the file. SQLite refuses a longer value before it takes memory for it.
+                longest = max(_ALWAYS_READ, self._budget.limit // _PER_VALUE)
+                db.limit(apsw.SQLITE_LIMIT_LENGTH, min(longest, db.limit(apsw.SQLITE_LIMIT_LENGTH)))
         except BaseException:
             lease.release()
             raise

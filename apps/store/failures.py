@@ -40,6 +40,10 @@ class DamagedStore(StorageError):
     """Stored data of a collection or memory is damaged."""
 
 
+class WrongValue(Exception):
+    """A stored value is of a kind that this program does not write. `translated` raises it as `DamagedStore`."""
+
+
 def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
     """The error for a damaged database.
 
@@ -118,7 +122,10 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
             raise damaged(path, "is damaged: a page of it is not what was written", verbs) from error
         raise StorageError(f"the disk refused to read or write {path}") from error
     except apsw.TooBigError as error:
-        raise _too_large(error) from error
+        raise InputError(
+            f"a text or value in {path}, or of this request, is longer than the memory limit has room for: give a "
+            "larger limit (--memory), or shorter texts"
+        ) from error
     except apsw.SQLError as error:
         if _NO_STATEMENT.search(str(error)):
             raise
@@ -139,6 +146,8 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
         raise StorageError(f"{path}: {error}") from error
     except UnicodeDecodeError as error:
         raise damaged(path, "is damaged: a text in it is not UTF-8", verbs) from error
+    except WrongValue as error:
+        raise damaged(path, f"does not hold what it should ({error})", verbs) from error
 
 
 def _too_large(error: apsw.Error) -> InputError:

@@ -36,6 +36,14 @@ class Trouble:
         return f"{self.text}; `{self.remedy}` {_ENDS.get(self.kind, 'goes on with it')}"
 
 
+_NOTED = {
+    "compacting": ("the last compaction was interrupted", "compact"),
+    "damaged": ("a check found damage", "repair"),
+    "indexing": ("a run was interrupted", "index"),
+    "missing vectors": ("some texts have no vector, because a repair was interrupted", "repair"),
+}
+"""The text of each kind of recorded trouble, and the verb that ends it."""
+
 _ENDS = {
     "damaged": "mends what it can",
     "missing vectors": "makes them",
@@ -68,20 +76,24 @@ class Health:
         return {"state": self.state, "troubles": [asdict(trouble) for trouble in self.troubles]}
 
 
-def gathered(db: Connection, *found: Trouble | None) -> Health:
-    """The recorded troubles together with those in `found`, one of each kind."""
-    troubles = {trouble.kind: trouble for trouble in noted(db)}
+def gathered(db: Connection, verbs: str, *found: Trouble | None) -> Health:
+    """The recorded troubles together with those in `found`, one of each kind.
+
+    Args:
+        verbs: the command that has the verbs that end them.
+    """
+    troubles = {trouble.kind: trouble for trouble in noted(db, verbs)}
     for trouble in found:
         if trouble is not None:
             troubles[trouble.kind] = trouble
     return Health(tuple(troubles[kind] for kind in sorted(troubles)))
 
 
-def note(db: Connection, trouble: Trouble) -> None:
-    """Records a trouble until it is over. Of each kind, only the first is kept."""
+def note(db: Connection, kind: str) -> None:
+    """Records a trouble of one of the kinds of `_NOTED` until it is over."""
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    row = (trouble.kind, trouble.text, trouble.remedy, since)
-    db.execute("INSERT OR IGNORE INTO health VALUES (?, ?, ?, ?)", row)
+    text, verb = _NOTED[kind]
+    db.execute("INSERT OR IGNORE INTO health VALUES (?, ?, ?, ?)", (kind, text, verb, since))
 
 
 def is_noted(db: Connection, kind: str) -> bool:
@@ -94,6 +106,7 @@ def forget(db: Connection, kind: str) -> None:
     db.execute("DELETE FROM health WHERE kind = ?", (kind,))
 
 
-def noted(db: Connection) -> list[Trouble]:
-    """The recorded troubles."""
-    return [Trouble(*row) for row in db.execute("SELECT kind, text, remedy FROM health ORDER BY kind")]
+def noted(db: Connection, verbs: str) -> list[Trouble]:
+    """The recorded troubles. Only their kinds are read: the texts come from this program, not from the file."""
+    kinds = [kind for kind in _NOTED if is_noted(db, kind)]
+    return [Trouble(kind, text, f"{verbs} {verb}") for kind in kinds for text, verb in [_NOTED[kind]]]

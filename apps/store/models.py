@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from edge.apps.store.failures import WrongValue
+
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
@@ -28,5 +30,15 @@ class EmbedderIdentity:
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
-        """Reads the output of `to_json`."""
-        return cls(**json.loads(text))
+        """Reads the output of `to_json`.
+
+        Raises:
+            WrongValue: the text is none.
+        """
+        try:
+            found = cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError):
+            found = None
+        if found is None or [type(value) for value in asdict(found).values()] != [str, str, str, int]:
+            raise WrongValue("the setting of the embedder names none")
+        return found

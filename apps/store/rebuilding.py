@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from edge.apps.store.database import Database
 from edge.apps.store.health import Trouble
+from edge.apps.store.rows import whole
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Connection
 
@@ -118,4 +119,4 @@ def remedy(command: str) -> Iterator[None]:
 
 def _last(db: Connection) -> int | None:
     row = db.execute("SELECT value FROM settings WHERE name = ?", (_LAST,)).fetchone()
-    return None if row is None else int(row[0])
+    return None if row is None else whole(row[0])

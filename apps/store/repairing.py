@@ -19,7 +19,7 @@ from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, check
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.failures import translated
 from edge.apps.store.folder import SEGMENTS, log_of
-from edge.apps.store.health import Trouble, forget, note
+from edge.apps.store.health import forget, note
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Progress
@@ -244,8 +244,7 @@ def _mend_vectors(
         kept = _put_aside(care.place.path / SEGMENTS, segments, kept)
         with database.write() as db:
             index.forget_segments(db, segments)
-            said = f"some {what} have no vector, because a repair was interrupted"
-            note(db, Trouble("missing vectors", said, f"{database.verbs} repair"))
+            note(db, "missing vectors")
         problems, _, ids = _verified(database, index)
     if problems:
         actions.append(f"vectors of {what} made again: {opened.rebuild(progress=progress):,}")

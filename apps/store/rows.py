@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from edge.apps.store.failures import WrongValue
 from edge.ivf.base import Connection
 
 Value = str | bytes | int | float | None
@@ -34,6 +35,18 @@ def row_sum(table: str, *values: Value) -> bytes:
 def register(db: Connection) -> None:
     """Makes `row_sum` available in the SQL of a connection, under the name `ROW_SUM`."""
     db.create_scalar_function(ROW_SUM, row_sum, -1, deterministic=True)
+
+
+def whole(value: object) -> int:
+    """The number in a setting.
+
+    Raises:
+        WrongValue: it holds none.
+    """
+    try:
+        return int(str(value))
+    except ValueError:
+        raise WrongValue("a setting that should be a whole number is none") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from naive.waiting import result_of
 from edge.apps.cli import edge
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.memory.memory import Memory
-from edge.apps.store.health import Trouble, note
+from edge.apps.store.health import note
 from edge.config import Config
 
-SAID = "a test found damage"
+SAID = "a check found damage"
 
 FILE_VERBS = {
     "index": ["index"],
@@ -89,18 +89,17 @@ def first_place(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n", encoding="utf-8")
     (folder / "questions.txt").write_text("when does the river flood\nwhat needs time\n", encoding="utf-8")
     (docs / "bread.md").write_text("# Bread\n\nBread needs time.\n", encoding="utf-8")
-    trouble = Trouble("damaged", SAID, "edge repair")
     with pytest.MonkeyPatch.context() as patch:
         enter(folder, tiny_models, patch)
         with Collection(folder / "col", config=Config.load()) as collection:
             collection.index(docs)
             with collection.database.write() as db:
-                note(db, trouble)
+                note(db, "damaged")
         with Memory(folder / "mem", user_id="default", config=Config.load()) as memory:
             (added,) = memory.add("The river floods in spring.")["results"]
             memory.export_jsonl(folder / "given.jsonl")
             with memory.store.write() as db:
-                note(db, trouble)
+                note(db, "damaged")
     return folder.rename(folder.with_name("first")), str(added["id"])
 
 

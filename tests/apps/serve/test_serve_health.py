@@ -10,10 +10,10 @@ import pytest
 from edge.apps.collection.collection import DATABASE
 from edge.apps.memory.store import DATABASE as MEMORIES
 from edge.apps.store.connections import connect
-from edge.apps.store.health import Trouble, forget, note
+from edge.apps.store.health import forget, note
 from tests.apps.serve.conftest import Running
 
-SAID = "a test found damage"
+SAID = "a check found damage"
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def _change(path: Path, *, noted: bool) -> None:
     db = connect(path.as_uri(), writable=True, cache=1 << 20, busy_seconds=10)
     try:
         if noted:
-            note(db, Trouble("damaged", SAID, "edge repair"))
+            note(db, "damaged")
         else:
             forget(db, "damaged")
     finally:
