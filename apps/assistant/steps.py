@@ -398,8 +398,9 @@ def fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
     """The candidates of several queries in one order, by reciprocal rank fusion."""
     if len(pools) == 1:
         return list(pools[0])
-    hits = {hit.key: hit for pool in pools for hit in pool}
-    return [hits[key] for key, _ in reciprocal_rank_fusion([[hit.key for hit in pool] for pool in pools])]
+    hits = {(hit.collection, hit.id): hit for pool in pools for hit in pool}
+    ranks = [[(hit.collection, hit.id) for hit in pool] for pool in pools]
+    return [hits[key] for key, _ in reciprocal_rank_fusion(ranks)]
 
 
 def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:

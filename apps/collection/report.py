@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -85,7 +85,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.unreadable: set[str] = set()
         self.chunks = self.reused = 0
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._started = time.perf_counter()
 
     @contextmanager

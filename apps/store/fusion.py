@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-Key = TypeVar("Key", int, tuple[int, int])
-"""A number of a text, or the number of a source with the number of a text in it."""
+Key = TypeVar("Key", int, tuple[int, int], tuple[str, int])
+"""A number of a text, or the number or name of a source with the number of a text in it."""
 
 _LEAST = 1.0
 """The smallest divisor for BM25 scores. A best score below it comes from words that most texts hold, so it is not
@@ -42,14 +42,14 @@ def convex_combination(
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
-def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[Key]]) -> list[tuple[Key, float]]:
     """Ids of all rankings, best first, with their fused scores; ties in the order of their ids. If a ranking repeats an
     id, its first place counts.
 
     An id's score is the sum of 1 / (60 + rank) over the rankings that hold it, ranks from 1 (Cormack, Clarke and
     Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods", 2009).
     """
-    scores: dict[int, float] = {}
+    scores: dict[Key, float] = {}
     for ranking in rankings:
         for rank, identifier in enumerate(dict.fromkeys(ranking), 1):
             scores[identifier] = scores.get(identifier, 0.0) + 1 / (_CONSTANT + rank)

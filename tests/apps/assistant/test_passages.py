@@ -80,3 +80,12 @@ def test_numbers_say_what_is_too_long(generator: Any) -> None:
     with pytest.raises(InputError) as raised:
         documents_read(generator(str, context=29), MESSAGES, [Document("1", "a b c", "d")], SAMPLING)
     assert [int(number) for number in re.findall(r"\d+", str(raised.value))] == [1, 29, 18, 7, 5]
+
+
+def test_passages_of_several_collections_are_told_apart(hit: Any) -> None:
+    """Numbers count within a collection. Ties are in the order of the numbers, not of their digits."""
+    assert [each.id for each in fused([[hit(12, "a")], [hit(5, "b")]])] == [5, 12]
+    one, two = hit(1, "a", collection="notes"), hit(1, "b", collection="mail")
+    assert fused([[one], [two]]) == [two, one]
+    assert merge_passages(4, [one], [two, one]) == [one, two]
+    assert dealt(4, [[one], [two], [one]]) == [one, two]
