@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -137,17 +137,18 @@ def flipped(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("offset", [*range(0, 56), 4096, 50_000, -1])
-def test_a_damaged_byte_is_found(offset: int, path: Path, device: CpuDevice, budget: MemoryBudget) -> None:
-    flipped(path, offset)
-    with pytest.raises(CorruptBlock, match=r"some\.graph"):
-        GraphIndex(path, device=device, budget=budget)
-    assert budget.used == 0
-
-
-@pytest.mark.parametrize("nbytes", [0, 10, 60, 4096, 70_000])
-def test_a_truncated_file_is_found(nbytes: int, path: Path, device: CpuDevice, budget: MemoryBudget) -> None:
+def cut(path: Path, nbytes: int) -> None:
     path.write_bytes(path.read_bytes()[:nbytes])
+
+
+@pytest.mark.parametrize(
+    ("damage", "place"),
+    [*((flipped, offset) for offset in (*range(56), 4096, 50_000, -1)), *((cut, n) for n in (0, 10, 60, 4096, 70_000))],
+)
+def test_damage_is_found(
+    damage: Callable[[Path, int], None], place: int, path: Path, device: CpuDevice, budget: MemoryBudget
+) -> None:
+    damage(path, place)
     with pytest.raises(CorruptBlock, match=r"some\.graph"):
         GraphIndex(path, device=device, budget=budget)
     assert budget.used == 0

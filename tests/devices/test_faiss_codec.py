@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import numpy as np
 import pytest
 from naive.index import mixture
+from naive.waiting import at_once
 
 from edge.devices.faiss_codec import NAMES, FaissCodecs
 from edge.errors import ConfigError, StorageError
@@ -84,11 +84,7 @@ def test_scanners_in_many_threads(vectors: np.ndarray) -> None:
             if abs(scores[0] - (codec.decode(codes) @ vectors[number]).max()) > 1e-4:
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
     assert not wrong
 
 

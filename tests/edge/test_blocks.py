@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import zlib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from naive.waiting import at_once
 
 from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable, distinct
 from edge.errors import CorruptBlock, StorageError
@@ -142,11 +142,9 @@ def test_a_buffer_too_small_is_not_called_a_corrupt_block(written: Written) -> N
 def test_threads_reading_the_same_file(written: Written) -> None:
     file = BlockFile(written.path, written.extents)
     wrong: list[BlockId] = []
-    barrier = threading.Barrier(4)
 
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
-        barrier.wait()
         for _ in range(30):
             block = BlockId("layer", int(random.integers(3)))
             buffer = bytearray(file.nbytes(block))
@@ -154,11 +152,7 @@ def test_threads_reading_the_same_file(written: Written) -> None:
             if bytes(buffer) != written.blocks[block]:
                 wrong.append(block)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
     assert not wrong
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from naive.cache import Cache
-from naive.waiting import PATIENCE_S
+from naive.waiting import PATIENCE_S, at_once
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
@@ -315,12 +315,10 @@ def test_threads_hammering_the_ledger() -> None:
     caches = [Cache(budget, f"cache {i}", 100, loss=i) for i in range(3)]
     wrong: list[str] = []
     refused = []
-    barrier = threading.Barrier(6)
 
     def work(seed: int) -> None:
         chance = random.Random(seed)
         mine: list[Lease] = []
-        barrier.wait()
         for _ in range(400):
             try:
                 if mine and chance.random() < 0.5:
@@ -339,12 +337,7 @@ def test_threads_hammering_the_ledger() -> None:
         for lease in mine:
             lease.release()
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+    at_once(work, 6)
     assert not wrong
     assert refused, "the test must have met refusals"
     assert budget.used == sum(cache.lease.nbytes for cache in caches) == sum(budget.holders().values())

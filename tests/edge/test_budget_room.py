@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from naive.cache import Cache
+from naive.waiting import at_once
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
@@ -80,11 +81,7 @@ def test_one_thread_loads_at_a_time_and_what_another_takes_is_not_charged_to_it(
             loading -= 1
 
     kept: list[object] = []
-    threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(load, 4)
     assert seen == [(1, 50_000_000)] * 4, "alone, and under a lease that was taken before"
     assert budget.holders()["tables"] == pytest.approx(4 * FRESH, abs=3_000_000)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from naive.held import Held
 from naive.source import MemorySource, numbered_blocks
-from naive.waiting import PATIENCE_S, until
+from naive.waiting import PATIENCE_S, at_once, until
 
 from edge.blocks import BlockId
 from edge.errors import CorruptBlock, EdgeError, StorageError
@@ -266,12 +266,7 @@ def test_threads_sharing_a_lane(lane: Lane) -> None:
             if bytes(buffer) != source.blocks[BlockId("layer", index)]:
                 wrong.append(index)
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+    at_once(work, 5)
     assert not wrong
     assert lane.trace.snapshot()["disk.bytes"] == 64 * len(source.reads)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from naive.waiting import at_once
 
 from edge.errors import StorageError
 from edge.trace import Trace
@@ -37,19 +37,13 @@ class Dawdling(Counter[str]):
 def test_counters_from_many_threads_add_up() -> None:
     trace = Trace()
     trace.counters = Dawdling()
-    barrier = threading.Barrier(8)
 
-    def work() -> None:
-        barrier.wait()
+    def work(number: int) -> None:
         for _ in range(100):
             trace.count("disk.bytes", 3)
             trace.count("disk.stall_s", 0.5)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 8)
     assert trace.snapshot() == {"disk.bytes": 2400, "disk.stall_s": 400.0}
 
 
@@ -159,11 +153,7 @@ def test_events_from_many_threads_are_all_there(tmp_path: Path) -> None:
             with trace.span(f"{number}.{i}", f"track {number % 2}"):
                 pass
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 6)
     events = written(trace, tmp_path)["traceEvents"]
     assert len({e["name"] for e in events if e["ph"] == "X"}) == 300
     assert len([e for e in events if e["ph"] == "M"]) == 2

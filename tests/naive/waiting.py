@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,29 @@ def until(condition: Callable[[], bool], pause: float = 0.001) -> None:
     while not condition():
         assert time.monotonic() < end, "the other threads or processes did not come so far"
         time.sleep(pause)
+
+
+def at_once(work: Callable[[int], object], count: int) -> None:
+    """Runs `work(0)`, `work(1)`, ... in so many threads at once. Raises an error of one of them, and fails if one does
+    not end."""
+    begin = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        begin.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "a thread did not end"
+    if errors:
+        raise errors[0]
 
 
 def result_of(coroutine: Coroutine[Any, Any, Result]) -> Result:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from naive.residency import LeastRecent, Lru
 from naive.residing import CHARGE, SIZE, Rig
-from naive.waiting import PATIENCE_S
+from naive.waiting import PATIENCE_S, at_once
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
@@ -263,34 +263,26 @@ def test_it_keeps_what_a_plain_cache_keeps(blocks: int, operations: list[tuple[s
 @pytest.mark.parametrize("policy", [LeastRecent, DecayedHotness])
 def test_threads_share_a_residency(policy: type) -> None:
     rig = Rig(4, policy=policy())
-    wrong: list[object] = []
+    wrong: list[int] = []
 
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
-        try:
-            for _ in range(150):
-                now = rig.residency.begin_round()
-                key = int(random.integers(12))
-                if random.random() < 0.2:
-                    rig.prefetch(key, (key + 1) % 12, owner=seed)
-                    rig.residency.withdraw(seed, [key])
-                    rig.residency.unguard(seed, [key, (key + 1) % 12])
-                    continue
-                handle = rig.residency.admit(key, SIZE, rig.fetch(key), now)
-                if handle is not None:
-                    with handle:
-                        rig.check(handle, key)
-                if rig.budget.used > rig.budget.limit:
-                    wrong.append(rig.budget.used)
-        except BaseException as error:
-            wrong.append(error)
+        for _ in range(150):
+            now = rig.residency.begin_round()
+            key = int(random.integers(12))
+            if random.random() < 0.2:
+                rig.prefetch(key, (key + 1) % 12, owner=seed)
+                rig.residency.withdraw(seed, [key])
+                rig.residency.unguard(seed, [key, (key + 1) % 12])
+                continue
+            handle = rig.residency.admit(key, SIZE, rig.fetch(key), now)
+            if handle is not None:
+                with handle:
+                    rig.check(handle, key)
+            if rig.budget.used > rig.budget.limit:
+                wrong.append(rig.budget.used)
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    at_once(work, 4)
     assert not wrong
     rig.residency.close()
     assert rig.budget.used == 0

@@ -166,13 +166,18 @@ def test_status_and_nprobe(rig: IndexRig) -> None:
                 rig.index.search(db, mixture(1, rig.dim), 3, recall=wrong)
 
 
-def test_recall_is_measured_again_when_much_has_come(rig: IndexRig) -> None:
-    rig.add(range(300), mixture(300, rig.dim, centres=3, spread=0.1))
+@pytest.mark.parametrize(("first", "last"), [(300, 500), (500, 300)], ids=["come", "gone"])
+def test_recall_is_measured_again_when_much_has_come_or_gone(rig: IndexRig, first: int, last: int) -> None:
+    rows = mixture(500, rig.dim, centres=3, spread=0.1)
+    rig.add(range(first), rows[:first])
     rig.maintain()
-    rig.add(range(300, 500), mixture(200, rig.dim, seed=1, centres=3, spread=0.1))
+    if last > first:
+        rig.add(range(first, last), rows[first:])
+    else:
+        rig.delete(range(first - last))
     rig.maintain()
     with rig.database.read() as db:
-        assert IndexManifest(db).state().measured_rows == 500
+        assert IndexManifest(db).state().measured_rows == last
     assert rig.trace.counters["index.trainings"] == 1
 
 
@@ -236,16 +241,6 @@ def test_a_clock_that_was_set_back_keeps_no_file_for_ever(tmp_path: Path, monkey
     rig.maintain()
     assert len(rig.files()) == 1
     rig.close()
-
-
-def test_recall_is_measured_again_when_much_has_gone(rig: IndexRig) -> None:
-    rig.add(range(500), mixture(500, rig.dim))
-    rig.maintain()
-    rig.delete(range(200))
-    rig.maintain()
-    with rig.database.read() as db:
-        assert IndexManifest(db).state().measured_rows == 300
-    assert rig.trace.counters["index.trainings"] == 1
 
 
 def test_recall_is_measured_again_when_lists_were_split(tmp_path: Path) -> None:
