@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -422,6 +423,7 @@ def scratch_bound(spec: LayerSpec) -> tuple[int, int]:
     return max(2 * 4 * up, 3 * 4 * qkv) + rows + 256, 4 * widened
 
 
+@cache
 def block_tokens(spec: LayerSpec) -> int:
     """Number of tokens in a block of `project` and `finish`."""
     return max(256, BLOCK_VALUES // max(columns for _, columns in spec.matrices().values()))
