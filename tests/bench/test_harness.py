@@ -159,8 +159,12 @@ def test_systems_take_turns_and_one_without_its_library_is_tried_once() -> None:
 
 
 def test_each_call_is_timed_without_what_comes_before_it() -> None:
-    results, seconds = timed(lambda pause: time.sleep(pause) or pause, [0.0, 0.05], before=lambda: time.sleep(0.1))
+    called = []
+    results, seconds = timed(
+        lambda pause: time.sleep(pause) or pause, [0.0, 0.05], before=lambda: called.append(time.sleep(0.1))
+    )
     assert results == [0.0, 0.05]
+    assert len(called) == 2
     assert seconds[0] < 0.05 <= seconds[1] < 0.1
 
 
