@@ -381,14 +381,11 @@ class _MailReader:
 
 def _attached_below(part: Any) -> list[Any]:
     """The attached parts of an alternative that is not read. Pictures that its HTML shows are none of them."""
-    shown = {
-        id(child)
-        for related in part.walk()
-        if related.get_content_type() == "multipart/related"
-        for child in related.get_payload()
-        if child.get_content_maintype() == "image"
-    }
-    return [leaf for leaf in part.walk() if _is_attached(leaf) and id(leaf) not in shown]
+    return [
+        leaf
+        for leaf in part.walk()
+        if _is_attached(leaf) and ("content-id" not in leaf or leaf.get_content_maintype() != "image")
+    ]
 
 
 def _is_attached(part: Any) -> bool:

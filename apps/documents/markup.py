@@ -40,8 +40,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     blocks = list(_blocks(root))
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the elements have no text")
-    title = next((block.text for block in blocks if block.kind == "heading"), "")
-    return DocumentBlocks(title or first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
 
 
 def _blocks(root: Any) -> Iterator[Block]:
