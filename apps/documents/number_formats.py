@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from functools import lru_cache
 
 BUILT_IN = {
     "1": "0", "2": "0.00", "3": "#,##0", "4": "#,##0.00", "9": "0%", "10": "0.00%", "11": "0.00E+00",
@@ -35,8 +36,10 @@ def shown(value: str, code: str) -> str:
     ('7.5%', '00042', '-€1,234.50')
     """
     try:
+        if not code:
+            return _plain(value)
         number = Decimal(value)
-        if not code or not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
+        if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
             return _plain(value)
         return _formatted(number, value, code)
     except (InvalidOperation, ValueError):  # not a number, or a format of absurd length
@@ -44,13 +47,12 @@ def shown(value: str, code: str) -> str:
 
 
 def _formatted(number: Decimal, value: str, code: str) -> str:
-    sections = _SECTIONS.findall(code)[:-1]
-    chosen = sections[0]
+    sections = _sections(code)
+    tokens = sections[0]
     if number < 0 and len(sections) > 1:
-        chosen, number = sections[1], -number
+        tokens, number = sections[1], -number
     elif not number and len(sections) > 2:
-        chosen = sections[2]
-    tokens = list(_TOKEN.finditer(chosen))
+        tokens = sections[2]
     runs = [token["digits"] for token in tokens if token["digits"]]
     letters = {token["other"] for token in tokens if token["other"]}
     if letters & set("Ee/@") or any(token["general"] for token in tokens):
@@ -78,6 +80,12 @@ def _formatted(number: Decimal, value: str, code: str) -> str:
             pieces.append(token["currency"] or token["other"] or "")
     text = " ".join("".join(pieces).split())
     return f"-{text}" if number < 0 and any(digit in text for digit in "123456789") else text
+
+
+@lru_cache(64)
+def _sections(code: str) -> list[list[re.Match[str]]]:
+    """The tokens of each section of a format: for all numbers, or for positive ones, negative ones and zero."""
+    return [list(_TOKEN.finditer(section)) for section in _SECTIONS.findall(code)[:-1]]
 
 
 def _plain(value: str) -> str:

@@ -78,9 +78,9 @@ class Numbering:
 
         return _PLACE.sub(place, shown).strip()
 
-    def style(self, paragraph: Any, known: Container[str]) -> str:
+    def style(self, properties: Any, known: Container[str]) -> str:
         """The id of a paragraph's style, or of the first one in `known` that it is based on."""
-        style = _value(paragraph.find("{*}pPr"), "pStyle")
+        style = _value(properties, "pStyle")
         for _ in range(_MOST_BASES):
             if style in known:
                 break
@@ -89,8 +89,11 @@ class Numbering:
 
     def _place(self, paragraph: Any) -> tuple[str, int] | None:
         """The list and the level of a paragraph; None if it is in none."""
-        style = self.style(paragraph, self._styles)
-        numbered = paragraph.find("{*}pPr/{*}numPr")
+        properties = paragraph.find("{*}pPr")
+        if properties is None:
+            return None
+        style = self.style(properties, self._styles)
+        numbered = properties.find("{*}numPr")
         if numbered is None and style not in self._styles:
             return None
         name, depth = self._styles.get(style, ("", 0))

@@ -204,7 +204,7 @@ class _WordReader(_TextReader):
         if properties is None:
             return 0
         level = _outline_level(properties)
-        return self._levels.get(self._numbering.style(paragraph, self._levels), 0) if level is None else level
+        return self._levels.get(self._numbering.style(properties, self._levels), 0) if level is None else level
 
 
 def _rows(table: Any) -> Iterator[Any]:

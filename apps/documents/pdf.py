@@ -282,11 +282,11 @@ def _joined(lines: Iterable[_PageLine]) -> list[_PageLine]:
 
 def _decide_hyphens(lines: Sequence[_PageLine]) -> None:
     """Keeps the hyphens of compounds, and removes those of words that the end of a line divides."""
-    broken = {pair for line in lines for pair in _BROKEN.findall(line.text.lower())}
+    broken = {pair for line in lines if _HYPHEN in line.text for pair in _BROKEN.findall(line.text.lower())}
+    if not broken:
+        return
     forms = {between.join(pair) for pair in broken for between in ("", "-")}
-    seen = (
-        {word for line in lines for word in _COMPOUND.findall(line.text.lower()) if word in forms} if forms else set()
-    )
+    seen = {word for line in lines for word in _COMPOUND.findall(line.text.lower()) if word in forms}
 
     def whole(match: re.Match[str]) -> str:
         first, second = match.groups()
