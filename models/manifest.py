@@ -269,9 +269,10 @@ class PackManifest:
                 tokenizer_sha256=_text(content["tokenizer"]["sha256"]),
                 vocabulary_sha256=content["tokenizer"].get("vocabulary_sha256"),
             )
-            for part in (*manifest.blocks.values(), *manifest.tables.values()):
-                _counts(astuple(part))
-            _counts([block.index for block in manifest.blocks])
+            for block, extent in manifest.blocks.items():
+                _counts((block.index, *astuple(extent)))
+            for table in manifest.tables.values():
+                _counts(astuple(table))
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -136,6 +136,8 @@ FAMILY = Family(
             "norm_bias": OFF,
             "classifier_bias": OFF,
             "rope_scaling": (None,),
+            "is_causal": OFF,
+            "causal_mask": OFF,
         },
     ),
 )

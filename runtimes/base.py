@@ -23,7 +23,7 @@ import psutil
 from edge.blocks import stretches
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import CapabilityError, ConfigError
+from edge.errors import ConfigError
 from edge.link import Lane
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
@@ -177,16 +177,6 @@ class Runtime(ABC):
         Raises:
             CapabilityError: the library is missing (the message has the pip line) or the layer kind is not supported.
         """
-
-
-def refuse_local(spec: LayerSpec, name: str) -> None:
-    """Refuses layers of local attention (ModernBERT) in a runtime that does not know them.
-
-    Raises:
-        CapabilityError: the layer may be local.
-    """
-    if spec.window:
-        raise CapabilityError(f"the {name} runtime does not run layers with local attention; choose the runtime onnx")
 
 
 def physical_cores() -> int:

@@ -28,7 +28,6 @@ from edge.runtimes.base import (
     Runtime,
     Weights,
     Workplace,
-    refuse_local,
     rotation,
 )
 from edge.streaming.window import Way
@@ -49,7 +48,6 @@ class MlxRuntime(Runtime):
         return UnifiedPlace(budget, lane, _library())
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> MlxLayerKernel:
-        refuse_local(spec, self.name)
         return MlxLayerKernel(spec, hidden_dtype, _library())
 
 
@@ -126,21 +124,23 @@ class MlxLayerKernel(LayerKernel):
         mx, spec = self._mx, self.spec
         w = self.bind(weights)
         x = mx.array(states).astype(mx.float32)
-        normed = self._norm(x, w, "norm1") if spec.norm_first else x
+        local, norm_input = spec.kind(w)
+        normed = self._norm(x, w, "norm1") if spec.norm_first and norm_input else x
         qkv = self._linear(normed, w, "qkv").reshape(len(states), -1, spec.head_size).transpose(1, 0, 2)
         q, k, v = mx.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=0)
         if spec.qk_norm:
             q = mx.fast.rms_norm(q, w["q_norm.weight"], spec.norm_eps)
             k = mx.fast.rms_norm(k, w["k_norm.weight"], spec.norm_eps)
         start = 0 if prefix is None else prefix.keys.shape[1]
-        if spec.rope_theta is not None:
+        theta = spec.local_theta if local else spec.rope_theta
+        if theta is not None:
             positions = np.concatenate([np.arange(start, start + n) for n in lengths.tolist()])
-            angles = rotation(spec.rope_theta, spec.head_size, start + int(lengths.max()))
+            angles = rotation(theta, spec.head_size, start + int(lengths.max()))
             cosines, sines = (mx.array(values[positions]) for values in angles)
             q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
         ends = np.cumsum(lengths).tolist()
         parts = [
-            self._attend(q[:, end - n : end], k[:, end - n : end], v[:, end - n : end], prefix)
+            self._attend(q[:, end - n : end], k[:, end - n : end], v[:, end - n : end], prefix, local)
             for end, n in zip(ends, lengths.tolist(), strict=True)
         ]
         attended = self._linear(mx.concatenate(parts, axis=0), w, "out")
@@ -154,7 +154,7 @@ class MlxLayerKernel(LayerKernel):
         mx.eval(x, k, v)
         return np.array(x), k, v
 
-    def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None) -> Any:
+    def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None, local: bool) -> Any:
         """Attention of one sequence's q [heads, length, head_size]; returns [length, heads * head_size]."""
         mx = self._mx
         _, length, size = q.shape
@@ -166,6 +166,8 @@ class MlxLayerKernel(LayerKernel):
         visible = None
         if self.spec.causal:
             visible = mx.arange(start + length)[None, :] <= start + mx.arange(length)[:, None]
+        elif local:
+            visible = mx.abs(mx.arange(length)[None, :] - mx.arange(length)[:, None]) <= self.spec.window
         context = mx.fast.scaled_dot_product_attention(
             q[None], k[None], v[None], scale=1 / math.sqrt(size), mask=visible
         )

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
-from edge.errors import ConfigError
+from edge.errors import CapabilityError, ConfigError
 from edge.ivf.device import Event, Stream, open_device
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace, refuse_local
+from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
@@ -67,7 +67,8 @@ class CudaRuntime(Runtime):
         return staging + Readback.memory_needed(_LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> CudaLayerKernel:
-        refuse_local(spec, self.name)
+        if spec.window:
+            raise CapabilityError("the cuda runtime does not run layers with local attention; choose the runtime onnx")
         if self._place is not None:
             return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)
         device = self._open(MemoryBudget(_ALONE, part=True), Trace(), alone=True)
