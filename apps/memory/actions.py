@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import SCOPE_FIELDS, Clock, Scope, check_text, check_unicode, stamp
+from edge.apps.memory.arguments import SCOPE_FIELDS, Clock, Scope, check_text, check_unicode, json_text, stamp
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import advance
 from edge.apps.memory.schema import ACTIONS, SEAL, action_key, action_text
@@ -25,12 +25,12 @@ from edge.apps.memory.trajectories import (
     Action,
     ActionCounter,
     ActionStats,
-    dump_trajectory,
     find_action,
     read_actions,
     same_actions,
     stored_under,
 )
+from edge.apps.store.failures import WrongValue
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -81,7 +81,7 @@ class ActionCache:
         """
         whose = self._scope(scope)
         _check(task, state)
-        text = dump_trajectory(trajectory)
+        text = json_text(trajectory, "a trajectory")
         store = self._store
         index = store.claimed_index()
         vector = store.embed([action_text(task, state)])
@@ -206,7 +206,7 @@ class ActionCache:
         """The stored result of `calibrate`; None if there is none for the models in use."""
         with self._store.read() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (_setting(rerank),)).fetchone()
-        fitted = None if row is None else Confidence.from_json(row[0])
+            fitted = None if row is None else Confidence.from_json(row[0])
         return (
             fitted if fitted is not None and fitted.models == self._store.models.fingerprints(rerank=rerank) else None
         )
@@ -355,9 +355,21 @@ class Confidence:
 
     @classmethod
     def from_json(cls, text: str) -> Confidence:
-        values: dict[str, Any] = json.loads(text)
-        lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return cls(**values | lists)
+        """Reads the output of `to_json`.
+
+        Raises:
+            WrongValue: the text is none.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text)
+            lists = [tuple(float(one) for one in values[name]) for name in ("weights", "mean", "scale")]
+            rates = [float(values[name]) for name in ("threshold", "examples", "hit_rate", "wrong_rate")]
+            embedder, reranker = map(str, values["models"])
+        except (TypeError, ValueError, LookupError, RecursionError):
+            raise WrongValue("a calibration of actions is none") from None
+        if [len(one) for one in lists] != [len(SIGNALS) + 1, len(SIGNALS), len(SIGNALS)]:
+            raise WrongValue("a calibration of actions has other signals")
+        return cls(*lists, rates[0], int(rates[1]), *rates[2:], (embedder, reranker))
 
 
 def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models: tuple[str, str]) -> Confidence:

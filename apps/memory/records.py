@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -13,7 +14,11 @@ from edge.apps.memory.arguments import Scope, check_text, spoken
 from edge.apps.memory.schema import PROVED
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.rows import row_sum
+from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
+
+_COPIES, _PER_METADATA = 2, 16
+"""Memory of a record that is read: copies of its text, and bytes per character of its metadata as JSON."""
 
 _BATCH = 500
 """The number of ids in one SQL statement."""
@@ -167,13 +172,25 @@ def visible(now: datetime) -> tuple[str, list[str]]:
     )
 
 
-def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
-    """Records by id. Ids without a record are left out."""
-    found: dict[int, Record] = {}
-    for group in batches(list(ids)):
-        rows = db.execute(f"{SELECT} WHERE memories.id IN ({', '.join('?' * len(group))})", group)
-        found.update((row[0], Record.of(row)) for row in rows)
-    return found
+def bounded_records(rows: Iterable[Sequence[Any]], budget: MemoryBudget) -> Iterator[Record]:
+    """The records of rows of `SELECT`, as many as fit beside each other.
+
+    Raises:
+        BudgetExceeded: they do not fit.
+        DamagedStore: a row differs from the one stored.
+    """
+    with budget.reserve("memories that are read", 0) as lease:
+        for row in rows:
+            record = Record.of(row)
+            lease.resize(lease.nbytes + _COPIES * sys.getsizeof(record.text) + _PER_METADATA * len(row[_METADATA]))
+            yield record
+
+
+def read_records(db: Connection, ids: Iterable[int], budget: MemoryBudget) -> dict[int, Record]:
+    """Records by id. Ids without a record are left out. Raises as `bounded_records` does."""
+    sql = f"{SELECT} WHERE memories.id IN (%s)"
+    rows = (row for group in batches(list(ids)) for row in db.execute(sql % ", ".join("?" * len(group)), group))
+    return {record.id: record for record in bounded_records(rows, budget)}
 
 
 def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:

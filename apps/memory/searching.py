@@ -21,7 +21,7 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import Clock, Scope, age_days, check_share
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
-from edge.apps.memory.records import SELECT, Record, read_records, visible
+from edge.apps.memory.records import SELECT, Record, bounded_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
@@ -137,7 +137,7 @@ class Searcher:
             if unknown:  # the vector search did not return these, or a rebuild has not made their vectors yet
                 vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
                 near |= zip(unknown, (vectors @ vector[0]).tolist(), strict=True)
-            records = read_records(db, near)
+            records = read_records(db, near, self._store.budget)
             for identifier in near.keys() - records.keys():
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
             whole = self._store.lexical.whole_score(db, query)
@@ -153,7 +153,7 @@ class Searcher:
                 f"{SELECT} WHERE {whose.sql} ORDER BY memories.created_at DESC, memories.id DESC LIMIT ? OFFSET ?",
                 (*whose.params, -1 if limit is None else limit, offset),
             )
-            return [Record.of(row) for row in rows]
+            return list(bounded_records(rows, self._store.budget))
 
     def neighbours(self, record: Record, count: int, *, show_expired: bool) -> list[tuple[int, Record]]:
         """The turns around a turn: the `count` memories stored before it and after it under the same ids, with their
@@ -168,7 +168,9 @@ class Searcher:
                     f"ORDER BY memories.id {order} LIMIT ?",
                     (*same.params, record.id, count),
                 )
-                around += [(sign * place, Record.of(row)) for place, row in enumerate(rows, 1)]
+                around += [
+                    (sign * place, one) for place, one in enumerate(bounded_records(rows, self._store.budget), 1)
+                ]
         return sorted(around, key=lambda pair: pair[0])
 
     def condition(self, scope: Scope, condition: Condition, now: datetime, *, show_expired: bool) -> Condition:
@@ -220,7 +222,7 @@ class Searcher:
         """
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
         with self._store.read() as db:
-            before = read_records(db, answered)
+            before = read_records(db, answered, self._store.budget)
         docs = []
         for record in (candidate.record for candidate in candidates):
             turn = before.get(record.follows) if record.follows is not None else None

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge.apps.memory.arguments import Scope, check_text, json_text
+from edge.apps.memory.arguments import Scope, check_text
 from edge.apps.memory.records import not_stored
 from edge.apps.memory.schema import PROVED, action_key
 from edge.apps.memory.store import MemoryStore
-from edge.apps.store.rows import row_sum
+from edge.apps.store.rows import row_sum, whole
 from edge.errors import EdgeError
 from edge.ivf.base import Connection
 
@@ -57,15 +57,6 @@ class Action:
     def kept(self) -> float:
         """The share of the confidence that remains after failures."""
         return (self.successes + 1) / (self.successes + self.failures + 1)
-
-
-def dump_trajectory(trajectory: Any) -> str:
-    """The stored form of a trajectory.
-
-    Raises:
-        InputError: JSON cannot hold the trajectory, or it is nested too deep.
-    """
-    return json_text(trajectory, "a trajectory")
 
 
 def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:
@@ -185,7 +176,7 @@ class ActionCounter:
             total, right, wrong = db.execute(
                 "SELECT count(*), coalesce(sum(successes), 0), coalesce(sum(failures), 0) FROM actions"
             ).fetchone()
-        lookups, hits = (int(counted[f"actions:count:{name}"]) for name in _COUNTERS)
+            lookups, hits = (whole(counted[f"actions:count:{name}"]) for name in _COUNTERS)
         return ActionStats(total, lookups, hits, right, wrong)
 
     def clear(self) -> None:

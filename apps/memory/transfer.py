@@ -106,7 +106,7 @@ def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
             if links := read_links(db, record):
                 document["links"] = links
             if record.follows is not None:
-                document["follows"] = read_records(db, [record.follows])[record.follows].uuid
+                document["follows"] = read_records(db, [record.follows], store.budget)[record.follows].uuid
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
             count += 1
     return count

@@ -212,7 +212,7 @@ class Writer:
         if "text" in changes:
             with store.read() as db:
                 old = self._found(find_record(db, uuid, scope), uuid)
-                before = read_records(db, [old.follows]) if old.follows is not None else {}
+                before = read_records(db, [old.follows], store.budget) if old.follows is not None else {}
             texts = [changes["text"], *(record.text for record in before.values())]
             vector = in_context(store.embed(texts), [1 if before else None])
             changes = {**changes, "hash": text_hash(changes["text"])}
