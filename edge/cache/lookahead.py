@@ -88,6 +88,7 @@ class Lookahead:
     Attributes:
         nbytes: largest number of bytes to fetch.
         residency: where the blocks are fetched to.
+        asked, fetched: bytes that were requested, and that have arrived so far. At most `nbytes` are requested.
     """
 
     def __init__(
@@ -133,23 +134,13 @@ class Lookahead:
         self._going_on = self._rest()
         self._moved_blocks: dict[tuple[str, int], tuple[int, _Transfer]] = {}
         self._sent: dict[tuple[str, int], _Transfer] = {}
-        self._arrived = 0
-        self._asked = 0
+        self.fetched = 0
+        self.asked = 0
         self._transfers: list[_Transfer] = []
         self._moved = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._feed, name="edge-lookahead", daemon=True)
         self._thread.start()
-
-    @property
-    def fetched(self) -> int:
-        """Bytes that have arrived so far."""
-        return self._arrived
-
-    @property
-    def asked(self) -> int:
-        """Bytes requested so far; never more than `nbytes`."""
-        return self._asked
 
     def wait(self) -> None:
         """Blocks until everything that fits has arrived, or the window has ended."""
@@ -220,7 +211,7 @@ class Lookahead:
         outcomes = []
         for window in windows:
             used = window._used(self._unread)
-            added = None if window._base is None else used - window._base._would_use(window._asked, self._unread)
+            added = None if window._base is None else used - window._base._would_use(window.asked, self._unread)
             outcomes.append(LookaheadOutcome(used / bandwidth, None if added is None else added / bandwidth))
         return outcomes
 
@@ -300,12 +291,12 @@ class Lookahead:
                 asked = admitted.asked
                 self._displaced.update(admitted.displaced)
                 left[i] -= asked
-                self._asked += asked
+                self.asked += asked
                 for predicted in group:
                     self._guarded.append(predicted.key)
                     if predicted.key in absent and predicted.key in self._sent:
                         self._moved_blocks[predicted.key] = predicted.nbytes, self._sent[predicted.key]
-                    self._position.setdefault(predicted.key, self._asked)
+                    self._position.setdefault(predicted.key, self.asked)
         self._wait_until(0)
 
     def _reader(self, predicted: Predicted) -> Fetch:
@@ -318,7 +309,7 @@ class Lookahead:
                         predicted.source.read(predicted.block, buffer.data)
                     else:
                         predicted.read(buffer)
-                    self._arrived += predicted.nbytes
+                    self.fetched += predicted.nbytes
                     transfer.arrived = True
                 finally:
                     with self._moved:

@@ -110,6 +110,8 @@ class ScanPlan:
         queries: for each part the numbers of the queries that probe its list.
         expected: for each query, the number of parts it probes.
         labels: 0, 1, 2, ... for all rows.
+        ids: by label, the ids of the rows that have been scanned.
+        checksums: by label, CRC-32 of their float32 vectors; empty where the codes are the vectors.
     """
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
@@ -137,9 +139,9 @@ class ScanPlan:
         # Made once for all parts: numpy releases the interpreter lock in `arange`, and getting the lock back can take
         # longer than scanning a small part.
         self.labels = np.arange(self._starts[-1])
-        self._ids = np.empty(self._starts[-1], np.int64)
+        self.ids = np.empty(self._starts[-1], np.int64)
         # Exact codes are the vectors themselves, which were checked when their block was read.
-        self._checksums = np.empty(0 if snapshot.codec.spec.exact else self._starts[-1], np.uint32)
+        self.checksums = np.empty(0 if snapshot.codec.spec.exact else self._starts[-1], np.uint32)
 
     @staticmethod
     def memory_needed(snapshot: Snapshot, probes: npt.NDArray[np.int64]) -> int:
@@ -159,23 +161,15 @@ class ScanPlan:
             codes: the device's buffer that holds the codes.
         """
         first, end = self._starts[number], self._starts[number + 1]
-        self._ids[first:end] = ids
-        if len(self._checksums):
-            self._checksums[first:end] = checksums
+        self.ids[first:end] = ids
+        if len(self.checksums):
+            self.checksums[first:end] = checksums
         return ListScan(codes, first, end - first, self._live(self.parts[number], ids), self.queries[number])
 
     def locate(self, labels: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Part [n] and row in the part [n] of each label [n]."""
         parts = np.searchsorted(self._bases, labels, side="right") - 1
         return parts, labels - self._bases[parts]
-
-    def ids(self, labels: Ids) -> Ids:
-        """Ids [n] of the scanned rows that have these `labels` [n]."""
-        return self._ids[labels]
-
-    def checksums(self, labels: Ids) -> npt.NDArray[np.uint32]:
-        """CRC-32 [n] of the float32 vectors of `labels` [n]."""
-        return self._checksums[labels]
 
     def _live(self, part: ListPart, ids: Ids) -> npt.NDArray[np.int64] | None:
         """Numbers of the live rows that may be returned, ascending; None for all."""

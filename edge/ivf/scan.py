@@ -23,6 +23,7 @@ from edge.ivf.device import Candidates, SearchRequest
 from edge.ivf.plan import ScanPlan
 from edge.ivf.reading import DeviceTier, Reader
 from edge.link import Lane, Ticket
+from edge.resident import Closing
 
 _SPARE = 8
 """Places in a heap beyond the wanted rows. If more rows than this tie at the cut, the query is scanned again."""
@@ -37,7 +38,7 @@ Emit = Callable[[int, Vectors, Ids], None]
 """Takes a query's number and its best rows: scores [n] and ids [n], n <= k."""
 
 
-class Scan:
+class Scan(Closing):
     """One scan of the lists that a few queries probe, on every device that holds some of them.
 
     A context manager that holds a lease for its working memory.
@@ -202,10 +203,8 @@ class Scan:
         """Seconds the host would take to scan all parts, extrapolated from its own share; 0 if it had none."""
         return self._host_seconds * len(self.plan.parts) / self._host_parts if self._host_parts else 0.0
 
-    def __enter__(self) -> Scan:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Releases the working memory."""
         self._seen.clear()
         self._lease.release()
 
@@ -240,7 +239,7 @@ class Scan:
             kept = scores >= last - margin
             scores, labels = scores[kept], labels[kept]
         if self._rescorer is None or not len(labels):
-            emit(query, *best(scores, self.plan.ids(labels), self._k))
+            emit(query, *best(scores, self.plan.ids[labels], self._k))
         else:
             readings.append(self._rescorer.begin(query, labels))
 
@@ -408,7 +407,7 @@ class Rescorer:
             CorruptBlock, StorageError: a vector cannot be read, or its checksum does not match.
         """
         reading.ticket.wait()
-        checksums = self._plan.checksums(reading.labels)
+        checksums = self._plan.checksums[reading.labels]
         for label, data, checksum in zip(reading.labels.tolist(), reading.rows, checksums.tolist(), strict=True):
             if zlib.crc32(data.data) != checksum:
                 parts, rows = self._plan.locate(np.array([label]))
@@ -416,7 +415,7 @@ class Rescorer:
                 raise CorruptBlock(
                     f"{part.source.path}: vector {int(rows[0])} of block {part.codes} is corrupt: wrong checksum"
                 )
-        return exact_scores(reading.rows.view(np.float32), query), self._plan.ids(reading.labels)
+        return exact_scores(reading.rows.view(np.float32), query), self._plan.ids[reading.labels]
 
     def _by_source(self, parts: npt.NDArray[np.int64]) -> Iterator[tuple[BlockFile, int, int]]:
         sources = self._source_of[parts]

@@ -21,41 +21,36 @@ _DEVIATIONS = 2.0
 
 
 class RunningMean:
-    """Exponentially smoothed mean and deviation of readings. The first reading counts fully. Thread-safe."""
+    """Exponentially smoothed mean and deviation of readings. The first reading counts fully. Thread-safe.
+
+    Attributes:
+        mean: smoothed mean of the readings; 0 before the first.
+        count: number of readings, including assumed ones.
+    """
 
     def __init__(self, mean: float = 0.0, deviation: float = 0.0, *, count: int = 0) -> None:
         """
         Args:
             mean, deviation: values assumed from `count` earlier readings.
         """
-        self._mean = mean
+        self.mean = mean
         self._variance = deviation**2
-        self._count = count
+        self.count = count
         self._lock = threading.Lock()
-
-    @property
-    def mean(self) -> float:
-        """Smoothed mean of the readings; 0 before the first."""
-        return self._mean
-
-    @property
-    def count(self) -> int:
-        """Number of readings, including assumed ones."""
-        return self._count
 
     @property
     def upper(self) -> float:
         """The mean plus two deviations."""
         with self._lock:
-            return self._mean + _DEVIATIONS * float(self._variance**0.5)
+            return self.mean + _DEVIATIONS * float(self._variance**0.5)
 
     def add(self, reading: float) -> None:
         """Adds one reading."""
         with self._lock:
-            self._count += 1
-            step = max(_SMOOTHING, 1 / self._count)
-            off = reading - self._mean
-            self._mean += step * off
+            self.count += 1
+            step = max(_SMOOTHING, 1 / self.count)
+            off = reading - self.mean
+            self.mean += step * off
             self._variance = (1 - step) * (self._variance + step * off**2)
 
 
@@ -108,25 +103,28 @@ class PromptWork:
 class _Sums:
     """Three sums of readings that lose weight. Not thread-safe.
 
+    Attributes:
+        weight: the weighted number of units or observations.
+
     Args:
         sums: the learned state, as `sums` returned it.
     """
 
     def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
-        self._weight, self._seconds, self._squares = map(float, sums)
+        self.weight, self._seconds, self._squares = map(float, sums)
 
     @property
     def sums(self) -> tuple[float, float, float]:
         """The learned state, for storage."""
-        return self._weight, self._seconds, self._squares
+        return self.weight, self._seconds, self._squares
 
     @property
     def mean(self) -> float:
         """Seconds per unit of weight; 0 before the first reading."""
-        return self._seconds / self._weight if self._weight else 0.0
+        return self._seconds / self.weight if self.weight else 0.0
 
     def _learn(self, weight: float, seconds: float, square: float) -> None:
-        self._weight = _FORGET * self._weight + weight
+        self.weight = _FORGET * self.weight + weight
         self._seconds = _FORGET * self._seconds + seconds
         self._squares = _FORGET * self._squares + square
 
@@ -141,7 +139,7 @@ class Rate(_Sums):
     @property
     def deviation(self) -> float:
         """Standard deviation of the seconds per unit."""
-        return math.sqrt(max(0.0, self._squares / self._weight - self.mean**2)) if self._weight else 0.0
+        return math.sqrt(max(0.0, self._squares / self.weight - self.mean**2)) if self.weight else 0.0
 
     def add(self, units: float, seconds: float) -> None:
         """Learns one reading."""
@@ -155,19 +153,14 @@ class Saving(_Sums):
     """
 
     @property
-    def weight(self) -> float:
-        """The weighted number of observations."""
-        return self._weight
-
-    @property
     def error(self) -> float:
         """Standard error of the mean.
 
         It includes one more reading with the deviation `_DOUBT_S`, since work that saved nothing ten times may save
         something the next time.
         """
-        spread = max(0.0, self._squares - self._weight * self.mean**2) + _DOUBT_S**2
-        return math.sqrt(spread) / (self._weight + 1)
+        spread = max(0.0, self._squares - self.weight * self.mean**2) + _DOUBT_S**2
+        return math.sqrt(spread) / (self.weight + 1)
 
     def add(self, seconds: float) -> None:
         """Learns the saving of one piece of work."""
@@ -180,7 +173,7 @@ class Saving(_Sums):
 
     def fade(self) -> None:
         """Lowers the weight of the observations, after the work was refused."""
-        self._weight, self._seconds, self._squares = (_FADE * part for part in self.sums)
+        self.weight, self._seconds, self._squares = (_FADE * part for part in self.sums)
 
 
 class ReplyLengths:
