@@ -129,6 +129,8 @@ class MemoryBudget:
     way to caches, and asks again, unless the thread holds the lock of a ledger.
 
     Attributes:
+        limit: bytes that may be held.
+        used: bytes under lease.
         lock: locks the ledger over several steps. If a cache's shrinker takes the cache's own lock, the cache must take
             that lock inside this one wherever it may reserve while holding it.
     """
@@ -153,7 +155,7 @@ class MemoryBudget:
         self.lock = self._lock = threading.RLock()
         self._leases: dict[int, Lease] = {}
         self._caches: list[_Cache] = []
-        self._used = 0
+        self.used = 0
         self._libraries: dict[str, int] = {}
         self._moves = 0  # changes of leases by threads other than the loader
         self._loader: int | None = None
@@ -167,14 +169,9 @@ class MemoryBudget:
             self.reserve("process", anonymous_resident() if baseline is None else baseline)
 
     @property
-    def used(self) -> int:
-        """Bytes under lease."""
-        return self._used
-
-    @property
     def free(self) -> int:
         """Bytes that can be reserved without asking any shrinker."""
-        return self.limit - self._used
+        return self.limit - self.used
 
     def holders(self) -> dict[str, int]:
         """Bytes by owner, largest first."""
@@ -337,7 +334,7 @@ class MemoryBudget:
             trim_heap()
             resident = anonymous_resident()
         with self._lock:
-            missing = resident - (self._used - self._unleased.nbytes)
+            missing = resident - (self.used - self._unleased.nbytes)
             wanted = max(0, missing) + _CUSHION
             if resident > self.limit:
                 for cache in self._cheapest_first():
@@ -357,10 +354,10 @@ class MemoryBudget:
             raise RangeError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
             growth = nbytes - lease.nbytes
-            if growth <= self.limit - self._used:
+            if growth <= self.limit - self.used:
                 if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
                     trim_heap()  # the C library may still hold what an earlier owner has freed
-                self._used += growth
+                self.used += growth
                 lease.nbytes = nbytes
                 self._moves += self._loader != threading.get_ident()
                 if nbytes:
@@ -394,8 +391,8 @@ class MemoryBudget:
     def _ask(self, wanted: Callable[[], int]) -> None:
         """Asks caches until the wanted bytes are free, or none gives any more."""
         held = -1
-        while (nbytes := wanted()) > self.free and self._used != held:
-            held = self._used
+        while (nbytes := wanted()) > self.free and self.used != held:
+            held = self.used
             self._shrink(nbytes)
 
     def _cheapest_first(self) -> list[_Cache]:
@@ -411,7 +408,7 @@ class MemoryBudget:
             self._resize(self._unleased, 0)  # the estimate may be too high, so the reservation is tried
 
     def _refusal(self, owner: str, asked: int) -> BudgetExceeded:
-        needed = self._used + asked
+        needed = self.used + asked
         held = ", ".join(f"{name} {format_size(size)}" for name, size in self.holders().items())
         return BudgetExceeded(
             f"{owner} needs {format_size(asked)} but {format_size(max(0, self.free))} of the "

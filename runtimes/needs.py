@@ -67,11 +67,6 @@ class EngineNeeds:
     working: int
 
     @property
-    def importing(self) -> int:
-        """Bytes by which the process grows when the libraries are imported."""
-        return import_nbytes(self.libraries)
-
-    @property
     def own(self) -> int:
         """Bytes that the engine needs to open and to work, without libraries. They must be free or releasable."""
         return self.held + max(self.tokenizer, self.working)
@@ -79,7 +74,7 @@ class EngineNeeds:
     @property
     def nbytes(self) -> int:
         """Bytes that the engine needs to open and to work, with libraries."""
-        return self.importing + self.own
+        return import_nbytes(self.libraries) + self.own
 
 
 def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_tokens: int) -> EngineNeeds:

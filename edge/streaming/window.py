@@ -91,6 +91,10 @@ class SlidingWindow:
 
     One thread uses the window. The budget may take the memory of pinned blocks back from another thread at any time,
     and between passes the memory of all buffers.
+
+    Attributes:
+        order: the blocks of one pass.
+        buffers: number of buffers held. It equals the number of blocks if none is streamed.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class SlidingWindow:
         self._free: list[Any] = []
         self._in_use: int | None = None
         self._lock = threading.RLock()  # taken inside the ledger's lock wherever the width may change
-        self._buffers = 0
+        self.buffers = 0
         self._passing = False
         self._growing = False
         self._lease = budget.reserve("weights", 0)
@@ -128,14 +132,9 @@ class SlidingWindow:
         self._unregister = budget.add_shrinker("weights", self._shrink, loss=lambda: self._way.loss(self.block_nbytes))
 
     @property
-    def buffers(self) -> int:
-        """Number of buffers held. It equals the number of blocks if none is streamed."""
-        return self._buffers
-
-    @property
     def pinned(self) -> int:
         """Number of blocks of the prefix that stay in memory between passes."""
-        return self._pinned_with(self._buffers)
+        return self._pinned_with(self.buffers)
 
     @property
     def can_hold_all(self) -> bool:
@@ -145,7 +144,7 @@ class SlidingWindow:
     @property
     def fully_resident(self) -> bool:
         """Whether every block has its own buffer."""
-        return self._buffers == len(self.order)
+        return self.buffers == len(self.order)
 
     def widen(self) -> None:
         """Adds as many buffers as fit into the free memory, without asking caches to give way.
@@ -153,7 +152,7 @@ class SlidingWindow:
         Call it between `start` and the first block.
         """
         with self._budget.lock, self._lock:
-            wanted = min(self._widest - self._buffers, self._budget.free // self.block_nbytes)
+            wanted = min(self._widest - self.buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
                 self._add_buffers(wanted)
 
@@ -219,13 +218,13 @@ class SlidingWindow:
             for buffer in self._free:
                 self._way.free(buffer)
             self._free.clear()
-            self._buffers = 0
+            self.buffers = 0
             self._lease.release()
             self._unregister()
 
     def _hold(self) -> None:
         with self._budget.lock, self._lock:
-            missing = min(SLIDING, len(self.order)) - self._buffers
+            missing = min(SLIDING, len(self.order)) - self.buffers
             if missing > 0:
                 self._add_buffers(missing)
             self._passing = True
@@ -265,22 +264,22 @@ class SlidingWindow:
     def _add_buffers(self, count: int) -> None:
         self._growing = True  # the window must not shrink to make room for its own growth
         try:
-            self._lease.resize((self._buffers + count) * self.block_nbytes)
+            self._lease.resize((self.buffers + count) * self.block_nbytes)
         finally:
             self._growing = False
         self._free += [self._way.allocate(self.block_nbytes) for _ in range(count)]
-        self._buffers += count
+        self.buffers += count
 
     def _shrink(self, nbytes: int) -> None:
         with self._lock:
             if self._growing:
                 return
             least = min(SLIDING, len(self.order)) if self._passing else 0
-            count = min(-(-nbytes // self.block_nbytes), self._buffers - least)
+            count = min(-(-nbytes // self.block_nbytes), self.buffers - least)
             if count <= 0:
                 return
             # The end of the pinned prefix is dropped first, because a pass starts with the rest of the prefix.
-            pinned = self._pinned_with(self._buffers - count)
+            pinned = self._pinned_with(self.buffers - count)
             tail = [i for i in sorted(self._slots, reverse=True) if pinned <= i < self.pinned]
             others = [i for i in sorted(self._slots, reverse=True) if i >= self.pinned]
             for index in (*tail, *others):
@@ -292,5 +291,5 @@ class SlidingWindow:
             for buffer in self._free[:count]:
                 self._way.free(buffer)
             del self._free[:count]
-            self._buffers -= count
-            self._lease.resize(self._buffers * self.block_nbytes)
+            self.buffers -= count
+            self._lease.resize(self.buffers * self.block_nbytes)
