@@ -9,14 +9,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from glob import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.paths import checked
 from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
 from edge.apps.documents.ignoring import LONGEST_NAME, Pattern, pattern_parts
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
-from edge.ivf.base import Connection
+
+if TYPE_CHECKING:
+    from edge.ivf.base import Connection  # whose numpy a search that the server answers does without
 
 _FUNCTION = "path_matches"
 
