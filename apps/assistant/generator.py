@@ -30,12 +30,7 @@ _STATES_SHARE = 0.25
 
 
 def open_llm(
-    llm: str | os.PathLike[str] | None,
-    collection: Collection,
-    judge: UnitJudge,
-    opened: ExitStack,
-    *,
-    kv_cache: bool,
+    llm: str | os.PathLike[str] | None, collection: Collection, judge: UnitJudge, opened: ExitStack, *, kv_cache: bool
 ) -> tuple[Generator, int]:
     """Opens a generator; `opened` closes it. Returns the generator, and the bytes that retrieval needs beside it.
 

@@ -218,12 +218,7 @@ class QueryVectors:
 class Prefetcher:
     """Fetches index clusters for the next search of one answer. All calls come from the answer's thread."""
 
-    def __init__(
-        self,
-        library: CollectionLibrary,
-        vectors: QueryVectors,
-        gate: BenefitGate,
-    ) -> None:
+    def __init__(self, library: CollectionLibrary, vectors: QueryVectors, gate: BenefitGate) -> None:
         self._library = library
         self._vectors = vectors
         self._gate = gate

@@ -22,11 +22,7 @@ class Demos(LazyGroup):
 
 
 @click.group(
-    cls=Demos,
-    verbs={
-        "passages": "edge.apps.demo.passages:passages",
-        "recommend": "edge.apps.demo.recommend:recommend",
-    },
+    cls=Demos, verbs={"passages": "edge.apps.demo.passages:passages", "recommend": "edge.apps.demo.recommend:recommend"}
 )
 def demo() -> None:
     """Show the program at work: `edge demo [QUESTION]` ranks passages by meaning, as `edge demo passages` does."""
