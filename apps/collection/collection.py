@@ -30,9 +30,8 @@ from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import LOCK, WriterLock
-from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.planning import INDEXING, opened_budget
-from edge.apps.store.rebuilding import Progress, Rebuilding
+from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex

@@ -14,8 +14,8 @@ from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.pool import Held, ModelPool, Result
 from edge.apps.store.database import Database
-from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.planning import retrieval_plan
+from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
 from edge.errors import ModelError

@@ -12,7 +12,7 @@ from typing import Any
 
 from edge.apps.collection.schema import read_roots
 from edge.apps.store.health import Health
-from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
 

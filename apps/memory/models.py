@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.pool import Held, ModelPool, Result
-from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.planning import retrieval_plan
+from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError

@@ -21,8 +21,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
-from edge.apps.store.models import EmbedderIdentity
-from edge.apps.store.rebuilding import Rebuilding
+from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config, counted
 from edge.errors import EdgeError

@@ -130,7 +130,9 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
         if _NO_STATEMENT.search(str(error)):
             raise
         if _TOO_LARGE.search(str(error)):
-            raise _too_large(error) from error
+            raise InputError(
+                f"the request is too large for the database: SQLite says {str(error)!r}; ask for less at a time"
+            ) from error
         # The statement is correct, so the tables are not.
         raise damaged(path, f"does not hold what it should ({error})", verbs) from error
     except apsw.FullError as error:
@@ -148,7 +150,3 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
         raise damaged(path, "is damaged: a text in it is not UTF-8", verbs) from error
     except WrongValue as error:
         raise damaged(path, f"does not hold what it should ({error})", verbs) from error
-
-
-def _too_large(error: apsw.Error) -> InputError:
-    return InputError(f"the request is too large for the database: SQLite says {str(error)!r}; ask for less at a time")

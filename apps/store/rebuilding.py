@@ -1,4 +1,4 @@
-"""Makes all vectors again from the stored texts, after vectors were damaged or lost.
+"""The vectors of a store: which embedder made them, and how all are made again after some were damaged or lost.
 
 One transaction deletes all vectors and records that a rebuild is under way. Each batch of new vectors is a transaction
 of its own and records its last row. So a killed rebuild continues at that row. Meanwhile, searches find rows without a
@@ -7,14 +7,17 @@ vector by their words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.apps.store.database import Database
+from edge.apps.store.failures import WrongValue
 from edge.apps.store.health import Trouble
 from edge.apps.store.rows import whole
 from edge.errors import CorruptBlock, StorageError
@@ -120,3 +123,39 @@ def remedy(command: str) -> Iterator[None]:
 def _last(db: Connection) -> int | None:
     row = db.execute("SELECT value FROM settings WHERE name = ?", (_LAST,)).fetchone()
     return None if row is None else whole(row[0])
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderIdentity:
+    """The model that made a store's vectors.
+
+    Attributes:
+        name: name of the model.
+        source: the name or path to open it by; empty if the caller passed an open model that has no files.
+        fingerprint: changes with any of the model's weights.
+        dim: width of a vector.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    dim: int
+
+    def to_json(self) -> str:
+        """The stored form, which `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EmbedderIdentity:
+        """Reads the output of `to_json`.
+
+        Raises:
+            WrongValue: the text is none.
+        """
+        try:
+            found = cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError):
+            found = None
+        if found is None or [type(value) for value in asdict(found).values()] != [str, str, str, int]:
+            raise WrongValue("the setting of the embedder names none")
+        return found

@@ -130,14 +130,11 @@ class Wreck:
             self.lost[table] = 1
             return []
         for end in (" ORDER BY 1" if order else "", " ORDER BY 1 DESC"):
-            try:
+            with damage_suppressed():
                 for row in self._db.execute(f"SELECT {', '.join(columns)} FROM {table}{end}"):
                     found[row] = None
                 break
-            except (apsw.Error, UnicodeDecodeError) as error:
-                if is_refusal(error):
-                    raise
-                self.lost[table] = 1
+            self.lost[table] = 1
         if order:
             self.lost[table] = before
         return list(found)

@@ -10,7 +10,7 @@ import pytest
 from naive.waiting import PATIENCE_S
 
 from edge.apps.pool import Held, ModelPool
-from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, ModelError
 
