@@ -30,7 +30,7 @@ from edge.runtimes.base import (
     Workplace,
     rotation,
 )
-from edge.streaming.window import Way
+from edge.streaming.window import HostWay, Way
 from edge.trace import Trace
 
 
@@ -225,12 +225,12 @@ class Shared:
         return Shared(self.array[part], self.view[part])
 
 
-class SharedWay:
+class SharedWay(HostWay):
     """Reads blocks from the disk into buffers of mlx."""
 
     def __init__(self, mx: Any, lane: Lane) -> None:
+        super().__init__(lane)
         self._mx = mx
-        self._lane = lane
 
     def allocate(self, nbytes: int) -> Shared:
         """A new buffer of `nbytes` bytes."""
@@ -238,16 +238,9 @@ class SharedWay:
         self._mx.eval(array)
         return Shared(array, np.array(array, copy=False))
 
-    def free(self, buffer: Shared) -> None:
-        """Does nothing. The memory is freed with the last reference to it."""
-
     def fetch(self, source: BlockSource, block: BlockId, into: Shared, *, priority: float = 0.0) -> Ticket:
         """Requests a block from the lane. No kernel reads the buffer any more, because `run` waits for its result."""
         return self._lane.fetch(source, block, into.view.data, priority=priority)
-
-    def loss(self, nbytes: int) -> float:
-        """Seconds per byte to read the bytes again."""
-        return self._lane.rate.loss(nbytes)
 
 
 class UnifiedPlace(Workplace):

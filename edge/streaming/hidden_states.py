@@ -257,20 +257,17 @@ class ResidentStates(HiddenStates):
             self._streamed = chunks
             self._close_gaps(chunks)
         for chunk in chunks:
-            yield chunk, self._rows(chunk)
+            yield chunk, self.room(chunk)
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
         """Memory for the first states of a chunk, [chunk.tokens, width]. Its content is undefined. It is valid until
         `store` is called with it, which stores it without a copy."""
-        return self._rows(chunk)
+        first = int(self._start[chunk.ids[0]])
+        return self._flat[first : first + chunk.tokens]
 
     def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         if states.base is not self._flat:  # otherwise the caller has changed the states in place
-            self._rows(chunk)[...] = states
-
-    def _rows(self, chunk: TokenChunk) -> npt.NDArray[Any]:
-        first = int(self._start[chunk.ids[0]])
-        return self._flat[first : first + chunk.tokens]
+            self.room(chunk)[...] = states
 
     def _close_gaps(self, chunks: Sequence[TokenChunk]) -> None:
         """Moves the states of the chunks together, so that every chunk is a part of the array."""

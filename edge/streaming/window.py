@@ -60,16 +60,16 @@ class HostWay:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
 
-    def allocate(self, nbytes: int) -> memoryview:
+    def allocate(self, nbytes: int) -> Any:
         """A writable buffer that starts at a cache line. The system provides its pages only when a block arrives."""
         raw: npt.NDArray[np.uint8] = np.empty(nbytes + _CACHE_LINE, np.uint8)
         start = -raw.ctypes.data % _CACHE_LINE
         return raw.data[start : start + nbytes]
 
-    def free(self, buffer: memoryview) -> None:
+    def free(self, buffer: Any) -> None:
         """Does nothing, because the pages are freed with the last reference to them."""
 
-    def fetch(self, source: BlockSource, block: BlockId, into: memoryview, *, priority: float = 0.0) -> Arrival:
+    def fetch(self, source: BlockSource, block: BlockId, into: Any, *, priority: float = 0.0) -> Arrival:
         """Requests a block from the lane."""
         return self._lane.fetch(source, block, into, priority=priority)
 
