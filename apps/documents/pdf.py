@@ -197,7 +197,7 @@ def _is_scanned(page: Any, raw: Any) -> bool:
             left, bottom, right, top = (edge.value for edge in edges)
             covered += max(right - left, 0) * max(top - bottom, 0)
     width, height = page.get_size()
-    return covered > _SCANNED_SHARE * width * height
+    return bool(covered > _SCANNED_SHARE * width * height)
 
 
 def _annotate(lines: list[_PageLine], page: Any, form: Any, raw: Any) -> None:
