@@ -246,8 +246,8 @@ class KnowledgeTree:
         if any(backend.share(holder, node.start, node.end) for holder in node.contexts):
             return "context"
         place = self._states.place(node)
-        holder = None if place or not node.contexts else node.contexts[0]
-        extract = holder and partial(holder.extract, node.start, node.end)
+        held = node.contexts and not place
+        extract = partial(node.contexts[0].extract, node.start, node.end) if held else None
         with self._states.state(node, extract, node.length * backend.bytes_per_token) as state:
             if state is None:
                 return None

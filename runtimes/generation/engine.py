@@ -72,7 +72,7 @@ class Seat(Protocol):
 class TokenChooser(Protocol):
     """Chooses the tokens of one answer."""
 
-    def choose(self, seat: Seat) -> tuple[int, float]:
+    def choose(self, seat: Any) -> tuple[int, float]:
         """The next token of a sequence, and its log-probability."""
         ...
 
@@ -242,7 +242,7 @@ class GenerationEngine:
         self._pool = pool
         self._trace = trace
         self._first = first
-        self._idle = [first]
+        self._idle: list[Seat] = [first]
         self._seats = 1
         self._waiting: list[Request] = []
         self._writing: list[_Writing] = []
@@ -283,7 +283,8 @@ class GenerationEngine:
         while True:
             with self._changed:
                 while not (self._closed or self._waiting or self._writing):
-                    extra = [seat for seat in self._idle if seat is not self._first]
+                    # Sequences of a pool have no memory of their own.
+                    extra = [] if self._pool else [seat for seat in self._idle if seat is not self._first]
                     if not self._changed.wait(_KEPT_S if extra else None):
                         self._give_up(extra)
                 if self._closed:
@@ -374,8 +375,10 @@ class GenerationEngine:
             for writing in self._writing
             if writing.path is not None and writing.request.passed < WINDOW
         ]
-        *_, writing, path = max(candidates, key=lambda one: one[:2], default=(0, 0, None, None))
-        if writing is None or path is None or writing.request.urgency.priority <= urgent.urgency.priority:
+        if not candidates:
+            return False
+        priority, _, writing, path = max(candidates, key=lambda one: one[:2])
+        if priority <= urgent.urgency.priority:
             return False
         request, start, end = writing.request, path.end, writing.seat.length
         try:
@@ -478,7 +481,7 @@ class GenerationEngine:
             seat.truncate(0)
             for position, segment in enumerate(path):
                 with self._trace.span(f"prefill {segment.id}", "generation", tokens=len(segment.tokens)):
-                    seat.append(segment.tokens, cancelled=lambda at=position: between(at))
+                    seat.append(segment.tokens, cancelled=partial(between, position))
         aside, request.aside = request.aside, None
         if aside is not None:
             with aside.lease:

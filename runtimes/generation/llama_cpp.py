@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import BudgetExceeded, InputError
+from edge.errors import BudgetExceeded, InputError, ModelError
 from edge.kv_cache.backend import StateSegment, cached_first
 from edge.kv_cache.tree import KnowledgeTree
 from edge.resident import Closing
@@ -247,9 +247,9 @@ class LlamaGenerator(Closing):
             return None
         try:
             return self._parted(LlamaContext(model, memory.shape, lease))
-        except BaseException:
+        except ModelError:  # the system has no memory for it
             lease.release()  # a second time is harmless
-            raise
+            return None
 
     def _parted(self, context: LlamaContext) -> LlamaContext:
         """The same context, with its states for a tree if the model allows that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from making.random_gguf import words
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError
 from edge.kv_cache.tree import KnowledgeTree
+from edge.runtimes.generation import engine
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.generation.llama_context import LlamaContext, LlamaSampler, log_probability
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
@@ -281,8 +283,11 @@ def test_many_at_once_get_the_answers_that_they_get_alone(
     assert budget.used <= before
 
 
-def test_shared_answers_fit_the_pool_and_read_documents_once(open_llama: Open, gguf: Callable[..., Path]) -> None:
-    """Most texts are those of an answer alone; all are whole, and none waits for ever."""
+def test_shared_answers_fit_the_pool_and_read_documents_once(
+    open_llama: Open, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most texts are those of an answer alone; all are whole, and none waits for ever, also after a pause."""
+    monkeypatch.setattr(engine, "_KEPT_S", 0.01)
     path = gguf(hidden=128)
     asked = [([*DOCUMENTS, LIBRARY[number % 2]], Sampling(max_tokens=30 + number)) for number in range(10)]
     found: dict[str, list[list[Piece]]] = {}
@@ -303,6 +308,7 @@ def test_shared_answers_fit_the_pool_and_read_documents_once(open_llama: Open, g
                 thread.start()
             for thread in threads:
                 thread.join()
+            time.sleep(0.1)
             found[name] = [pieces[number] for number in range(10)]
         different = {document.text for documents, _ in asked for document in documents}
         assert trace.counters["knowledge.computed_tokens"] < 2 * sum(map(generator.count, different)) + 100
