@@ -362,14 +362,15 @@ class Confidence:
         """
         try:
             values: dict[str, Any] = json.loads(text)
-            lists = [tuple(float(one) for one in values[name]) for name in ("weights", "mean", "scale")]
-            rates = [float(values[name]) for name in ("threshold", "examples", "hit_rate", "wrong_rate")]
+            weights, mean, scale = (tuple(map(float, values[name])) for name in ("weights", "mean", "scale"))
+            threshold, hits, wrong = (float(values[name]) for name in ("threshold", "hit_rate", "wrong_rate"))
+            examples = int(values["examples"])
             embedder, reranker = map(str, values["models"])
         except (TypeError, ValueError, LookupError, RecursionError):
             raise WrongValue("a calibration of actions is none") from None
-        if [len(one) for one in lists] != [len(SIGNALS) + 1, len(SIGNALS), len(SIGNALS)]:
+        if (len(weights), len(mean), len(scale)) != (len(SIGNALS) + 1, len(SIGNALS), len(SIGNALS)):
             raise WrongValue("a calibration of actions has other signals")
-        return cls(*lists, rates[0], int(rates[1]), *rates[2:], (embedder, reranker))
+        return cls(weights, mean, scale, threshold, examples, hits, wrong, (embedder, reranker))
 
 
 def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models: tuple[str, str]) -> Confidence:
