@@ -78,11 +78,15 @@ class Output:
             raise EdgeError(f"the limit was broken: {format_size(held)} held")
 
 
+_SIZES = ("limit", "bytes", "cache", "cap", "disk", "memory", "resident")
+"""The last words of the names of conditions that are numbers of bytes."""
+
+
 def stated(conditions: Mapping[str, Any]) -> str:
     """A sentence with the conditions of a run, for above its tables. Nested values are left to the JSON object."""
 
     def text(name: str, value: Any) -> str:
-        if isinstance(value, int) and name.split("_")[-1] in ("limit", "bytes", "cache", "disk", "memory", "resident"):
+        if isinstance(value, int) and name.split("_")[-1] in _SIZES:
             return format_size(value)
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
