@@ -159,6 +159,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
     for magic, (reason, message) in _REFUSED.items():
         if head.startswith(magic):
             raise Skipped(reason, message)
+    if suffix in _UNSUPPORTED:
+        raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED[suffix])
     if head.startswith(b"PK\x03\x04"):
         return _zipped(suffix, head)
     if head.startswith(_PICTURES) or (head.startswith(_LETTERED_PICTURES) and is_binary(head)):
@@ -167,8 +169,6 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
     if is_binary(head):
         raise Skipped(Reason.BINARY, "the file is binary")
-    if suffix in _UNSUPPORTED:
-        raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED[suffix])
     if suffix == ".xml" and _READ_XML.match(head):
         return XML
     if by_name is not None and by_name is not TEXT:
@@ -215,7 +215,7 @@ def _zipped(suffix: str, head: bytes) -> Kind:
         for kind, folder in ((DOCX, b"word/"), (PPTX, b"ppt/"), (XLSX, b"xl/")):
             if folder in head:
                 return kind
-    raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED.get(suffix, "a ZIP archive, which is not read"))
+    raise Skipped(Reason.UNSUPPORTED, "a ZIP archive, which is not read")
 
 
 def is_message(head: bytes) -> bool:
