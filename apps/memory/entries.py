@@ -108,7 +108,7 @@ def _nbytes(message: object) -> int:
     return 0
 
 
-class Said(Protocol):
+class TimedStatement(Protocol):
     """A statement with a time: an `Entry` or a `Record`."""
 
     @property
@@ -118,7 +118,7 @@ class Said(Protocol):
     def local_timestamp(self) -> str | None: ...
 
 
-def goes_on(earlier: Said, later: Said) -> bool:
+def goes_on(earlier: TimedStatement, later: TimedStatement) -> bool:
     """Whether two turns of a run belong to one conversation: if they were on the same local day or within a few hours.
     Two turns without timestamps belong together."""
     if earlier.timestamp is None or later.timestamp is None:
