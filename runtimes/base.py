@@ -30,7 +30,7 @@ from edge.models.spec import LayerSpec
 from edge.models.tokenizer import TokenBatch
 from edge.plugins import load, names, parse_device
 from edge.runtimes.input import Feed, InputEmbedding
-from edge.streaming.forwarding import MemoryPlan, Request, least
+from edge.streaming.forwarding import MemoryPlan, PassSizes, least
 from edge.streaming.hidden_states import (
     Groups,
     HiddenStates,
@@ -157,7 +157,7 @@ class Runtime(ABC):
         """
         return Workplace(budget, lane)
 
-    def working_nbytes(self, one: Request) -> int:
+    def working_nbytes(self, one: PassSizes) -> int:
         """Bytes of host memory that a pass over one longest sequence needs."""
         return least(one)
 

@@ -28,7 +28,7 @@ from edge.models.tokenizer import TokenBatch, Vocabulary
 from edge.resident import trim_heap
 from edge.runtimes.base import HiddenDtype, LayerKernel, Runtime, Workplace, physical_cores
 from edge.runtimes.input import InputEmbedding
-from edge.streaming.forwarding import SLACK, MemoryPlan, Request, least, plan_memory
+from edge.streaming.forwarding import SLACK, MemoryPlan, PassSizes, least, plan_memory
 from edge.streaming.window import SLIDING, SlidingWindow
 
 HEADROOM = 16 << 20
@@ -91,7 +91,7 @@ def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_toke
     )
 
 
-def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], max_tokens: int) -> Request:
+def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], max_tokens: int) -> PassSizes:
     """The sizes of a pass over one longest sequence, with the longest prefix.
 
     Args:
@@ -110,9 +110,9 @@ def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], ma
 
 def pass_sizes(
     model: PackedModel, workspace: Callable[[int, int], int], *, tokens: int, longest: int, saturating: int
-) -> Request:
-    """The sizes of a pass (see `edge.streaming.forwarding.Request`)."""
-    return Request(
+) -> PassSizes:
+    """The sizes of a pass (see `edge.streaming.forwarding.PassSizes`)."""
+    return PassSizes(
         tokens=tokens,
         longest=longest,
         width=model.spec.layer.hidden,
@@ -239,7 +239,7 @@ class Room:
         """Bytes that are available for weights, workspace and states."""
         return self.place.memory.free + self.window.buffers * self.window.block_nbytes
 
-    def _request(self, batches: Sequence[TokenBatch]) -> Request:
+    def _request(self, batches: Sequence[TokenBatch]) -> PassSizes:
         prefix = max(len(batch.prefix) for batch in batches)
 
         def workspace(chunk: int, longest: int) -> int:

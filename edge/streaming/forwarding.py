@@ -132,7 +132,7 @@ SLACK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PassSizes:
     """The sizes of one request.
 
     Attributes:
@@ -170,7 +170,7 @@ class MemoryPlan:
     saturated: bool
 
 
-def plan_memory(request: Request, available: int, *, resident: bool | None = None) -> MemoryPlan | None:
+def plan_memory(request: PassSizes, available: int, *, resident: bool | None = None) -> MemoryPlan | None:
     """The fastest plan within `available` bytes (weights included), or None if not even the least fits.
 
     Args:
@@ -189,12 +189,12 @@ def plan_memory(request: Request, available: int, *, resident: bool | None = Non
     return best
 
 
-def least(request: Request) -> int:
+def least(request: PassSizes) -> int:
     """Bytes of the smallest plan that works, for the message to a refused caller."""
     return min(_layout(request, request.longest, resident=resident).nbytes for resident in (True, False))
 
 
-def _chunk_sizes(request: Request) -> list[int]:
+def _chunk_sizes(request: PassSizes) -> list[int]:
     """Candidate chunk sizes from the saturating size down to the longest sequence, each about 3/4 of the one before."""
     sizes = []
     size = max(request.longest, min(request.saturating_tokens, request.tokens))
@@ -204,7 +204,7 @@ def _chunk_sizes(request: Request) -> list[int]:
     return [*sizes, request.longest]
 
 
-def _fit(request: Request, available: int, sizes: list[int], *, resident: bool) -> MemoryPlan | None:
+def _fit(request: PassSizes, available: int, sizes: list[int], *, resident: bool) -> MemoryPlan | None:
     for size in sizes:
         layout = _layout(request, size, resident=resident)
         if layout.nbytes <= available:
@@ -212,7 +212,7 @@ def _fit(request: Request, available: int, sizes: list[int], *, resident: bool) 
     return None
 
 
-def _layout(request: Request, chunk_tokens: int, *, resident: bool) -> MemoryPlan:
+def _layout(request: PassSizes, chunk_tokens: int, *, resident: bool) -> MemoryPlan:
     itemsize = np.dtype(request.dtype).itemsize
     # Pruned sequences leave gaps in a chunk. Such a chunk is copied into one piece before it runs.
     workspace = request.workspace(chunk_tokens, request.longest) + chunk_tokens * request.width * itemsize

@@ -20,7 +20,7 @@ from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
 from edge.runtimes.input import Feed
-from edge.streaming.forwarding import SLACK, Request
+from edge.streaming.forwarding import SLACK, PassSizes
 from edge.streaming.hidden_states import HiddenStates, TokenChunk
 from edge.streaming.window import Arrival, Way
 from edge.trace import Trace
@@ -60,7 +60,7 @@ class CudaRuntime(Runtime):
         """Returns zero for every chunk, because the host computes nothing. `working_nbytes` gives the host's memory."""
         return lambda tokens, longest, prefix: 0
 
-    def working_nbytes(self, one: Request) -> int:
+    def working_nbytes(self, one: PassSizes) -> int:
         """Bytes of host memory: page-locked buffers for two layers, for token rows and for vectors from the device, and
         the embedding of a prefix, which the host computes."""
         staging = 2 * one.layer_nbytes + 2 * _ROWS_STAGING

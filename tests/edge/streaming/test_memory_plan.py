@@ -5,14 +5,14 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from edge.streaming.forwarding import Request, least, plan_memory
+from edge.streaming.forwarding import PassSizes, least, plan_memory
 from edge.streaming.hidden_states import OffloadedStates
 
 SIZES = st.integers(1, 400)
 
 
-def request(tokens: int, longest: int, layers: int = 6, saturating: int = 128, layer_nbytes: int = 50_000) -> Request:
-    return Request(
+def request(tokens: int, longest: int, layers: int = 6, saturating: int = 128, layer_nbytes: int = 50_000) -> PassSizes:
+    return PassSizes(
         tokens=max(tokens, longest),
         longest=longest,
         width=16,
