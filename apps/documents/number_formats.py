@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
+from itertools import pairwise
 
 BUILT_IN = {
     "1": "0", "2": "0.00", "3": "#,##0", "4": "#,##0.00", "9": "0%", "10": "0.00%", "11": "0.00E+00",
@@ -60,12 +61,8 @@ def _formatted(number: Decimal, value: str, code: str) -> str:
     number *= 100 ** sum(token["other"] == "%" for token in tokens)
     if len(runs) > 1 and all(set(run) == {"0"} for run in runs):  # a code in groups: 000-00-0000
         digits = str(abs(number).quantize(Decimal(1), ROUND_HALF_UP)).zfill(sum(map(len, runs)))
-        texts = []
-        for run in reversed(runs[1:]):
-            digits, text = digits[: -len(run)], digits[-len(run) :]
-            texts.append(text)
-        texts.append(digits)
-        filled = iter(reversed(texts))
+        cuts = [len(digits) - sum(map(len, runs[at:])) for at in range(1, len(runs))]
+        filled = iter([digits[start:end] for start, end in pairwise([0, *cuts, len(digits)])])
     elif len(runs) > 1:
         return _plain(value)
     else:
