@@ -1,4 +1,5 @@
-"""`ServedLibrary`: collections by name, their assistants and the user's memory, each opened when it is asked for.
+"""`ServedLibrary`: collections by name, their assistants and the user's memory, each opened when it is asked for;
+`ServedModels`: the models that they share.
 
 Different things are opened at once, and each by one thread at a time: a request that waits for it goes on waiting only
 as long as its result is wanted.
@@ -18,17 +19,102 @@ from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.registry import DEFAULT, Registry, locate
 from edge.apps.memory.memory import Memory
-from edge.apps.pool import Held, patiently
-from edge.apps.serve.lent import ServedModels
+from edge.apps.pool import Held, ModelPool, patiently
 from edge.apps.store.folder import COLLECTION, MEMORY
+from edge.budget import MemoryBudget
+from edge.config import Config
 from edge.errors import BudgetExceeded, CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
 from edge.runtimes.embedder import Embedder
+from edge.runtimes.engine import Tuning
 from edge.runtimes.generation.extractive import ExtractiveGenerator
-from edge.runtimes.reranker import Reranker
+from edge.runtimes.reranker import Ranking, Reranker
+from edge.runtimes.scoring import LayerReport, Watch
+from edge.trace import Trace
 
 OWN_LLM = "llm"
 """The name of this server's own generator."""
+
+
+_MOST_DRAWN = 300
+"""Candidates that are drawn, those with the first numbers; more are only counted."""
+
+
+class Picture:
+    """Collects what a reranking saw after each layer whose scores it looked at."""
+
+    def __init__(self, model: str, candidates: int, watch: Watch | None = None) -> None:
+        """`watch`: sees every report as well."""
+        self.model = model
+        self.candidates = candidates
+        self._watch = watch
+        self._layers: list[dict[str, Any]] = []
+
+    def see(self, report: LayerReport) -> None:
+        """Takes a report. A pass that begins anew begins the picture anew."""
+        if self._layers and report.layer <= self._layers[-1]["layer"]:
+            self._layers = []
+        decision = report.decision
+        self._layers.append({
+            "layer": report.layer,
+            "active": len(report.ids),
+            "scores": {str(i): round(s, 5) for i, s in zip(report.ids.tolist(), report.scores.tolist(), strict=True)
+                       if i < _MOST_DRAWN},
+            "dropped": [i for i in decision.dropped.tolist() if i < _MOST_DRAWN],
+            "selected": [i for i in decision.selected.tolist() if i < _MOST_DRAWN],
+        })  # fmt: skip
+        if self._watch is not None:
+            self._watch(report)
+
+    def to_json(self) -> dict[str, Any]:
+        """`layers` in their order: the provisional score of each active candidate, and who left."""
+        return {"model": self.model, "candidates": self.candidates, "layers": list(self._layers)}
+
+
+class ServedModels(ModelPool):
+    """The models of one server.
+
+    Attributes:
+        picture: what the last reranking saw and decided; None before the first.
+    """
+
+    def __init__(self, budget: MemoryBudget, config: Config, trace: Trace, tuning: Tuning | None = None) -> None:
+        super().__init__(budget)
+        self.config = config
+        self.trace = trace
+        self.tuning = tuning
+        self.picture: Picture | None = None
+
+    def reranker(self, name: str) -> Held[Reranker]:
+        """The reranker of a name or path; nothing is opened yet."""
+        return self.held("reranker", name, lambda: _DrawnReranker(name, self))
+
+    def embedder(self, name: str) -> Held[Embedder]:
+        """The embedder of a name or path; nothing is opened yet."""
+        return self.held("embedder", name, lambda: Embedder(name, **self.settings))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which every model is opened."""
+        return {"budget": self.budget, "config": self.config, "trace": self.trace, "tuning": self.tuning}
+
+
+class _DrawnReranker(Reranker):
+    """A reranker whose last ranking the server can draw."""
+
+    def __init__(self, name: str, pool: ServedModels) -> None:
+        super().__init__(name, **pool.settings)
+        self._name = name
+        self._drawn_in = pool
+
+    def explain(
+        self, query: str, docs: Sequence[str], *args: Any, watch: Watch | None = None, **kwargs: Any
+    ) -> Ranking:
+        """As `Reranker.explain`."""
+        picture = Picture(self._name, len(docs), watch)
+        ranking = super().explain(query, docs, *args, watch=picture.see, **kwargs)
+        self._drawn_in.picture = picture
+        return ranking
 
 
 MOST_ASSISTANTS = 8

@@ -11,8 +11,7 @@ from pathlib import Path
 from edge.apps.assistant.assistant import AnswerStream
 from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
-from edge.apps.serve.lent import ServedModels
-from edge.apps.serve.library import ServedLibrary
+from edge.apps.serve.library import ServedLibrary, ServedModels
 from edge.apps.serve.limits import CLOSE_S, LEAVE_S, Limits, Workers, load_libraries, server_nbytes, serving_plan
 from edge.apps.serve.metrics import Metrics, TraceRecording
 from edge.apps.serve.security import Access

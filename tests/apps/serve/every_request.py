@@ -182,7 +182,6 @@ class Site:
             Request("GET", "/v1/models"),
             Request("GET", "/v1/models/{name:path}", values=name),
             Request("POST", "/v1/completions", {"model": "default", "prompt": "When does the river flood?"}),
-            Request("POST", "/v1/completions", {"model": "llm", "prompt": ["river"], "max_tokens": 4}),
             Request("POST", "/v1/chat/completions", chat),
             Request("POST", "/v1/chat/completions", {**chat, "stream": True, "stream_options": {"include_usage": 1}}),
             Request("POST", "/v1/chat/completions", {**chat, "model": "llm", "top_p": 0.5, "max_tokens": 4}),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from making.synth import synth
 
-from edge.apps.serve.lent import ServedModels
+from edge.apps.serve.library import ServedModels
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.trace import Trace

@@ -17,6 +17,7 @@ from edge.apps.assistant.assistant import Assistant
 from edge.apps.serve import library as assistants
 from edge.errors import BudgetExceeded, Withdrawn
 from edge.scheduling.waiting_line import Urgency, urgent
+from tests.apps.serve.asgi import in_a_loop
 from tests.apps.serve.every_request import Request, Site, site
 
 pytest.importorskip("starlette")
@@ -99,7 +100,7 @@ def test_no_field_opens_a_path_an_address_or_a_model(here: Site, tiny_models: Pa
 
     _opened = []
     try:
-        told = result_of(sweep())
+        told = in_a_loop(sweep())
         opened = list(_opened)
     finally:
         _opened = None
