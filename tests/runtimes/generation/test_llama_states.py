@@ -273,8 +273,9 @@ def decaying(path: Path) -> Path:
 def test_models_whose_states_cannot_be_parted_generate_and_reuse_nothing(
     open_llama: Open, tmp_path: Path, model: RandomModel
 ) -> None:
-    generator = open_llama(decaying(model.write(tmp_path / "m.gguf")))
+    generator = open_llama(decaying(model.write(tmp_path / "m.gguf")), answers=2, shared=True)
     assert generator.states is None
+    assert generator.memory.shape.sequences == 1, "answers have whole contexts of their own"
     assert generator._engine is not None
     with pytest.raises(ModelError, match="cannot be cut out"):
         LlamaStates(cast(LlamaContext, generator._engine._first), hashes=tmp_path)
