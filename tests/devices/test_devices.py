@@ -86,7 +86,8 @@ def test_a_device_is_written_with_its_options() -> None:
 @pytest.mark.parametrize(
     "text",
     ["limited:cap", "limited:cap=", "limited:=3", "limited:cap=much", "limited:color=red", "limited:latency=long",
-     "limited:latency=-1", "limited:scan=0", "limited:scan=fast", "limited:depth=0", "limited:depth=two", "cpu:cap=3",
+     "limited:latency=-1", "limited:scan=0", "limited:scan=fast", "limited:depth=0",
+     "limited:depth=two", "limited:depth=1.5", "cpu:cap=3",
      "limited:latency=nan", "limited:latency=inf", "fpga:latency=1e9"],
 )  # fmt: skip
 def test_options_that_a_device_does_not_have_are_refused(text: str) -> None:
