@@ -178,8 +178,8 @@ class WeightPacker:
                 normed = bool(self._family.parts("norm1.weight", layer))
                 writer.append(np.array([layer in self._spec.local_layers, normed], np.float32))
             elif len(tensor.shape) == 1:
-                parts = [self._read(name) for name in self._family.parts(tensor.name, layer)]
-                writer.append(np.concatenate(parts or [np.zeros(tensor.shape, np.float32)]))
+                rows = [self._read(name) for name in self._family.parts(tensor.name, layer)]
+                writer.append(np.concatenate(rows or [np.zeros(tensor.shape, np.float32)]))
             else:
                 parts = self._family.parts(tensor.name, layer)
                 for panel in self._panels(tensor, parts, scales.get(tensor.name)):

@@ -99,10 +99,12 @@ class Tally:
 
     def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
         """The report of the run; `missing` are roots that cannot be seen."""
-        counts = {name: self.counts[name] for name in ("indexed", "unchanged", "removed", "skipped", "failed")}
+        counts: dict[str, Any] = {
+            name: self.counts[name] for name in ("indexed", "unchanged", "removed", "skipped", "failed")
+        }
         return IndexReport(
-            **counts, chunks=self.chunks, reused=self.reused, missing=missing,
-            unreadable=tuple(sorted(self.unreadable)), seconds=time.perf_counter() - self._started, **self.seconds,
+            **counts | self.seconds, chunks=self.chunks, reused=self.reused, missing=missing,
+            unreadable=tuple(sorted(self.unreadable)), seconds=time.perf_counter() - self._started,
         )  # fmt: skip
 
 
