@@ -51,7 +51,7 @@ def _header_at(rows: Sequence[Row]) -> int | None:
     possible = [at for at, (_, _, values) in enumerate(rows) if _is_header(values)]
     found = [at for at in possible if counts[at] >= usual] or possible
     for at in found:
-        if at + 1 == len(rows) or rows[at + 1][0] == rows[at][1] + 1:
+        if at + 1 < len(rows) and rows[at + 1][0] == rows[at][1] + 1:
             return at
     return found[0] if found else None
 

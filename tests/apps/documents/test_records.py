@@ -11,7 +11,7 @@ from typing import Any
 
 import openpyxl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from odf import table as odf_table
 from odf.opendocument import OpenDocumentSpreadsheet
@@ -118,6 +118,7 @@ def test_csv_of_absurd_width_is_refused(read: Read) -> None:
     )
 )
 def test_csv_lines_hold_for_any_quoting(read: Read, rows: list[list[str]]) -> None:
+    assume(any(value.split() for value in rows[0]))  # with an empty row behind it, the first row may be a title
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([["first", "second", "third"], *rows])
     lines = buffer.getvalue().split("\n")
