@@ -190,11 +190,17 @@ def variations(kind: str, form: str) -> Iterator[tuple[str, Any]]:
                 yield key, other
 
 
-@pytest.mark.parametrize("form", ["embedder", "reranker"])
-@pytest.mark.parametrize("kind", sorted(TINY))
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    # A classifier of Qwen3 is refused, see below.
+    [
+        (kind, form)
+        for kind in sorted(TINY)
+        for form in ("embedder", "reranker")
+        if (kind, form) != ("qwen3", "reranker")
+    ],
+)
 def test_one_key_at_a_time(tmp_path: Path, kind: str, form: str) -> None:
-    if (kind, form) == ("qwen3", "reranker"):
-        pytest.skip("such a checkpoint is refused, see below")
     head = HeadSpec("mean") if form == "embedder" else None
     name = "AutoModel" if head else "AutoModelForSequenceClassification"
     labels = {} if head else {"num_labels": 1}

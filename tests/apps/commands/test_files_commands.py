@@ -298,7 +298,7 @@ def test_check_and_repair_say_what_they_found(edge: Edge) -> None:
     for more in ((), ("--json",)):
         done = edge("check", "--read-data", *more)
         assert done.returncode == 2
-        assert "edge.db" in done.stdout
+        assert "database" in done.stdout
         assert "`edge repair` mends what it can" in done.stderr
     assert edge.json("repair")["after"]["sound"] is True
     done = edge("check", "--read-data")

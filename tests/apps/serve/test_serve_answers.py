@@ -41,7 +41,9 @@ def test_clients_at_once_get_the_answers_that_they_get_alone(
     start_server: Callable[..., Running], tmp_path: Path
 ) -> None:
     model = RandomModel(hidden=128, context=4096).write(tmp_path / "tiny.gguf")
-    running = start_server("--llm", str(model), "--answers", "3", "--threads", "1", "--memory", "2GB")
+    running = start_server(
+        "--llm", str(model), "--answers", "3", "--threads", "1", "--memory", "2GB", runtime=tmp_path / "run"
+    )
     expected = [asked(running, client) for client in range(CLIENTS)]
     assert len({str(answer.get("text") or answer.get("choices")) for answer in expected}) > CLIENTS // 2
     found: dict[int, dict[str, Any]] = {}

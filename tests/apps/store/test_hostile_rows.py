@@ -111,10 +111,11 @@ def test_no_advice_of_the_file_is_shown(
 
 
 def test_a_value_beyond_the_limit_is_never_held(memory: Callable[..., Memory], tmp_path: Path) -> None:
+    """A value may take an eighth of the limit; this one is twice as long."""
     limit = anonymous_resident() + (64 << 20)
     write(
         tmp_path / "memory" / "memory.db",
-        f"UPDATE memories SET text = CAST(zeroblob({limit}) AS TEXT) WHERE id = 3", SEAL["memories"],
+        f"UPDATE memories SET text = CAST(zeroblob({limit // 4}) AS TEXT) WHERE id = 3", SEAL["memories"],
     )  # fmt: skip
     with memory(budget=MemoryBudget(limit)) as opened:
         before = anonymous_resident()

@@ -24,7 +24,13 @@ def kernels(contract: Any) -> Any:
 
 
 class TestContract(TwinContract):
-    pass
+    @pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
+    def test_equals_reference(self, kernels: Any, layer: LayerSpec, hidden_dtype: str) -> None:
+        if layer.window:
+            with pytest.raises(CapabilityError, match="does not run layers with local attention"):
+                kernels.equals_reference(layer, hidden_dtype)
+        else:
+            kernels.equals_reference(layer, hidden_dtype)
 
 
 @pytest.mark.parametrize(("compute", "tolerance"), [("float16", 0.01), ("bfloat16", 0.08)])
