@@ -88,10 +88,13 @@ class Memory(Closing):
 
         Args:
             path: by default the platform's folder for the user's data.
-            user_id, agent_id, run_id: the scope that the object is bound to; none of them leaves it unbound.
+            user_id: with `agent_id` and `run_id` the scope that the object is bound to; none of them leaves it unbound.
+            agent_id: see `user_id`.
+            run_id: see `user_id`.
             memory: limit of the whole process, such as `300MB`; by default the configuration's.
-            embedder, reranker: names or paths, or open models, which the caller closes. By default, an existing
-                memory uses the embedder that made its vectors. The embedder cannot change once there are memories.
+            embedder: a name or path, or an open model, which the caller closes. By default, an existing memory uses the
+                embedder that made its vectors. The embedder cannot change once there are memories.
+            reranker: likewise.
             generator: extracts facts for `add(..., infer=True)`; the caller closes it.
             clock: returns the present moment. Its day decides which memories have expired.
             budget: a budget shared with other parts of the program, instead of `memory`.
