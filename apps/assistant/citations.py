@@ -204,8 +204,7 @@ _ENDING = re.compile(f"(?<!{_END}){_END}+$")
 
 _CLOSED = re.compile(r"""([.!?…。！？]["'”’)\]」』]*)\s*((?:\[\d+\])+)""")
 
-_MARKED = re.compile(r".*?(?:\[\d+\])+(?:[^\[]*$)?")
-"""Words and the marks behind them. The rest of a sentence behind its last marks belongs to them."""
+_MARKS = re.compile(r"(?:\[\d+\])+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +314,12 @@ def _statement(text: str, number: int) -> str:
     # A mark after the full stop belongs to the sentence before it.
     lines = _CLOSED.sub(r" \2\1", text).splitlines()
     found = next((s for line in lines for s in sentences(line) if f"[{number}]" in s), text)
-    return next((part for part in _MARKED.findall(found) if f"[{number}]" in part), found)
+    begin = 0
+    for marks in _MARKS.finditer(found):
+        if f"[{number}]" in marks[0]:  # the rest of a sentence behind its last marks belongs to them
+            return found[begin:] if "[" not in found[marks.end() :] else found[begin : marks.end()]
+        begin = marks.end()
+    return found
 
 
 def _citation(number: int, hit: Hit, statement: str) -> Citation:

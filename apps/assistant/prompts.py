@@ -148,7 +148,7 @@ def _prompt(
 _WORD = re.compile(r"[^\W_]+")
 _NUMBER = re.compile(r"\d+")
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.):]|[a-z][.)])\s+", re.IGNORECASE)
-_LABEL = re.compile(r"^\s*(?:sub-?question|question|query|q)\s*\d*\s*[:.)]\s*", re.IGNORECASE)
+_LABEL = re.compile(r"^\s*(?:sub-?question|question|query|q)\s*(?:\d+\s*)?[:.)]\s*", re.IGNORECASE)
 
 _YES = {"yes", "y", "true", "correct", "fully", "full", "completely", "sure"}
 _NO = {"no", "n", "false", "not", "none", "never", "incorrect"}

@@ -23,7 +23,7 @@ _NAMES: dict[int, Kind] = {
 }  # fmt: skip
 _QUOTABLE = frozenset({"sentence", "item", "row", "setting", "docstring"})
 
-_HEADING_MARKS = re.compile(r"^\s{0,3}#{1,6}\s+|\s+#+\s*$|^[^\w\n]{3,}$", re.MULTILINE)
+_HEADING_MARKS = re.compile(r"^\s{0,3}#{1,6}\s+|(?<!\s)\s+#+\s*$|^[^\w\n]{3,}$", re.MULTILINE)
 _LONE_MARK = re.compile(r"(?<=\s)([?!.:;])(?=\s)")
 _DEFINED = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _PROMPT = re.compile(r"^\s*(?:[$%]|>>>)\s+")

@@ -84,8 +84,8 @@ _OPENING = frozenset("„‚¿¡")
 _SPELT = frozenset("ªºµˆ")
 """Signs that Unicode classifies as letters."""
 
-_PIECE = re.compile(rb"[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
-_WORD = re.compile("[A-Za-z]*[^\x00-\x7f\xa0\xad’‘–—·](?:[A-Za-z]|[^\x00-\x7f\xa0\xad’‘–—·])*")
+_PIECE = re.compile(rb"(?<![A-Za-z])[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
+_WORD = re.compile("(?<![A-Za-z])[A-Za-z]*[^\x00-\x7f\xa0\xad’‘–—·](?:[A-Za-z]|[^\x00-\x7f\xa0\xad’‘–—·])*")
 """A word with at least one non-ASCII character. Spaces, dashes and apostrophes end it in every language."""
 
 
@@ -224,7 +224,8 @@ _LABELS = {
 
 _ISO_8859 = re.compile(r"(?:cs)?iso[-_]?8859[-_]?(\d{1,2})[-_]?[ei]?")
 _CHARSET = re.compile(
-    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)", re.I
+    rb"<meta[^>]{0,200}?charset\s*=\s*(?:[\"']\s*)?([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
+    re.I,
 )
 _SURE = 10
 """UTF-8 is believed against a label if it has so many valid characters for each damaged one."""

@@ -33,7 +33,7 @@ QUOTE_MARK = re.compile(r"^\s*>\s?(?!>)", re.MULTILINE)
 WORD = re.compile(r"[^\W_]+")
 _ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})")
-_RULE = re.compile(r"^\s*\|?\s*:?-{2,}[\s:|-]*$")
+_RULE = re.compile(r"^\s*(?:\|\s*)?:?--[\s:|-]*$")
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+\S")
 _BOLD = re.compile(r"\s*(\*\*|__)[^*_\n]+\1\s*")
 _LINES = re.compile(r"[^\n]*\n?")
@@ -316,14 +316,12 @@ _CODE = re.compile(
     r"|^\s*(?:\S+\s+){0,2}\S*[;{}]$|^[^=()\[\]]*[=()\[\]].*[;{}]$|^.*(?:\)\s*->.*|=>.*)$|^\s*[\w.]+\(.*\)\s*$"
     r"|^\s*(?:def|class|import|from|return|if|for|while|fn|let|const)\b.*[{;:(]$|^\s+[\w.]+ [-+*/|]?= .*"
 )
-_SETTING = re.compile(
-    r"^\s*(?:export\s+|ENV\s+)?[\"']?[A-Za-z_][\w.-]*[\"']?(?:\s*:\s*[\w\[\], .|]+)?\s*(?:=|:(?=\s))\s*\S.*$"
-)
+_SETTING = re.compile(r"^\s*(?:export\s+|ENV\s+)?[\"']?[A-Za-z_][\w.-]*[\"']?\s*(?::[\w\[\],\s.|]+=|=|:(?=\s))\s*\S.*$")
 _NAMED = re.compile(r"^\s*[a-z_][\w.-]*:\s")
 _SETTING_CHARS, _SETTING_WORDS = 120, 6
 _CALL = re.compile(r"[\w\])]\(.*\)?\s*$")
 _LABEL = re.compile(r"^[A-Z][\w'-]*(?: [\w'-]+){0,3}: ")
-_MENU = re.compile(r"\s+(?:[|·•›»/>]|[-–])\s+|\s*[|·•›»]\s*")
+_MENU = re.compile(r"(?<!\s)\s+(?:[|·•›»/>]|[-–])\s+|(?:(?<!\s)\s+|)[|·•›»]\s*")
 _MENU_WORDS = 3
 _LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)\s]*\)")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{2,3})(?=\S)(.+?)(?<=\S)\1(?![\w*])")

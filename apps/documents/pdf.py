@@ -61,8 +61,8 @@ _HYPHEN = "\ufffe"
 _WRAPPED = re.compile("[\ufffe\x02]")
 """Characters that the library puts in place of a hyphen where it joins two lines."""
 
-_HYPHENATED = re.compile(r"[^\W\d_]{2,}-$")
-_BROKEN = re.compile(rf"([^\W_]*){_HYPHEN}([^\W_]*)")
+_HYPHENATED = re.compile(r"(?<=[^\W\d_]{2})-$")
+_BROKEN = re.compile(rf"((?<![^\W_])[^\W_]+|){_HYPHEN}([^\W_]*)")
 _COMPOUND = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 _LISTED = re.compile(rb'"([a-z]{3,})":')
 _AFFIXES = frozenset({

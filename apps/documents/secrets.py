@@ -18,7 +18,9 @@ NAMES = (
 
 _NAMED = re.compile("|".join(map(translate, NAMES)))
 
-_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s+(?:[\w-]+: .*\s+)*[A-Za-z0-9+/=]{40}")
+_KEY = re.compile(
+    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s+(?:[\w-]+: [^\n]*\n\s*)*[A-Za-z0-9+/=]{40}"
+)
 _TOKEN = re.compile(
     rb"\s*(?:AKIA[0-9A-Z]{16}|gh[opsu]_\w{36,}|github_pat_\w{50,}|glpat-[\w-]{20,}|xox[abps]-[\w-]{20,}|sk-[\w-]{32,}"
     rb"|AIza[\w-]{35}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})\s*"

@@ -1,0 +1,141 @@
+"""Every regular expression of a module takes linear time on texts that are made to slow it down.
+
+The texts are derived from the expression: what stands before a repetition, then the body of the repetition again and
+again, then a character that nothing matches. Growth of time is the subject here, so the tests take time, with a wide
+margin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    from re import _parser as parser
+else:
+    import sre_parse as parser
+
+LONGEST = 16_000
+"""Characters of the longest text. Linear time is some milliseconds, quadratic time is seconds."""
+
+BOUNDED = {"apps.documents.code._CALLABLE": 300}
+"""Expressions that meet shorter texts only: heads of code, whose length `_head_name` looks at first."""
+
+PATIENCE_S = 0.5
+UNMATCHED = "\x00"
+
+
+ROOT = Path(__file__).parent.parent
+_COMPILED = re.compile(r"^(_*[A-Z][A-Z0-9_]*)(?:: [^=\n]+)? = re\.compile\b", re.MULTILINE)
+
+
+def expressions() -> Iterator[Any]:
+    """Module, name, methods and longest text of every expression. Nothing is imported before its test runs."""
+    for room in ("edge", "models", "runtimes", "devices", "apps"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            names = path.relative_to(ROOT).with_suffix("").parts
+            source = path.read_text(encoding="utf-8")
+            for name in [] if "training" in names else _COMPILED.findall(source):
+                called = re.findall(rf"\b{name}\.(\w+)\b", source)
+                methods = {each if each in ("match", "fullmatch") else "search" for each in called or ["search"]}
+                known = ".".join((*names, name))
+                module = ".".join(names if room == "edge" else ("edge", *names))
+                yield pytest.param(module, name, methods, BOUNDED.get(known, LONGEST), id=known)
+
+
+def character(items: Any) -> str:
+    """A character of a class; a letter where the class excludes some."""
+    kinds = {str(kind) for kind, _ in items}
+    if "NEGATE" in kinds:
+        return next(char for char in "a1 :;-é\n" if not any(matches(item, char) for item in items[1:]))
+    for kind, value in items:
+        if str(kind) == "LITERAL":
+            return chr(value)
+        if str(kind) == "RANGE":
+            return chr(value[0])
+        if str(kind) == "CATEGORY":
+            return {"CATEGORY_SPACE": " ", "CATEGORY_DIGIT": "1", "CATEGORY_NOT_WORD": " "}.get(str(value), "a")
+    return "a"
+
+
+def matches(item: Any, char: str) -> bool:
+    kind, value = item
+    if str(kind) == "LITERAL":
+        return chr(value) == char
+    if str(kind) == "RANGE":
+        return value[0] <= ord(char) <= value[1]
+    categories = {
+        "CATEGORY_SPACE": char.isspace(), "CATEGORY_DIGIT": char.isdigit(), "CATEGORY_WORD": char.isalnum(),
+        "CATEGORY_NOT_SPACE": not char.isspace(), "CATEGORY_NOT_DIGIT": not char.isdigit(),
+        "CATEGORY_NOT_WORD": not char.isalnum(),
+    }  # fmt: skip
+    return categories.get(str(value), False)
+
+
+def sample(tree: Any) -> str:
+    """A text that an expression matches, as a rule."""
+    return "".join(map(part, tree))
+
+
+def part(item: Any) -> str:
+    kind, value = item
+    name = str(kind)
+    if name == "LITERAL":
+        return chr(value)
+    if name == "NOT_LITERAL":
+        return "a" if chr(value) != "a" else "b"
+    if name == "ANY":
+        return "a"
+    if name == "IN":
+        return character(value)
+    if name == "SUBPATTERN":
+        return sample(value[-1])
+    if name == "BRANCH":
+        return sample(value[1][0])
+    if "REPEAT" in name:
+        return sample(value[2]) * max(1, min(value[0], 50))
+    return ""
+
+
+def pumps(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
+    """For each repetition: what comes before it, and bodies to repeat."""
+    for item in tree:
+        name, value = str(item[0]), item[1]
+        if "REPEAT" in name:
+            if value[1] > 50:
+                body = sample(value[2])
+                yield before, body
+                for other in (f"{body} ", f"{body}a", f"{body}\n"):
+                    yield before, other
+            yield from pumps(value[2], before)
+        elif name == "SUBPATTERN":
+            yield from pumps(value[-1], before)
+        elif name == "BRANCH":
+            for branch in value[1]:
+                yield from pumps(branch, before)
+        before += part(item)
+
+
+@pytest.mark.parametrize(("module", "name", "methods", "longest"), list(expressions()))
+def test_time_grows_with_the_text(module: str, name: str, methods: set[str], longest: int) -> None:
+    expression = getattr(importlib.import_module(module), name)
+    is_bytes = isinstance(expression.pattern, bytes)
+    tree = parser.parse(expression.pattern, expression.flags & ~re.UNICODE if is_bytes else expression.flags)
+    for before, body in dict.fromkeys(pumps(tree)):
+        length = 12
+        while body and length < longest:
+            text: Any = before + body * (length // len(body) + 1) + UNMATCHED
+            text = text.encode("latin-1", "replace") if is_bytes else text
+            for method in methods:
+                started = time.process_time()
+                getattr(expression, method)(text)
+                taken = time.process_time() - started
+                assert taken < PATIENCE_S, f"{taken:.1f} s for {length} characters: {before[:80]!r}, then {body!r}"
+            length = length * 5 // 4
