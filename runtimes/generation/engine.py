@@ -383,10 +383,14 @@ class GenerationEngine:
         request, start, end = writing.request, path.end, writing.seat.length
         try:
             lease = self._budget.reserve("generator: set aside", (end - start + 1) * path.backend.bytes_per_token)
-            state = path.backend.extract(start, end)
         except EdgeError:
             return False
-        lease.resize(max(lease.nbytes, memoryview(state).nbytes))
+        try:
+            state = path.backend.extract(start, end)
+            lease.resize(max(lease.nbytes, memoryview(state).nbytes))
+        except EdgeError:
+            lease.release()
+            return False
         request.aside = _Aside(writing, state, start, end, lease)
         self._trace.count("generation.set_aside")
         self._writing.remove(writing)

@@ -307,6 +307,28 @@ def test_an_urgent_request_has_another_one_set_aside(bench: Callable[..., Bench]
     lease.release()
 
 
+def test_an_answer_whose_states_cannot_be_taken_goes_on(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bench(1)
+    longest, question = 20, talkative(POOL[3])
+    patient = made.ask([POOL[3]], longest=longest, urgency=Urgency(BATCH), question=question)
+    made.step()
+    used = made.budget.used
+
+    def extract(start: int, end: int) -> Any:
+        raise ModelError("llama.cpp gives no states")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.seats[0].backend, "extract", extract)
+        urgent = made.ask([POOL[3]], longest=2, urgency=Urgency(PERSON), question=question + 100)
+        made.step()
+        assert made.budget.used == used, "nothing is leased for an answer that was not set aside"
+        assert (urgent.new, patient.new) == (0, 2)
+    made.finish()
+    assert read(patient) == alone(patient.prompt, longest)
+
+
 def test_nobody_is_overtaken_more_often_than_the_window(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
