@@ -100,7 +100,7 @@ class Config:
         context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
         answers: answers that a language model in this process writes at a time; further ones wait.
         generation: `exact` (a text does not depend on those that are written beside it) or `shared` (they share steps
-            and documents' states, which is faster in company).
+            and documents' states, which takes less memory).
         runtime: the library that executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds

@@ -89,7 +89,7 @@ _USUAL = Limits()
     "--generation",
     type=click.Choice(["exact", "shared"]),
     help="exact (the default): a text does not depend on those that are written beside it. shared: they share steps "
-    "and documents' states, which is faster.",
+    "and documents' states, which takes less memory.",
 )
 @click.option(
     "--status", "what", flag_value="status", help="Say whether a server of yours runs, its address and its memory."

@@ -69,9 +69,9 @@ class LlamaGenerator(Closing):
             threads: number of compute threads; 0 means one per physical core that this process may use.
             answers: largest number of answers that are written at a time. All but the first take their memory only
                 while they are needed, and wait if the budget has none.
-            shared: answers share one context, and each step computes a token of all of them. This is faster in company,
-                and documents' states are held once, but the last bits of sums, and so some texts, depend on company. A
-                model whose states cannot be parted ignores it.
+            shared: answers share one context, and each step computes a token of all of them. Documents' states are held
+                once, so this takes less memory, but the last bits of sums, and so some texts, depend on company. A model
+                whose states cannot be parted ignores it.
             thinking: allows a model to reason before its answer, if it can.
 
         Raises:
