@@ -70,8 +70,8 @@ class LlamaGenerator(Closing):
             answers: largest number of answers that are written at a time. All but the first take their memory only
                 while they are needed, and wait if the budget has none.
             shared: answers share one context, and each step computes a token of all of them. Documents' states are held
-                once, so this takes less memory, but the last bits of sums, and so some texts, depend on company. A model
-                whose states cannot be parted ignores it.
+                once, so this takes less memory, but the last bits of sums, and so some texts, depend on company. A
+                model whose states cannot be parted ignores it.
             thinking: allows a model to reason before its answer, if it can.
 
         Raises:
