@@ -14,6 +14,7 @@ _MODULES = {
     "dispatch": "dispatch",
     "evidence": "evidence",
     "gpu": "gpu",
+    "household": "household",
     "index": "index",
     "knowledge": "knowledge",
     "layer-speed": "layer_speed",
