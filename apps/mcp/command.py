@@ -121,7 +121,7 @@ def mcp() -> None:
 @click.option("--run-id", help="Session whose memory is served.")
 @setup_options()
 def memory(path: Path | None, user_id: str | None, agent_id: str | None, run_id: str | None, setup: Setup) -> None:
-    """Serve add_memory, search_memory, list_memories, update_memory and delete_memory."""
+    """Serve the tools of a memory: add, search, list, update, supersede and delete memories, and their history."""
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
     from edge.apps.mcp.tools import memory_server

@@ -160,6 +160,8 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         metadata: dict[str, Any] | None = None,
         timestamp: str | None = None,
         expiration_date: str | None = None,
+        valid_from: str | None = None,
+        valid_until: str | None = None,
         run_id: str | None = None,
     ) -> dict[str, Any]:
         """Remember a text.
@@ -168,10 +170,15 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             text: one fact, preference, event or decision, understandable alone.
             metadata: fields to filter by later, such as {"category": "health"}.
             timestamp: when it was said or happened, such as 2026-05-08 or 2026-05-08T13:56.
-            expiration_date: the last day on which the memory is valid, such as 2026-12-31.
+            expiration_date: the last day on which the memory is shown, such as 2026-12-31.
+            valid_from: since when it holds, if not since it was said, such as 2024-09.
+            valid_until: until when it holds or held.
             run_id: the session that the memory belongs to, to keep it apart from others.
         """
-        added = memory.add(text, metadata=metadata, timestamp=timestamp, expiration_date=expiration_date, run_id=run_id)
+        added = memory.add(
+            text, metadata=metadata, timestamp=timestamp, expiration_date=expiration_date, valid_from=valid_from,
+            valid_until=valid_until, run_id=run_id,
+        )  # fmt: skip
         return added | {"results": [_abridged(result) for result in added["results"]]}
 
     def search_memory(
@@ -180,8 +187,9 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         filters: dict[str, Any] | None = None,
         run_id: str | None = None,
         neighbours: int = 0,
+        as_of: str | None = None,
     ) -> dict[str, Any]:
-        """Find memories about a subject, best first.
+        """Find memories about a subject that hold now, best first.
 
         Args:
             query: a question or a description.
@@ -191,13 +199,14 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
                 AND, OR and NOT.
             run_id: only memories of this session.
             neighbours: number of conversation turns to add before and after each result.
+            as_of: a moment, such as 2026-05-08; what held then instead of what holds now.
         """
-        return memory.search(query, top_k, filters=filters, run_id=run_id, neighbours=neighbours)
+        return memory.search(query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of)
 
     def list_memories(
         top_k: int = 20, filters: dict[str, Any] | None = None, run_id: str | None = None
     ) -> dict[str, Any]:
-        """List memories, newest first.
+        """List memories, newest first. One with valid_until holds no longer from then on.
 
         Args:
             top_k: number of memories.
@@ -218,7 +227,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             memory_id: the id from a search or a list.
             text: the new text.
             metadata: keys to set.
-            expiration_date: the last day on which the memory is valid.
+            expiration_date: the last day on which the memory is shown.
         """
         if expiration_date is None:
             return memory.update(memory_id, text, metadata)
@@ -232,9 +241,27 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         """
         return memory.delete(memory_id)
 
+    def supersede_memory(memory_id: str, by: str | None = None) -> dict[str, Any]:
+        """Say that one memory took another one's place, as a new address does. Nothing is deleted.
+
+        Args:
+            memory_id: the memory that holds no longer.
+            by: the memory that holds instead; without it, memory_id holds again.
+        """
+        return memory.supersede(memory_id, by)
+
+    def memory_history(memory_id: str) -> dict[str, Any]:
+        """Show every change of a memory, of those whose place it took, and of those that took its place.
+
+        Args:
+            memory_id: the id from a search or a list.
+        """
+        return {"history": memory.history(memory_id, whole_chain=True)}
+
     return make_server(
         "edge-memory", _MEMORY, memory.budget, memory.health,
-        reads=[search_memory, list_memories], adds=[add_memory], changes=[update_memory, delete_memory],
+        reads=[search_memory, list_memories, memory_history], adds=[add_memory],
+        changes=[update_memory, supersede_memory, delete_memory],
     )  # fmt: skip
 
 

@@ -65,8 +65,12 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "PIN": {"pinned": True},
     "UNPIN": {"pinned": False},
     "RECALL": {"forgotten_at": None},
+    "REINSTATE": {"valid_until": None},
 }
 """What events of the history change in a memory."""
+
+_ENDS = {"FORGET": "forgotten_at", "SUPERSEDE": "valid_until"}
+"""The fields that events of the history set to their moment."""
 
 
 class MemoryCare(StoreCare):
@@ -174,8 +178,8 @@ def _from_history(new: Database) -> list[str]:
                 **{name: fields[name] for name in _KEPT},
             )  # fmt: skip
             for line in lines:
-                forgotten = {"forgotten_at": line["updated_at"]} if line["event"] == "FORGET" else {}
-                record = replace(record, **_CHANGES.get(line["event"], forgotten))
+                ended = {_ENDS[line["event"]]: line["updated_at"]} if line["event"] in _ENDS else {}
+                record = replace(record, **_CHANGES.get(line["event"], ended))
             stored = insert_record(db, record)
             LexicalIndex(TEXT_INDEX).add(db, [stored.id], [stored.indexed_text])
             back.append(uuid)

@@ -50,7 +50,7 @@ def memory() -> None:
 
 _filters = click.option("--filters", metavar="JSON", help='Conditions, such as {"category": "food"}.')
 _top_k = click.option("-n", "--top-k", type=int, default=10, show_default=True, help="How many.")
-_expired = click.option("--show-expired", is_flag=True, help="Also memories that have expired or were forgotten.")
+_expired = click.option("--show-expired", is_flag=True, help="Also memories that expired, ended or were forgotten.")
 
 
 @memory.command()
@@ -58,6 +58,8 @@ _expired = click.option("--show-expired", is_flag=True, help="Also memories that
 @click.option("--metadata", metavar="JSON", help='Anything to filter by later, such as {"category": "food"}.')
 @click.option("--timestamp", help="When it was said or happened, such as 2026-05-08T13:56.")
 @click.option("--expires", metavar="DAY", help="The last day on which it is shown, such as 2026-12-31.")
+@click.option("--valid-from", metavar="WHEN", help="Since when it holds, if that is not when it was said.")
+@click.option("--valid-until", metavar="WHEN", help="Until when it holds.")
 @click.option("--importance", type=float, help="0 ... 1, for `search --importance`.")
 @click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model.")
 @scope_options
@@ -68,6 +70,8 @@ def add(
     metadata: str | None,
     timestamp: str | None,
     expires: str | None,
+    valid_from: str | None,
+    valid_until: str | None,
     importance: float | None,
     as_json: bool,
     **options: Any,
@@ -83,6 +87,8 @@ def add(
             metadata=json_object(metadata, "--metadata"),
             timestamp=timestamp,
             expiration_date=expires,
+            valid_from=valid_from,
+            valid_until=valid_until,
             importance=importance,
         )
     if as_json:
@@ -105,6 +111,7 @@ def add(
 @click.option("--neighbours", type=int, default=0, help="Show so many turns before and after each result.")
 @click.option("--recency", type=float, default=0.0, help="Weight of how recent a memory is, 0 ... 1.")
 @click.option("--importance", type=float, default=0.0, help="Weight of how important a memory is, 0 ... 1.")
+@click.option("--as-of", metavar="WHEN", help="What held then instead of what holds now, such as 2026-05-08.")
 @click.option("--half-life", type=float, default=30.0, show_default=True, help="Days after which recency has halved.")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
 @_expired
@@ -122,6 +129,7 @@ def search(
     recency: float,
     importance: float,
     half_life: float,
+    as_of: str | None,
     show_expired: bool,
     as_json: bool,
     **options: Any,
@@ -139,6 +147,7 @@ def search(
             recency=recency,
             importance=importance,
             half_life=half_life,
+            as_of=as_of,
             show_expired=show_expired,
         )
         health = opened.health()
@@ -192,12 +201,18 @@ def get(memory_id: str, as_json: bool, **options: Any) -> int:
     return exit_code(found is not None)
 
 
+_REMOVED = {"expiration_date": "never", "valid_from": "said", "valid_until": "never"}
+"""The words that take a date away."""
+
+
 @memory.command()
 @click.argument("memory_id")
 @click.argument("text", required=False)
 @click.option("--metadata", metavar="JSON", help="Keys to set.")
 @click.option("--timestamp", help="When it was said or happened.")
 @click.option("--expires", metavar="DAY", help="The last day on which it is shown; `never` takes it away.")
+@click.option("--valid-from", metavar="WHEN", help="Since when it holds; `said` means since it was said.")
+@click.option("--valid-until", metavar="WHEN", help="Until when it holds; `never` makes it hold again.")
 @click.option("--importance", type=float, help="0 ... 1.")
 @click.option("--pin/--unpin", default=None, help="A pinned memory neither expires nor ages.")
 @click.option("--forget/--recall", default=None, help="A forgotten memory is hidden, not deleted.")
@@ -210,6 +225,8 @@ def update(
     metadata: str | None,
     timestamp: str | None,
     expires: str | None,
+    valid_from: str | None,
+    valid_until: str | None,
     importance: float | None,
     pin: bool | None,
     forget: bool | None,
@@ -219,11 +236,11 @@ def update(
     """Change a memory: its TEXT, or the fields that options name."""
     given: dict[str, Any] = {
         "text": text, "metadata": json_object(metadata, "--metadata"), "timestamp": timestamp,
-        "expiration_date": expires, "importance": importance,
+        "expiration_date": expires, "importance": importance, "valid_from": valid_from, "valid_until": valid_until,
     }  # fmt: skip
-    changes = {name: value for name, value in given.items() if value is not None}
-    if expires == "never":
-        changes["expiration_date"] = None
+    changes = {
+        name: None if value == _REMOVED.get(name) else value for name, value in given.items() if value is not None
+    }
     if not changes and pin is None and forget is None:
         raise InputError("nothing to update: give a text or an option")
     with opened_memory(options) as opened:
@@ -260,18 +277,38 @@ def delete(memory_ids: tuple[str, ...], everything: bool, as_json: bool, **optio
 
 @memory.command()
 @click.argument("memory_id")
+@click.argument("by", required=False)
+@click.option("--undo", is_flag=True, help="Let it hold again.")
 @scope_options
 @server_option
-def history(memory_id: str, as_json: bool, **options: Any) -> int:
+def supersede(memory_id: str, by: str | None, undo: bool, as_json: bool, **options: Any) -> None:
+    """End a memory where the memory BY takes its place; both stay stored."""
+    if (by is None) != undo:
+        raise InputError("name the memory that takes its place, or give --undo")
+    with opened_memory(options) as opened:
+        opened.supersede(memory_id, by)
+        found = opened.get(memory_id)
+    if as_json:
+        print_json(found)
+    elif found is not None:
+        click.echo(f"{found['id']}  {shown(found)}")
+
+
+@memory.command()
+@click.argument("memory_id")
+@click.option("--chain", is_flag=True, help="With the memories that it superseded and that superseded it.")
+@scope_options
+@server_option
+def history(memory_id: str, chain: bool, as_json: bool, **options: Any) -> int:
     """Show every change of a memory, also of a deleted one; exit code 1 if there is none."""
     with opened_memory(options) as opened:
-        changes = opened.history(memory_id)
+        changes = opened.history(memory_id, whole_chain=chain)
     if as_json:
         print_json({"history": changes})
         return 0 if changes else 1
     for change in changes:
         text = change["new_memory"] if change["new_memory"] is not None else change["old_memory"]
-        click.echo(f"{written(change['updated_at'])}  {change['event']:7} {text}")
+        click.echo(f"{written(change['updated_at'])}  {change['event']:9} {text}")
     return exit_code(bool(changes))
 
 

@@ -74,9 +74,11 @@ def print_count(count: int, sentence: str, as_json: bool) -> None:
 
 
 def shown(document: dict[str, Any]) -> str:
-    """A memory on one line, with its timestamp in the time zone in which it was given."""
+    """A memory on one line, with its timestamp in the time zone in which it was given, and with its end."""
     when = document.get("local_timestamp") or document.get("timestamp")
-    return f"[{written(when)}] {document['memory']}" if when else str(document["memory"])
+    text = f"[{written(when)}] {document['memory']}" if when else str(document["memory"])
+    until = document.get("valid_until")
+    return f"{text}  (until {written(until)})" if until else text
 
 
 def exit_code(found: bool) -> int:
@@ -155,7 +157,7 @@ def _named(
 
 
 READS = frozenset({"search", "get_all", "get", "history"})
-WRITES = frozenset({"add", "update", "pin", "forget", "delete", "delete_all"})
+WRITES = frozenset({"add", "update", "pin", "forget", "supersede", "delete", "delete_all"})
 
 
 class ServedMemory:
@@ -192,6 +194,9 @@ class ServedMemory:
     def forget(self, memory_id: str, forgotten: bool) -> dict[str, Any]:
         return self._document("forget", memory_id, forgotten)
 
+    def supersede(self, memory_id: str, by: str | None) -> dict[str, Any]:
+        return self._document("supersede", memory_id, by)
+
     def delete(self, memory_id: str) -> dict[str, Any]:
         return self._document("delete", memory_id)
 
@@ -208,8 +213,8 @@ class ServedMemory:
         found: dict[str, Any] | None = self._done("get", memory_id)
         return found
 
-    def history(self, memory_id: str) -> list[dict[str, Any]]:
-        changes: list[dict[str, Any]] = self._done("history", memory_id)
+    def history(self, memory_id: str, *, whole_chain: bool) -> list[dict[str, Any]]:
+        changes: list[dict[str, Any]] = self._done("history", memory_id, whole_chain=whole_chain)
         return changes
 
     def health(self) -> Health:

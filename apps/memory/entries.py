@@ -41,6 +41,7 @@ class Entry:
         turn: whether the entry is a message, whose context is the message before it.
         timestamp, local_timestamp: the time of the statement or event, in the form of `moments.parse_local`.
         importance: 0 ... 1; None if the caller gave none.
+        valid_from, valid_until: the moments from and until which the statement holds, in their stored form.
     """
 
     text: str
@@ -52,6 +53,8 @@ class Entry:
     expiration_date: str | None = None
     importance: float | None = None
     turn: bool = False
+    valid_from: str | None = None
+    valid_until: str | None = None
 
     def said(self, moment: object) -> Entry:
         """A copy of this entry with the time that a caller passed.

@@ -21,13 +21,14 @@ from edge.ivf.base import Connection
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "icontains")
 _COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _LOGICAL = ("AND", "OR", "NOT")
-_MOMENTS = frozenset({"timestamp", "created_at", "updated_at", "forgotten_at"})
+_MOMENTS = frozenset({"timestamp", "created_at", "updated_at", "forgotten_at", "valid_from", "valid_until"})
 _DAYS = frozenset({"expiration_date"})
 _COLUMNS: Mapping[str, str] = {
     "id": "uuid", "memory": "text", "hash": "hash", "user_id": "user_id", "agent_id": "agent_id", "run_id": "run_id",
     "actor_id": "actor_id", "role": "role", "timestamp": "timestamp", "created_at": "created_at",
     "updated_at": "updated_at", "forgotten_at": "forgotten_at", "expiration_date": "expiration_date",
-    "pinned": "pinned", "importance": "importance",
+    "pinned": "pinned", "importance": "importance", "valid_from": "valid_from", "valid_until": "valid_until",
+    "superseded_by": "superseded_by",
 }  # fmt: skip
 _DEEPEST = 32
 _TOO_DEEP = f"filters are nested deeper than {_DEEPEST}"

@@ -25,6 +25,7 @@ from edge.apps.memory.arguments import (
     local_now,
     parse_day,
     parse_local,
+    parse_moment,
 )
 from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
@@ -34,7 +35,8 @@ from edge.apps.memory.searching import DEPTH, Searcher, Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
-from edge.apps.memory.writing import Writer
+from edge.apps.memory.validity import chain, moment_of
+from edge.apps.memory.writing import Writer, check_validity
 from edge.apps.pool import Held
 from edge.apps.store.health import Health
 from edge.apps.store.lexical import bounded_query
@@ -133,6 +135,8 @@ class Memory(Closing):
         metadata: Mapping[str, Any] | None = None,
         timestamp: object = None,
         expiration_date: object = None,
+        valid_from: object = None,
+        valid_until: object = None,
         importance: float | None = None,
         infer: bool = False,
         prompt: str | None = None,
@@ -145,6 +149,8 @@ class Memory(Closing):
             timestamp: the time of the statement or event (the session's date): a datetime, seconds since 1970, or ISO
                 8601. Its day is the day in the time zone it is given in, by default UTC. A message may have its own.
             expiration_date: the last day on which the memory is shown.
+            valid_from: the moment from which it holds; by default that at which it was said or stored.
+            valid_until: the moment until which it holds.
             importance: 0 ... 1, for `search(importance=...)`.
             infer: let the generator extract facts, and store those. If the extraction fails, the messages are stored
                 unchanged, and `result["extraction"]` gives the reason.
@@ -167,7 +173,10 @@ class Memory(Closing):
             metadata=check_metadata(metadata),
             expiration_date=None if expiration_date is None else parse_day(expiration_date),
             importance=check_share(importance, "importance"),
+            valid_from=None if valid_from is None else parse_moment(valid_from, "valid_from"),
+            valid_until=None if valid_until is None else parse_moment(valid_until, "valid_until"),
         )
+        check_validity(shared.valid_from, shared.valid_until)
         if timestamp is not None:
             shared = shared.said(timestamp)
         with self.budget.reserve("texts to remember", held_nbytes(messages)):
@@ -198,9 +207,11 @@ class Memory(Closing):
         *,
         timestamp: object = UNSET,
         importance: object = UNSET,
+        valid_from: object = UNSET,
+        valid_until: object = UNSET,
     ) -> dict[str, Any]:
         """Changes the given fields of a memory. `metadata` are merged into the existing ones. None removes a date or
-        the importance.
+        the importance. A memory without `valid_until` is superseded by none.
 
         Raises:
             InputError: no field is given, or there is no such memory in this scope.
@@ -218,8 +229,11 @@ class Memory(Closing):
             changes["timestamp"], changes["local_timestamp"] = said
         if importance is not UNSET:
             changes["importance"] = check_share(importance, "importance")
+        for name, moment in (("valid_from", valid_from), ("valid_until", valid_until)):
+            if moment is not UNSET:
+                changes[name] = None if moment is None else parse_moment(moment, name)
         if not changes:
-            raise InputError("nothing to update: give text, metadata, expiration_date, timestamp or importance")
+            raise InputError("nothing to update: give text, metadata, importance or a date")
         with self.budget.reserve("texts to remember", held_nbytes(text or "")):
             self._writer.update(memory_id, self.bound, changes)
         return {"message": "Memory updated successfully!"}
@@ -271,6 +285,19 @@ class Memory(Closing):
         self._writer.mark(memory_id, self.bound, event, lambda record, _: replace(record, pinned=pinned))
         return {"message": f"Memory {'pinned' if pinned else 'unpinned'} successfully!"}
 
+    def supersede(self, memory_id: str, by: str | None) -> dict[str, Any]:
+        """Ends a memory where another one takes its place: `search` returns it no more, unless `as_of` a moment at
+        which it held. Nothing is deleted.
+
+        Args:
+            by: the id of the memory that takes its place, of the same user and agent. None undoes it.
+
+        Raises:
+            InputError: there is no such memory in this scope, or `by` was itself superseded by it.
+        """
+        self._writer.supersede(memory_id, by, self.bound)
+        return {"message": f"Memory {'superseded' if by is not None else 'reinstated'} successfully!"}
+
     def forget(self, memory_id: str, forgotten: bool = True) -> dict[str, Any]:
         """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again.
 
@@ -302,6 +329,7 @@ class Memory(Closing):
         rerank: bool = True,
         explain: bool = False,
         show_expired: bool = False,
+        as_of: object = None,
         neighbours: int = 0,
         recency: float = 0.0,
         importance: float = 0.0,
@@ -316,7 +344,8 @@ class Memory(Closing):
             threshold: the lowest `relevance`, in 0 ... 1.
             rerank: let the cross-encoder judge the best candidates.
             explain: add each stage's figures as `score_details`.
-            show_expired: include expired and forgotten memories.
+            show_expired: include expired and forgotten memories, and those that hold no more.
+            as_of: a moment. Return what held then instead of what holds now, as far as is known. A day means its end.
             neighbours: the number of turns before and after each result to return as its `neighbours`.
             recency: weight of recent memories (see `Weights`); 0 ignores age.
             importance: weight of important memories (see `Weights`); 0 ignores importance.
@@ -343,6 +372,7 @@ class Memory(Closing):
             threshold=check_share(threshold, "threshold"),
             weights=weights,
             show_expired=show_expired,
+            as_of=None if as_of is None else moment_of(as_of),
         )
         results = [candidate.to_json(explain=explain) for candidate in candidates]
         if neighbours:
@@ -352,7 +382,7 @@ class Memory(Closing):
         return {"results": results}
 
     def get(self, memory_id: str) -> dict[str, Any] | None:
-        """One memory, hidden or not, with `links` to similar memories; None if there is none in this scope."""
+        """One memory, hidden or ended or not, with `links` to similar memories; None if there is none in this scope."""
         with self.store.read() as db:
             record = find_record(db, memory_id, self.bound)
             if record is None:
@@ -372,7 +402,8 @@ class Memory(Closing):
         show_expired: bool = False,
         offset: int = 0,
     ) -> dict[str, Any]:
-        """The memories of a scope, newest first, by default at most 20. The arguments are those of `search`.
+        """The memories of a scope, newest first, by default at most 20. The arguments are those of `search`. Memories
+        that hold no more are among them; they have `valid_until`, and `superseded_by` if another took their place.
 
         Args:
             offset: so many of the newest memories are left out, and not held in memory.
@@ -384,11 +415,16 @@ class Memory(Closing):
         records = self._searcher.listed(scope, condition, count, show_expired=show_expired, offset=offset)
         return {"results": [record.to_json() for record in records]}
 
-    def history(self, memory_id: str) -> list[dict[str, Any]]:
+    def history(self, memory_id: str, *, whole_chain: bool = False) -> list[dict[str, Any]]:
         """Every change of a memory, also of a deleted one, oldest first and in mem0's form. The events are ADD, UPDATE,
-        DELETE, PIN, UNPIN, FORGET, RECALL and IMPORT."""
+        DELETE, PIN, UNPIN, FORGET, RECALL, SUPERSEDE, REINSTATE and IMPORT.
+
+        Args:
+            whole_chain: with the changes of the memories that it superseded and that superseded it.
+        """
+        check_text(memory_id, "an id")
         with self.store.read() as db:
-            return read_history(db, memory_id, self.bound)
+            return read_history(db, chain(db, memory_id, self.bound) if whole_chain else [memory_id], self.bound)
 
     # Other uses
 

@@ -98,6 +98,11 @@ class Record:
         return Scope(self.user_id, self.agent_id, self.run_id)
 
     @property
+    def since(self) -> str:
+        """The moment from which the memory holds, as far as is known."""
+        return self.valid_from or self.timestamp or self.created_at
+
+    @property
     def indexed_text(self) -> str:
         """The text in the full-text index: the date as a person writes it, and the memory's text."""
         when = self.local_timestamp or self.timestamp
@@ -124,7 +129,9 @@ STORED = (*COLUMNS, "checksum")
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in STORED) + " FROM memories"
 _UUID, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "metadata", "pinned"))
 _PROVED = tuple(map(COLUMNS.index, PROVED["memories"]))
-_MOMENTS = tuple(map(COLUMNS.index, ("timestamp", "local_timestamp", "created_at", "updated_at")))
+_MOMENTS = tuple(
+    map(COLUMNS.index, ("timestamp", "local_timestamp", "created_at", "updated_at", "valid_from", "valid_until"))
+)
 _KINDS = tuple(
     {
         "int": int, "int | None": int | None, "str": str, "str | None": str | None, "bool": int,
@@ -136,7 +143,7 @@ _KINDS = tuple(
 
 _OPTIONAL = (
     "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "local_timestamp", "expiration_date",
-    "forgotten_at", "pinned", "importance",
+    "forgotten_at", "pinned", "importance", "valid_from", "valid_until", "superseded_by",
 )  # fmt: skip
 
 
@@ -238,8 +245,8 @@ def note_changes(db: Connection, changes: Iterable[tuple[Record | None, Record |
     db.executemany(_INSERT_HISTORY, rows)
 
 
-def read_history(db: Connection, uuid: str, scope: Scope) -> list[dict[str, Any]]:
-    """A memory's history in mem0's form, oldest first; empty if the memory is not in `scope`.
+def read_history(db: Connection, uuids: Sequence[str], scope: Scope) -> list[dict[str, Any]]:
+    """The history of memories in mem0's form, oldest first; without memories that are not in `scope`.
 
     Raises:
         InputError: the id is empty or not text.
@@ -247,14 +254,15 @@ def read_history(db: Connection, uuid: str, scope: Scope) -> list[dict[str, Any]
     """
     named = [(name, value) for name, value in scope.items() if value is not None]
     condition = "".join(f" AND {name} = ?" for name, _ in named)
+    places = ", ".join("?" * len(uuids))
     rows = db.execute(
-        f"SELECT id, {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id = ?{condition} ORDER BY id",
-        (check_text(uuid, "an id"), *(value for _, value in named)),
+        f"SELECT id, {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id IN ({places}){condition} ORDER BY id",
+        (*(check_text(uuid, "an id") for uuid in uuids), *(value for _, value in named)),
     )
     lines = []
     for number, *values in rows:
         if row_sum("history", *values[:-1]) != values[-1] or any(isinstance(value, bytes) for value in values[:-1]):
-            raise not_stored(f"the history of the memory {uuid!a}")
+            raise not_stored(f"the history of the memory {values[0]!a:.80}")
         line = {"id": str(number), **dict(zip(_SHOWN, values, strict=False))}
         lines.append(line | {"is_deleted": bool(line["is_deleted"])})
     return lines

@@ -111,9 +111,15 @@ ALTER TABLE memories ADD COLUMN superseded_by TEXT;  -- uuid of the memory that 
 {"".join(statement + ";" for statement in SEAL.values())}
 """
 
-_VECTORS = (1, 3)
-"""Numbers of the vector index's migrations that come before the later migrations of this file, and before
-`_VALIDITY`."""
+_CHAINS = """
+CREATE INDEX memories_until ON memories(valid_until) WHERE valid_until IS NOT NULL;
+CREATE INDEX memories_since ON memories(valid_from) WHERE valid_from IS NOT NULL;
+CREATE INDEX memories_superseded ON memories(superseded_by) WHERE superseded_by IS NOT NULL;
+"""
+
+_VECTORS = (1, 3, 4)
+"""Numbers of the vector index's migrations that come before the later migrations of this file, before `_VALIDITY`, and
+before `_CHAINS`."""
 
 
 def migrations() -> list[Migration]:
@@ -121,8 +127,9 @@ def migrations() -> list[Migration]:
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(TEXT_INDEX)
     later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
-    first, second = _VECTORS
-    return [_MEMORIES, *vectors[:first], *later, *vectors[first:second], _VALIDITY, *vectors[second:]]
+    first, second, third = _VECTORS
+    validity = [*vectors[first:second], _VALIDITY, *vectors[second:third], _CHAINS]
+    return [_MEMORIES, *vectors[:first], *later, *validity, *vectors[third:]]
 
 
 def action_text(task: str, state: str) -> str:

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import Clock, Scope, age_days, check_share
+from edge.apps.memory.arguments import Clock, Scope, age_days, check_share, stamp
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, bounded_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.validity import held, holding
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
@@ -89,16 +90,18 @@ class Searcher:
         threshold: float | None,
         weights: Weights,
         show_expired: bool,
+        as_of: str | None = None,
     ) -> list[Candidate]:
         """The best `top_k` memories of `scope` that meet `condition`, best first.
 
         Args:
             threshold: the lowest relevance; results below it are left out.
+            as_of: the moment at which the memories held, in its stored form; None for now.
         """
         if top_k == 0:
             return []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
-        found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired)
+        found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired, as_of=as_of)
         fused = found.fused()[: max(POOL, top_k)]
         candidates = [
             Candidate(
@@ -118,14 +121,29 @@ class Searcher:
             candidates = [candidate for candidate in candidates if candidate.relevance >= threshold]
         return candidates[:top_k]
 
-    def retrieve(self, query: str, scope: Scope, condition: Condition, depth: int, *, show_expired: bool) -> Retrieved:
+    def retrieve(
+        self,
+        query: str,
+        scope: Scope,
+        condition: Condition,
+        depth: int,
+        *,
+        show_expired: bool,
+        as_of: str | None = None,
+    ) -> Retrieved:
         """The best `depth` memories by full text and the best `depth` by vectors, in one consistent view."""
         index = self._store.index
         if index is None:
             return Retrieved({}, {}, {})
         vector = self._store.embed([query], query=True)
-        whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
+        now = self._clock()
+        shown = self.condition(scope, condition, now, show_expired=show_expired)
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
+            whose = shown
+            if as_of is not None:
+                whose = Condition.all_of([shown, held(as_of, as_of)])
+            elif not show_expired:
+                whose = Condition.all_of([shown, holding(db, stamp(now))])
             allowed, everything = self._allowed(db, whose)
             if len(allowed) == 0:
                 return Retrieved({}, {}, {})

@@ -102,7 +102,7 @@ def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
     with store.read() as db:
         for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
             record = Record.of(row)
-            document = {**record.to_json(), "history": read_history(db, record.uuid, scope)}
+            document = {**record.to_json(), "history": read_history(db, [record.uuid], scope)}
             if links := read_links(db, record):
                 document["links"] = links
             if record.follows is not None:
@@ -188,6 +188,9 @@ def _read(line: bytes, scope: Scope, now: str) -> _Line:
         expiration_date=_optional(document, "expiration_date", parse_day),
         forgotten_at=_optional(document, "forgotten_at", parse_moment), pinned=document.get("pinned") is True,
         follows=None, created_at=created, updated_at=_optional(document, "updated_at", parse_moment) or created,
+        valid_from=_optional(document, "valid_from", parse_moment),
+        valid_until=_optional(document, "valid_until", parse_moment),
+        superseded_by=_text_or_none(document, "superseded_by"),
     )  # fmt: skip
     changes = [_change(change, created) for change in _objects(document, "history")]
     links = [_link(link) for link in _objects(document, "links")]

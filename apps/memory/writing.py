@@ -30,6 +30,7 @@ from edge.apps.memory.records import (
 )
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.validity import successors
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
@@ -41,7 +42,7 @@ NEAR = 0.93
 """The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing
 errors only."""
 
-_TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance")
+_TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance", "valid_from", "valid_until")
 """The fields of an entry besides its text and metadata."""
 
 MOST_LINKS = 3
@@ -223,6 +224,9 @@ class Writer:
             old = self._found(find_record(db, uuid, scope), uuid)
             merged = {**old.metadata, **changes.get("metadata", {})}
             new = replace(old, **{**changes, "metadata": merged, "updated_at": stamp(self._clock())})
+            if new.valid_until is None:
+                new = replace(new, superseded_by=None)
+            check_validity(new.valid_from, new.valid_until)
             if vector is not None and new.text != old.text:
                 with remedy(REBUILD):
                     index.add(db, np.array([new.id], np.int64), vector)
@@ -246,6 +250,35 @@ class Writer:
             if new != old:
                 new = replace(new, updated_at=now)
                 self._replace(db, old, new, event)
+        return new
+
+    def supersede(self, uuid: str, by: str | None, scope: Scope) -> None:
+        """Ends a memory when the memory `by` begins to hold; None lets it hold again.
+
+        Raises:
+            InputError: one of them is not in `scope`, they are of different users or agents, or `by` was itself
+                superseded by the other one, directly or not.
+        """
+        with self._store.write() as db:
+            old = self._found(find_record(db, uuid, scope), uuid)
+            if by is None:
+                if old.valid_until is not None:
+                    new = replace(old, valid_until=None, superseded_by=None, updated_at=stamp(self._clock()))
+                    self._replace(db, old, new, "REINSTATE")
+                return
+            other = self._found(find_record(db, by, scope), by)
+            if (old.user_id, old.agent_id) != (other.user_id, other.agent_id):
+                raise InputError("a memory is superseded by one of the same user and agent")
+            if old.superseded_by != by:
+                if uuid in successors(db, by):
+                    raise InputError(f"{by!r} was superseded by {uuid!r}, or is the same; let it hold again first")
+                self._end(db, old, other)
+
+    def _end(self, db: Connection, old: Record, by: Record) -> Record:
+        """Ends a memory where `by` begins to hold. Returns it as it is stored now."""
+        until = max(by.since, old.since)
+        new = replace(old, valid_until=until, superseded_by=by.uuid, updated_at=stamp(self._clock()))
+        self._replace(db, old, new, "SUPERSEDE")
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
@@ -443,13 +476,24 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
     return Added(record, outcome.event, tuple(linked))
 
 
+def check_validity(start: str | None, end: str | None) -> None:
+    """Checks that a memory does not end before it begins to hold.
+
+    Raises:
+        InputError: it does.
+    """
+    if start is not None and end is not None and end < start:
+        raise InputError(f"valid_until {end!r} lies before valid_from {start!r}")
+
+
 def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Record:
     return Record(
         id=0, uuid=str(uuids.uuid4()), text=entry.text, hash=text_hash(entry.text), user_id=scope.user_id,
         agent_id=scope.agent_id, run_id=scope.run_id, actor_id=entry.actor_id, role=entry.role,
         metadata=entry.metadata, importance=entry.importance, timestamp=entry.timestamp,
         local_timestamp=entry.local_timestamp, expiration_date=entry.expiration_date, forgotten_at=None,
-        pinned=False, follows=follows, created_at=now, updated_at=now,
+        pinned=False, follows=follows, created_at=now, updated_at=now, valid_from=entry.valid_from,
+        valid_until=entry.valid_until,
     )  # fmt: skip
 
 

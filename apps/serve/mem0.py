@@ -58,6 +58,8 @@ class AddBody(ScopeFields, kw_only=True):
     metadata: Any = None
     timestamp: Any = None
     expiration_date: Any = None
+    valid_from: Any = None
+    valid_until: Any = None
     importance: Any = None
 
 
@@ -72,6 +74,7 @@ class FindBody(ScopeFields, kw_only=True):
     threshold: float | None = None
     rerank: bool | None = None
     show_expired: bool | None = None
+    as_of: Any = None
 
 
 class ListQuery(ScopeFields, kw_only=True):
@@ -106,8 +109,22 @@ class ChangeBody(Struct, kw_only=True):
     metadata: Any = None
     timestamp: Any = None
     expiration_date: Any = None
+    valid_from: Any = None
+    valid_until: Any = None
     pinned: bool | None = None
     forgotten: bool | None = None
+
+
+class HistoryQuery(Struct, kw_only=True):
+    """The changes of one memory, or of all that superseded one another."""
+
+    whole_chain: bool | None = None
+
+
+class SupersedeBody(Struct, kw_only=True):
+    """The id of the memory that takes another one's place; null lets that one hold again."""
+
+    by: str | None
 
 
 class BatchEntry(Struct, kw_only=True):
@@ -126,7 +143,8 @@ class BatchBody(Struct, kw_only=True):
 
 def add(call: Call, body: AddBody) -> Any:
     """Remembers `messages`."""
-    given = {name: getattr(body, name) for name in ("metadata", "timestamp", "expiration_date", "importance")}
+    names = ("metadata", "timestamp", "expiration_date", "valid_from", "valid_until", "importance")
+    given = {name: getattr(body, name) for name in names}
     return _told(call, lambda memory: memory.add(body.messages, **body.scope(), **given))
 
 
@@ -164,7 +182,8 @@ def find(call: Call, body: FindBody) -> Any:
     """Finds the memories of a scope that say most about a query, best first."""
     return _told(call, lambda memory: memory.search(
         body.query, top_k=body.top_k or body.limit or 20, filters=body.filters, threshold=body.threshold,
-        rerank=body.rerank is not False, show_expired=bool(body.show_expired), **body.scope(body.filters),
+        rerank=body.rerank is not False, show_expired=bool(body.show_expired), as_of=body.as_of,
+        **body.scope(body.filters),
     ))  # fmt: skip
 
 
@@ -183,7 +202,7 @@ def update(call: Call, body: ChangeBody) -> Any:
     name, memory = call.named("memory_id"), call.library.memory()
     _known(memory, [name])
     text = next((text for text in (body.text, body.data, body.memory) if text is not None), None)
-    dates = {"timestamp": body.timestamp, "expiration_date": body.expiration_date}
+    dates = {name: getattr(body, name) for name in ("timestamp", "expiration_date", "valid_from", "valid_until")}
     changes: dict[str, Any] = {field: value for field, value in dates.items() if value is not None}
     done: dict[str, Any] | None = None
     if changes or text is not None or body.metadata is not None:
@@ -212,9 +231,16 @@ def delete_all(call: Call, query: DeleteQuery) -> Any:
     return call.library.memory().delete_all(**query.named())
 
 
-def history(call: Call) -> Any:
+def history(call: Call, query: HistoryQuery) -> Any:
     """Lists every change of a memory, oldest first."""
-    return call.library.memory().history(call.named("memory_id"))
+    return call.library.memory().history(call.named("memory_id"), whole_chain=bool(query.whole_chain))
+
+
+def supersede(call: Call, body: SupersedeBody) -> Any:
+    """Ends a memory where another one takes its place, or lets it hold again."""
+    name, memory = call.named("memory_id"), call.library.memory()
+    _known(memory, [name])
+    return memory.supersede(name, body.by)
 
 
 def reset(call: Call) -> dict[str, str]:
@@ -304,7 +330,8 @@ def _under(base: str) -> tuple[ServedPath, ...]:
         ServedPath("GET", base + "/{memory_id}", one),
         ServedPath("PUT", base + "/{memory_id}", update, ChangeBody),
         ServedPath("DELETE", base + "/{memory_id}", delete),
-        ServedPath("GET", base + "/{memory_id}/history", history),
+        ServedPath("GET", base + "/{memory_id}/history", history, query=HistoryQuery),
+        ServedPath("POST", base + "/{memory_id}/supersede", supersede, SupersedeBody),
     )
 
 

@@ -66,6 +66,8 @@ MEMORY_TOOLS: dict[str, dict[str, Any]] = {
     "search_memory": {"query": "river"},
     "list_memories": {},
     "update_memory": {"memory_id": "ID", "text": "The river floods in May."},
+    "memory_history": {"memory_id": "ID"},
+    "supersede_memory": {"memory_id": "ID"},
     "delete_memory": {"memory_id": "ID"},
 }
 IN_JSON = {

@@ -61,10 +61,11 @@ def test_the_memory_server(home: Path, tmp_path: Path) -> None:
     async def talk(client: Any) -> None:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == [
-            "search_memory", "list_memories", "add_memory", "update_memory", "delete_memory",
+            "search_memory", "list_memories", "memory_history", "add_memory", "update_memory", "supersede_memory",
+            "delete_memory",
         ]  # fmt: skip
         assert all(tool.description for tool in tools)
-        assert tools[2].input_schema["required"] == ["text"]
+        assert tools[3].input_schema["required"] == ["text"]
         added = await call(
             client, "add_memory", text="I am allergic to nuts", metadata={"kind": "health"}, timestamp="2026-05-08"
         )
@@ -114,9 +115,11 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
 
     tools = result_of(every())
     hints = {tool.name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint) for tool in tools}
-    reads = dict.fromkeys(["search", "get", "get_documents", "status", "search_memory", "list_memories"], (True, False))
+    names = ("search", "get", "get_documents", "status", "search_memory", "list_memories", "memory_history")
+    reads = dict.fromkeys(names, (True, False))
     assert hints == reads | {
         "add_memory": (False, False), "update_memory": (False, True), "delete_memory": (False, True),
+        "supersede_memory": (False, True),
     }  # fmt: skip
     for tool in tools:
         properties = tool.input_schema.get("properties", {})

@@ -99,7 +99,7 @@ def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
 
     events = [line["event"] for line in document(edge("history", identifier, "--json"))["history"]]
     assert events == ["ADD", "UPDATE", "PIN", "UNPIN", "UPDATE", "FORGET", "RECALL"]
-    assert "UPDATE  I like coffee" in edge("history", identifier).stdout
+    assert "UPDATE    I like coffee" in edge("history", identifier).stdout
     edge("delete", identifier)
     assert edge("get", identifier).return_value == 1
     assert document(edge("delete", "--all", "--json")) == {"deleted": "all"}

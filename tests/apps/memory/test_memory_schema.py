@@ -15,6 +15,7 @@ from edge.apps.store.failures import DamagedStore
 Make = Callable[..., Memory]
 
 BACK = (
+    *(f"DROP INDEX memories_{name}" for name in ("until", "since", "superseded")),
     "DROP INDEX memories_hash", "CREATE INDEX memories_hash ON memories(hash)",
     "ALTER TABLE memories DROP COLUMN local_timestamp",
     "DROP INDEX actions_key", "ALTER TABLE actions DROP COLUMN key",
@@ -56,7 +57,10 @@ def test_a_memory_of_the_first_version_is_understood(make: Make, tmp_path: Path)
 @pytest.mark.parametrize(
     "change",
     [
-        *(f"UPDATE memories SET {name} = 'x'" for name in ("text", "metadata", "user_id", "updated_at", "valid_from")),
+        *(
+            f"UPDATE memories SET {name} = 'x'"
+            for name in ("text", "metadata", "user_id", "updated_at", "valid_from", "superseded_by")
+        ),
         "UPDATE history SET new_memory = 'x'",
         "UPDATE actions SET trajectory = '[2]'",
         "UPDATE actions SET successes = 7",

@@ -26,8 +26,9 @@ def fill(memory: Memory, clock: Any) -> None:
     memory.update(first["id"], "where is your cello")
     memory.pin(second["id"])
     memory.add("tea is good", agent_id="a", importance=0.5, expiration_date="2026-01-01")
-    gone = memory.add("tea is  good", agent_id="a")["results"][0]["id"]
+    gone = memory.add("tea is  good", agent_id="a", valid_from="2025-02-03")["results"][0]["id"]
     memory.forget(gone)
+    memory.supersede(first["id"], second["id"])
 
 
 def everything(memory: Memory) -> list[dict[str, Any]]:

@@ -231,7 +231,7 @@ class Site:
                     ("get", [self.memory_id], {}), ("history", [self.memory_id], {}),
                     ("add", ["Ada likes cake."], {"metadata": {"k": 1}}),
                     ("update", [self.memory_id], {"text": "Ada likes water."}), ("pin", [self.memory_id, True], {}),
-                    ("forget", [self.memory_id, False], {}),
+                    ("forget", [self.memory_id, False], {}), ("supersede", [self.memory_id, None], {}),
                 )
             ),
             *self._tools(),
@@ -243,6 +243,7 @@ class Site:
                 Request("GET", base + "/{memory_id}", values=memory),
                 Request("GET", base + "/{memory_id}/history", values=memory),
                 Request("PUT", base + "/{memory_id}", {"text": "Ada likes milk.", "metadata": {"a": 1}}, memory),
+                Request("POST", base + "/{memory_id}/supersede", {"by": None}, memory),
             ]
         for base in ("/memories", "/v1/memories"):
             found += [
@@ -268,6 +269,7 @@ class Site:
                 "add_memory": {"text": "I like tea.", "metadata": {"k": 1}, "timestamp": "2026-05-08"},
                 "search_memory": {"query": "tea", "filters": {"k": 1}}, "list_memories": {"top_k": 3},
                 "update_memory": {"memory_id": "none", "text": "x"}, "delete_memory": {"memory_id": "none"},
+                "supersede_memory": {"memory_id": "none", "by": "x"}, "memory_history": {"memory_id": "none"},
             },
         }  # fmt: skip
         made: list[Request] = []

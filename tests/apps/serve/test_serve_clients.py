@@ -205,7 +205,10 @@ def test_mcp_over_http(server: Running) -> None:
 
     tools, found, others, known = result_of(talk())
     assert tools == {"search", "get", "get_documents", "status"}
-    assert others == {"add_memory", "search_memory", "list_memories", "update_memory", "delete_memory"}
+    assert others == {
+        "add_memory", "search_memory", "list_memories", "memory_history", "update_memory", "supersede_memory",
+        "delete_memory",
+    }  # fmt: skip
     with server.client() as client:
         same = client.post("/v1/search", json={"query": QUERY, "top_k": 2}).json()["results"]
     assert [result["id"] for result in found["results"]] == [result["id"] for result in same]
