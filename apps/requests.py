@@ -226,7 +226,8 @@ def _read(name: str, kind: type, value: Any) -> Any:
 
 _WHERE = _metadata(
     "Only files that meet this; may be repeated: path:docs/**, type:pdf, type:python, after:2024-01-31, "
-    "before:2024-07-01, larger:1MB, smaller:20kB. Several paths or types are alternatives.",
+    "before:2024-07-01, larger:1MB, smaller:20kB; of mails also from:ann, to:bo@b.org, subject:cheese, thread:ID, and "
+    "dates are their own. Several values of one key are alternatives.",
     "--filter", json="filters", metavar="KEY:VALUE",
 )  # fmt: skip
 

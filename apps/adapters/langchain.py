@@ -6,6 +6,7 @@ pip install 'edge-rag[langchain]'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
@@ -82,7 +83,7 @@ class CollectionRetriever(BaseRetriever):
                 page_content=hit.text,
                 metadata={
                     "source": hit.path, "line_start": hit.line_start, "line_end": hit.line_end, "page": hit.page,
-                    "title": hit.title, "relevance_score": hit.score,
+                    "title": hit.title, "relevance_score": hit.score, "mail": hit.mail and asdict(hit.mail),
                 },
             )
             for hit in hits

@@ -172,8 +172,8 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
     for citation in citations:
         near, page = from_here(citation.path), citation.page
         place = f"{near}:{citation.line}" if page is None else f"{near} p. {page}"
-        title = f"  {citation.title}" if citation.title else ""
-        yield f"[{citation.number}] {place}{title}"
+        title = citation.title if citation.mail is None else citation.mail.line
+        yield f"[{citation.number}] {place}  {title}".rstrip()
         if quotes:
             score = "" if citation.score is None else f"  (relevance {citation.score:.2f})"
             yield f'    "{citation.quote}"{score}'

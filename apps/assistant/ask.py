@@ -23,6 +23,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.collection import Together
 from edge.apps.collection.registry import locate
 from edge.apps.console import tell
+from edge.apps.documents.base import Mail
 from edge.apps.options import (
     OutputFile,
     Report,
@@ -267,7 +268,10 @@ def _served(question: str, options: AskOptions, chosen: Mapping[str, Any], alone
         raise StorageError(f"the answer is not finished: {reason}") from None
     data = answer.data
     data["document"]["stats"]["server"] = f"used: process {connection.hello['pid']}"
-    citations = [Citation(**citation) for citation in data["citations"]]
+    citations = [
+        Citation(**{**citation, "mail": citation["mail"] and Mail(**citation["mail"])})
+        for citation in data["citations"]
+    ]
     return _finished(report, data["document"], citations, data["notices"], data["figures"])
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
+from edge.apps.documents.base import Mail
 from edge.apps.documents.kinds import Part, line_spans
 from edge.text.sentences import sentences
 
@@ -222,6 +223,7 @@ class Citation:
         quote: the passage's sentence nearest to the statement.
         score: the reranker's probability that the passage answers the question; None without reranking.
         collection: name of the passage's collection, if several were asked together.
+        mail: the mail that the passage is from, if it is from one.
     """
 
     number: int
@@ -235,6 +237,7 @@ class Citation:
     quote: str
     score: float | None
     collection: str = ""
+    mail: Mail | None = None
 
     @property
     def place(self) -> str:
@@ -245,9 +248,7 @@ class Citation:
         """The citation in the form that `--json` prints."""
         found = asdict(self)
         found["snippet"] = found.pop("quote")
-        if not self.collection:
-            del found["collection"]
-        return found
+        return {name: value for name, value in found.items() if name not in ("collection", "mail") or value}
 
 
 class Citations:
@@ -327,7 +328,7 @@ def _citation(number: int, hit: Hit, statement: str) -> Citation:
     line = hit.line_at(at)
     return Citation(
         number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance,
-        hit.collection,
+        hit.collection, hit.mail,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ Every method that writes must be called inside a write transaction of the collec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.paths import below, nearest
 from edge.apps.collection.schema import FULL_TEXT
-from edge.apps.documents.base import NO_STAMP, Chunk, Stamp, packed
+from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
@@ -147,6 +147,18 @@ class Catalog:
             (status, reason, *stamp, racy, hash, kind, title, kind, title, file),
         )
 
+    def set_mails(self, db: Connection, file: int, mails: Mapping[int, Mail]) -> None:
+        """Replaces the mails of a file. A thread is known by the first mail that any of its mails names."""
+        db.execute("DELETE FROM mails WHERE file = ?", (file,))
+        for page, mail in mails.items():
+            begun = db.execute("SELECT thread FROM mails WHERE id = ? AND id <> ''", (mail.thread,)).fetchone()
+            thread = mail.thread if begun is None else begun[0]
+            fields = (mail.sender, mail.recipients, mail.subject, mail.sent, mail.id)
+            row = (file, page, *fields, thread, row_sum("mails", file, page, *fields))
+            db.execute(f"INSERT INTO mails VALUES ({', '.join('?' * len(row))})", row)
+            if mail.id:
+                db.execute("UPDATE mails SET thread = ? WHERE thread = ?", (thread, mail.id))
+
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
         """A file's chunks, in order."""
         rows = db.execute(
@@ -198,6 +210,7 @@ class Catalog:
         """Deletes all chunks of a file."""
         ids = [row[0] for row in db.execute("SELECT id FROM chunks WHERE file = ?", (file,))]
         self.delete_chunks(db, ids, vectors)
+        self.set_mails(db, file, {})
 
     def remove(self, db: Connection, file: int, vectors: VectorIndex | None) -> None:
         """Deletes a file and its chunks."""
@@ -273,7 +286,7 @@ def verify_place(chunk: int, place: Sequence[Value], stored: bytes | None) -> No
         DamagedStore: they differ.
     """
     if stored is not None and row_sum("chunks", *place) != stored:
-        raise _not_stored(f"passage {chunk}")
+        raise not_stored(f"passage {chunk}")
 
 
 def verify_file(path: str, kind: str, title: str, stored: bytes | None) -> None:
@@ -283,10 +296,16 @@ def verify_file(path: str, kind: str, title: str, stored: bytes | None) -> None:
         DamagedStore: they differ.
     """
     if row_sum("files", path, kind, title) != stored:
-        raise _not_stored(f"the row of {path!a}")
+        raise not_stored(f"the row of {path!a}")
 
 
-def _not_stored(what: str) -> DamagedStore:
+def is_mail(file: int, page: int, mail: Mail, stored: bytes) -> bool:
+    """Whether the fields of a mail, without its thread, are those of its row's checksum."""
+    return row_sum("mails", file, page, *astuple(mail)[:-1]) == stored
+
+
+def not_stored(what: str) -> DamagedStore:
+    """The error for a row that is not what was stored."""
     return DamagedStore(
         f"{what} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
     )
@@ -299,7 +318,7 @@ def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
         DamagedStore: they differ.
     """
     if text_hash(context, text) != stored:
-        raise _not_stored(f"passage {chunk}")
+        raise not_stored(f"passage {chunk}")
 
 
 def groups(values: Sequence[object]) -> Iterator[list[object]]:

@@ -372,7 +372,8 @@ class Collection(Closing):
             clause, params = Filters.of(where).where(db)
             rows = db.execute(
                 "SELECT path, kind, title, size, mtime_ns, (SELECT count(*) FROM chunks WHERE chunks.file = files.id) "
-                f"FROM files WHERE status = 'indexed' AND {clause} ORDER BY path",
+                "FROM files LEFT JOIN mails ON mails.file = files.id "
+                f"WHERE status = 'indexed' AND {clause} GROUP BY path ORDER BY path",
                 params,
             )
             return [IndexedFile(*row) for row in rows]

@@ -13,10 +13,20 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, passage, verify_file, verify_place, verify_text
+from edge.apps.collection.catalog import (
+    PLACE,
+    TEXT_ROOT,
+    groups,
+    is_mail,
+    passage,
+    verify_file,
+    verify_place,
+    verify_text,
+)
 from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
+from edge.apps.documents.base import Mail
 from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
 from edge.apps.store.database import Database
@@ -124,6 +134,10 @@ class CollectionCare(StoreCare):
                     verify_text(identifier, context, text, stored)
                 except DamagedStore:
                     broken.add(file)
+        mails = ("file", "page", "sender", "recipients", "subject", "sent", "id", "thread", "checksum")
+        for file, page, *fields, stored in wreck.rows("mails", mails):
+            if not is_mail(file, page, Mail(*fields), stored):
+                broken.add(file)
         whole = array("q")  # completely indexed files: none of their passages may be missing
         known = array("q")
         for file, content in wreck.rows("files", ("id", "hash")):
@@ -138,7 +152,7 @@ class CollectionCare(StoreCare):
         missing = (count != last + 1) & np.isin(files, np.frombuffer(whole, np.int64))
         unknown = ~np.isin(files, np.frombuffer(known, np.int64))
         broken.update(files[missing | unknown].tolist())
-        lost = wreck.lost["chunks"] + wreck.lost["files"]
+        lost = wreck.lost["chunks"] + wreck.lost["files"] + wreck.lost["mails"]
         if lost:
             report.add("texts", f"at {counted(lost, 'place')} passages or files cannot be read", _names(wreck, broken))
         elif broken:
@@ -170,6 +184,8 @@ class CollectionCare(StoreCare):
 
         table = replace(_CHUNKS, proves=lambda row: row[1] in files and _is_passage(row))
         passages, wrong = bring_rows(wreck, new, table, written=written)
+        with new.write() as db:  # their senders and dates come from the files again, and their passages stay
+            db.execute("UPDATE files SET hash = NULL, due = 1 WHERE kind = 'mail' AND root <> ?", (TEXT_ROOT,))
         lost = wreck.lost["chunks"] + wreck.lost["files"] + wrong_files + wrong
         said: list[str] = []
         if lost:

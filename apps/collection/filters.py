@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,6 +27,14 @@ _FUNCTION = "path_matches"
 MOST_ALTERNATIVES = 100
 """Globs or kinds of one filter: each is compared with every file, and SQLite bounds the depth of a condition."""
 
+_MAIL = {
+    "from": ("senders", "instr(folded(mails.sender), folded(?))"),
+    "to": ("recipients", "instr(folded(mails.recipients), folded(?))"),
+    "subject": ("subjects", "instr(folded(mails.subject), folded(?))"),
+    "thread": ("threads", "mails.thread IN (SELECT thread FROM mails WHERE trim(?, '<>') IN (id, thread))"),
+}
+"""The attributes of `Filters` with conditions on mails, and their SQL, by their keys."""
+
 _MAGIC = re.compile(r"[*?[]")
 _DRIVE = re.compile("[A-Za-z]:/")
 
@@ -39,8 +49,10 @@ class Filters:
             to the working directory, and one with `~/` to the home directory. A glob that matches a folder includes
             everything below it.
         kinds: kinds of documents (`pdf`, `markdown`), languages (`python`), or suffixes of names (`md`).
-        after, before: time of the last change, `after <= changed < before`.
+        after, before: the date of a mail, or the time of the last change of another file, `after <= time < before`.
         larger, smaller: size in bytes, `larger <= size <= smaller`.
+        senders, recipients, subjects: mails with one of these texts there, in any capitals.
+        threads: mails in one thread with a mail of one of these ids.
     """
 
     paths: tuple[str, ...] = ()
@@ -49,6 +61,10 @@ class Filters:
     before: datetime | None = None
     larger: int | None = None
     smaller: int | None = None
+    senders: tuple[str, ...] = ()
+    recipients: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
     _patterns: tuple[Callable[[str], bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,9 +73,10 @@ class Filters:
             InputError: a glob is malformed, a text is not valid Unicode, a date is before 1678 or after 2261, or there
                 are more than `MOST_ALTERNATIVES` globs or kinds.
         """
-        if max(len(self.paths), len(self.kinds)) > MOST_ALTERNATIVES:
-            raise InputError(f"more than {MOST_ALTERNATIVES} paths or types are too many for one filter")
-        for text in (*self.paths, *self.kinds):
+        listed = (self.paths, self.kinds, self.senders, self.recipients, self.subjects, self.threads)
+        if max(map(len, listed)) > MOST_ALTERNATIVES:
+            raise InputError(f"more than {MOST_ALTERNATIVES} paths, types or names are too many for one filter")
+        for text in itertools.chain(*listed):
             checked(text, f"the filter {text!a}")
         object.__setattr__(self, "_patterns", tuple(map(path_pattern, self.paths)))
         for moment in (self.after, self.before):
@@ -68,7 +85,7 @@ class Filters:
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Filters:
         """Conditions from `key:value` texts: `path:docs/**`, `type:pdf`, `after:2024-01-01`, `before:2024-07-01T12:00`,
-        `larger:1MB`, `smaller:20kB`. Dates are local time.
+        `larger:1MB`, `smaller:20kB`, `from:ann`, `to:bo@b.org`, `subject:cheese`, `thread:ID`. Dates are local time.
 
         Raises:
             InputError: a key is unknown, or a value does not fit its key.
@@ -99,13 +116,14 @@ class Filters:
             *(f"type:{kind}" for kind in self.kinds),
             *(f"{key}:{moment.isoformat()}" for key, moment in moments.items() if moment is not None),
             *(f"{key}:{size}" for key, size in sizes.items() if size is not None),
+            *(f"{key}:{text}" for key, (name, _) in _MAIL.items() for text in getattr(self, name)),
         ]
 
     def __bool__(self) -> bool:
         return self != Filters()
 
     def where(self, db: Connection) -> tuple[str, list[Any]]:
-        """The SQL condition on a row of the table `files`, with its parameters.
+        """The SQL condition on a row of the table `files` and its row in `mails`, if it has one; with its parameters.
 
         Args:
             db: the connection that will run the condition; a function that matches paths is registered with it.
@@ -127,9 +145,15 @@ class Filters:
             clauses.append("(" + " OR ".join([one] * len(names)) + ")")
             for name in names:
                 params += [name, f".{name}", f".{name}"]
+        for name, clause in _MAIL.values():
+            if texts := getattr(self, name):
+                db.create_scalar_function("folded", _folded, 1, deterministic=True)
+                clauses.append("(" + " OR ".join([clause] * len(texts)) + ")")
+                params += texts
+        when = "coalesce(strftime('%s', nullif(mails.sent, '')) * 1000000000, files.mtime_ns)"
         for clause, value in (
-            ("files.mtime_ns >= ?", _nanoseconds(self.after)),
-            ("files.mtime_ns < ?", _nanoseconds(self.before)),
+            (f"{when} >= ?", _nanoseconds(self.after)),
+            (f"{when} < ?", _nanoseconds(self.before)),
             ("files.size >= ?", self.larger),
             ("files.size <= ?", self.smaller),
         ):
@@ -225,6 +249,20 @@ def _anchored(glob: str) -> str:
     return "/".join([escape(start).replace("\\", "/").rstrip("/"), *(names or [os.curdir])])
 
 
+def _folded(text: str | None) -> str:
+    return unicodedata.normalize("NFKC", text or "").casefold()
+
+
+def _also(name: str) -> Callable[[Filters, str], Filters]:
+    """Adds an alternative to an attribute."""
+
+    def added(filters: Filters, value: str) -> Filters:
+        changed: dict[str, Any] = {name: (*getattr(filters, name), value)}
+        return replace(filters, **changed)
+
+    return added
+
+
 def _nanoseconds(moment: datetime | None) -> int | None:
     """Nanoseconds since 1970."""
     if moment is None:
@@ -252,10 +290,11 @@ def _size(text: str) -> int:
 
 
 _KEYS: dict[str, Callable[[Filters, str], Filters]] = {
-    "path": lambda filters, value: replace(filters, paths=(*filters.paths, value)),
-    "type": lambda filters, value: replace(filters, kinds=(*filters.kinds, value)),
+    "path": _also("paths"),
+    "type": _also("kinds"),
     "after": lambda filters, value: replace(filters, after=_date(value)),
     "before": lambda filters, value: replace(filters, before=_date(value)),
     "larger": lambda filters, value: replace(filters, larger=_size(value)),
     "smaller": lambda filters, value: replace(filters, smaller=_size(value)),
+    **{key: _also(name) for key, (name, _) in _MAIL.items()},
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from edge.apps.documents.base import Mail
 
 if TYPE_CHECKING:
     from edge.apps.collection.models import CollectionModels
@@ -65,6 +67,7 @@ class Hit:
         line: line of the sentence that matches the query best; 0 until `Collection.show` has set it.
         description: the user's descriptions of the folders above the file and of the file, outermost first.
         collection: name of the hit's collection, if several were searched together.
+        mail: the mail that the passage is from, if it is from one.
     """
 
     id: int
@@ -87,6 +90,7 @@ class Hit:
     line: int = 0
     description: str = ""
     collection: str = ""
+    mail: Mail | None = None
 
     @property
     def key(self) -> str:
@@ -114,8 +118,8 @@ class Hit:
         return f"{self.context}\n{self.text}" if self.context else self.text
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """The result as a dictionary for JSON. `page`, `collection` and `description` are left out if they are empty.
-        `explain` adds the ranks and scores of each stage."""
+        """The result as a dictionary for JSON. `page`, `collection`, `description` and `mail` are left out if they are
+        empty. `explain` adds the ranks and scores of each stage."""
         record: dict[str, Any] = {
             "path": self.path,
             "line_start": self.line_start,
@@ -126,13 +130,19 @@ class Hit:
             "snippet": self.snippet,
             "id": self.id,
         }
-        optional = {"page": self.page, "collection": self.collection or None, "description": self.description or None}
-        record |= {name: value for name, value in optional.items() if value is not None}
+        record |= self.optional
         if explain:
             record["explain"] = {name: getattr(self.stages, name) for name in self.stages.__dataclass_fields__}
             record["title"] = self.title
             record["context"] = self.context
         return record
+
+    @property
+    def optional(self) -> dict[str, Any]:
+        """The fields for JSON that only some results have."""
+        mail = None if self.mail is None else asdict(self.mail)
+        found = {"page": self.page, "collection": self.collection, "description": self.description, "mail": mail}
+        return {name: value for name, value in found.items() if value not in (None, "")}
 
     @property
     def wording(self) -> str:
@@ -150,6 +160,7 @@ def hit_from_json(document: dict[str, Any]) -> Hit:
             "kinds": tuple((kind, end) for kind, end in document["kinds"]),
             "marks": tuple((start, end) for start, end in document["marks"]),
             "stages": Stages(**document["stages"]),
+            "mail": document["mail"] and Mail(**document["mail"]),
         }
     )
 

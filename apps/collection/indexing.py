@@ -271,6 +271,7 @@ class Intake:
             if not file.begun:
                 catalog.delete_chunks(db, file.removed, self._index)
                 catalog.move_chunks(db, row, file.moved)
+                catalog.set_mails(db, row, prepared.extracted.mails)
                 # A file without a hash counts as incomplete until its last chunk is stored.
                 db.execute("UPDATE files SET hash = NULL WHERE id = ?", (row,))
             ids = catalog.insert_chunks(db, row, taken)

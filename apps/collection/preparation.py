@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
@@ -219,7 +219,8 @@ class Preparation(Closing):
     def _hold(self, lease: Lease, extracted: Extracted) -> None:
         """Leases the memory of the texts. If it does not fit, waits until the consumer has released earlier files."""
         sizes = (sys.getsizeof(c.text) + sys.getsizeof(c.context) + _CHUNK_BYTES for c in extracted.chunks)
-        nbytes = sum(sizes)
+        fields = (field for mail in extracted.mails.values() for field in astuple(mail))
+        nbytes = sum(sizes) + sum(map(sys.getsizeof, fields))
         while not self._fits(lease, nbytes):
             with self._condition:
                 if self._stopped or not self._ready:

@@ -104,18 +104,39 @@ CREATE TABLE mails(
 next `edge index` reads every file again, and keeps the vectors of passages that are the same. `kinds` is NULL for
 passages from before this step; their parts are recognized when needed."""
 
-_VECTORS = (1, 2, 3)
-"""Numbers of the vector index's migrations that come before `_RACY`, before `_PLACES`, and before `_MAILS`."""
+_THREADS = """
+DROP TABLE mails;
+CREATE TABLE mails(
+    file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE,
+    page INTEGER NOT NULL,
+    sender TEXT NOT NULL,
+    recipients TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    sent TEXT NOT NULL,
+    id TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    checksum BLOB NOT NULL,
+    PRIMARY KEY (file, page)
+) WITHOUT ROWID;
+CREATE INDEX mails_by_id ON mails(id);
+CREATE INDEX mails_by_thread ON mails(thread);
+UPDATE files SET hash = NULL, racy = 1 WHERE kind = 'mail';
+"""
+"""Before this step the table was empty. The next `edge index` reads mails again, and keeps their vectors. `thread` is
+not under the checksum, because it changes when an earlier mail of a thread comes."""
+
+_VECTORS = (1, 2, 3, 4)
+"""Numbers of the vector index's migrations before `_RACY`, before `_PLACES`, before `_MAILS`, and before `_THREADS`."""
 
 
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part are appended, in the order of their making."""
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
-    first, second, third = _VECTORS
+    first, second, third, fourth = _VECTORS
     return [
         _FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:third], _MAILS,
-        *vectors[third:],
+        *vectors[third:fourth], _THREADS, *vectors[fourth:],
     ]  # fmt: skip
 
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import groups, verify_file, verify_place, verify_text
+from edge.apps.collection.catalog import groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.paths import checked
 from edge.apps.collection.schema import description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
-from edge.apps.documents.base import unpacked
+from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
@@ -58,7 +58,8 @@ Ranking = list[tuple[int, float]]
 Key = tuple[int, int]
 """The number of a source, and the id of a passage in it."""
 
-_PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id WHERE {}"
+_MAIL_OF_CHUNK = "LEFT JOIN mails ON mails.file = files.id AND mails.page = ifnull(chunks.page, 0)"
+_PASSING = f"SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id {_MAIL_OF_CHUNK} WHERE {{}}"
 """Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
 
 _KINDS = ("lex", "vec", "hyde")
@@ -370,23 +371,27 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     found: dict[int, Hit] = {}
     for group in groups(ids):
         rows = db.execute(
-            "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal, "
-            "chunks.hash, lines, kinds, chunks.checksum, files.checksum "
-            "FROM chunks JOIN files ON files.id = chunks.file "
+            "SELECT chunks.id, path, line_start, line_end, chunks.page, text, title, kind, context, files.id, ordinal, "
+            "chunks.hash, lines, kinds, chunks.checksum, files.checksum, mails.checksum, sender, recipients, subject, "
+            f"sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
             f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
             group,
         )
         for (
             identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
-            kinds, place_sum, file_sum,
+            kinds, place_sum, file_sum, mail_sum, *fields,
         ) in rows:  # fmt: skip
             verify_text(identifier, context, text, stored)
             place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
             verify_place(identifier, place, place_sum)
             verify_file(path, kind, title, file_sum)
+            mail = None if mail_sum is None else Mail(*fields)
+            if mail is not None and not is_mail(file, page or 0, mail, mail_sum):
+                raise not_stored(f"the mail on page {page or 0} of file {file}")
             found[identifier] = Hit(
                 id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
                 text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
                 numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1), kinds=unpacked_parts(kinds),
+                mail=mail,
             )  # fmt: skip
     return found

@@ -133,6 +133,7 @@ def _lines(number: int, hit: Hit, explain: bool, relevance: bool) -> list[str]:
     judged = f"  relevance {hit.relevance:.2f}" if relevance else ""
     id = styled(f"  #{hit.id}", dim=True)
     below = [_stages(hit)] if explain else []
+    below += [styled(escaped(hit.mail.line), dim=True)] if hit.mail else []
     below += [styled(f"({escaped(line)})", italic=True) for line in hit.description.splitlines()]
     below.append(highlighted(hit.snippet, hit.marks))
     first = f"{number:3d}  {score}{judged}  {where}{citation}{heading}{id}"
@@ -143,7 +144,7 @@ def _print_markdown(number: int, hit: Hit) -> None:
     name = f"{from_here(hit.path)}{hit.citation.removeprefix(hit.path)}"
     context = f" {plain_markdown(hit.context)}" if hit.context else ""
     click.echo(f"{number}. {markdown_link(name, hit.path)} {hit.score:.3f}{context}")
-    for line in hit.description.splitlines():
+    for line in (*hit.description.splitlines(), *([hit.mail.line] if hit.mail else [])):
         click.echo(f"   *{plain_markdown(line)}*")
     parts, end = [], 0
     for start, stop in hit.marks:

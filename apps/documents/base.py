@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -141,6 +141,31 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Mail:
+    """A mail's headers, decoded.
+
+    Attributes:
+        sender, recipients, subject: as the mail shows them; `recipients` has those of a copy, too.
+        sent: when it was sent, as ISO 8601 with its time zone; empty if no header tells.
+        id: its Message-ID without angle brackets, or empty.
+        thread: the id of the mail that began the thread, as far as its headers tell; empty if they do not.
+    """
+
+    sender: str
+    recipients: str
+    subject: str
+    sent: str = ""
+    id: str = ""
+    thread: str = ""
+
+    @property
+    def line(self) -> str:
+        """The mail in one line, for people."""
+        thread = f"  thread:{self.thread}" if self.thread else ""
+        return f"{self.sender} to {self.recipients}, {self.sent[:16].replace('T', ' ')}: {self.subject}{thread}"
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentBlocks:
     """The output of an extractor, before it is split into chunks.
 
@@ -149,12 +174,14 @@ class DocumentBlocks:
         blocks: in reading order; can be iterated only once.
         encoding: of the text, if the file is a text file.
         warning: one sentence about parts that could not be read; empty if there are none.
+        mails: the mails of a mailbox by page; a file of one mail has it as page 0.
     """
 
     title: str
     blocks: Iterable[Block]
     encoding: str | None = None
     warning: str = ""
+    mails: Mapping[int, Mail] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +215,7 @@ class Extracted:
         title: the document's own title, or its file name.
         encoding: of the text, if the file is a text file.
         warning: one sentence about parts that could not be read; empty if there are none.
+        mails: as of `DocumentBlocks`.
     """
 
     kind: str
@@ -195,6 +223,7 @@ class Extracted:
     chunks: tuple[Chunk, ...]
     encoding: str | None
     warning: str = ""
+    mails: Mapping[int, Mail] = field(default_factory=dict)
 
 
 class Outline:

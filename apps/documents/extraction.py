@@ -12,7 +12,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Chunk, Extracted, Reason, Skipped, printable
+from edge.apps.documents.base import (
+    MAX_FILE_BYTES,
+    WORKER_NBYTES,
+    Chunk,
+    Extracted,
+    Mail,
+    Reason,
+    Skipped,
+    printable,
+)
 from edge.apps.documents.chunking import MAX_TOKENS
 from edge.apps.documents.opened import Attempt
 from edge.apps.documents.pdf import PagePicture
@@ -203,6 +212,7 @@ class Extractor(Closing):
         worker = self._started(memory)
         request = {**self._settings, "name": printable(path.name), "attempt": attempt}
         chunks: list[Chunk] = []
+        mails: dict[int, Mail] = {}
         document: dict[str, str] = {}
         nbytes = 0
         self._result.resize(0)
@@ -221,12 +231,17 @@ class Extractor(Closing):
                 self._has_parts = self._has_parts or "parts" in answer
                 if "kind" in answer:
                     document = answer
+                elif "mail" in answer:
+                    page, *fields = answer["mail"]
+                    mails[page] = Mail(*fields)
+                    nbytes += sum(map(len, fields)) + _CHUNK_OVERHEAD
         self._hold(nbytes)
         if worker.resident() > self._memory * 3 // 4:  # too little memory is left for the next file
             self._stop()
         if not chunks:
             raise Skipped(Reason.NO_TEXT, "the file shows no text")
-        return Extracted(document["kind"], document["title"], tuple(chunks), document["encoding"], document["warning"])
+        kind, title, encoding, warning = (document[name] for name in ("kind", "title", "encoding", "warning"))
+        return Extracted(kind, title, tuple(chunks), encoding, warning, mails)
 
     def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:
         """Asks the worker to draw a page. Raises as `_ask` does."""

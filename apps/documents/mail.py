@@ -13,13 +13,24 @@ import io
 import re
 import secrets
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header
 from email.utils import parsedate_to_datetime
 from math import inf
 from typing import Any
 
-from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped
+from edge.apps.documents.base import (
+    MAX_FILE_BYTES,
+    MAX_TEXT_CHARS,
+    Block,
+    DocumentBlocks,
+    Mail,
+    Outline,
+    Reason,
+    Skipped,
+)
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
@@ -55,6 +66,7 @@ _INTRODUCTION = re.compile(
 )
 _ENVELOPE = re.compile(rb"From \S+ .*\d\d?:\d\d")
 _WORD = re.compile(r"\w+")
+_ID = re.compile(r"<([^<>\s]{1,250})>")
 _STUB = 0.5
 """Plain text with a smaller share of the words of its HTML alternative stands for it (\"needs an HTML viewer\")."""
 
@@ -82,7 +94,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
             reader.warn(f"a message of more than {format_size(_MOST_MESSAGE_BYTES)}, of which the beginning is read")
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the messages show no text")
-    return DocumentBlocks(title, reader.blocks, warning=reader.warning)
+    return DocumentBlocks(title, reader.blocks, warning=reader.warning, mails=reader.mails)
 
 
 class _Messages:
@@ -124,7 +136,7 @@ class _Messages:
                     self._stream.seek(at + len(line))
                 if not line:
                     return
-                lines, size, in_run = [], 0, False
+                lines, size, in_run = [line], 0, False
             elif not (in_run and is_base64 and at - begin > _LONGEST_RUN):
                 if is_base64 and not in_run:
                     begin, first = at, len(lines)
@@ -186,6 +198,7 @@ class _MailReader:
         self._chars = 0
         self._line = 0
         self._page: int | None = None
+        self.mails: dict[int, Mail] = {}
 
     def read(self, data: bytes, page: int | None) -> str:
         """Reads a message; returns its subject.
@@ -195,7 +208,9 @@ class _MailReader:
         """
         self._line, self._page = 0, page
         try:
-            return self._message(email.message_from_bytes(data), (), 0)
+            message = email.message_from_bytes(data)
+            self.mails[page or 0] = _fields(message)
+            return self._message(message, (), 0)
         except (InputError, MemoryError):
             raise
         except Exception as error:  # the library recurses as deep as the message is nested, and reports damage by many
@@ -208,7 +223,7 @@ class _MailReader:
     def _message(self, message: Any, above: tuple[str, ...], depth: int) -> str:
         headers = {name: _header(message, name) for name in _SHOWN}
         subject = _REPLY.sub("", headers["Subject"]) or "(no subject)"
-        sent = ", ".join(filter(None, (_name(headers["From"]), _day(headers["Date"]))))
+        sent = ", ".join(filter(None, (_name(headers["From"]), _sent(message)[:10])))
         path = (*above, subject, sent) if sent else (*above, subject)
         shown = [f"{name}: {value}" for name, value in headers.items() if value]
         if shown:
@@ -422,11 +437,28 @@ def _name(sender: str) -> str:
     return name.strip().strip('"') or sender
 
 
-def _day(date: str) -> str:
-    try:
-        return parsedate_to_datetime(date).date().isoformat()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return ""
+def _fields(message: Any) -> Mail:
+    ids = {name: _ID.findall(str(message.get(name, ""))) for name in ("Message-ID", "References", "In-Reply-To")}
+    own, earlier = ids["Message-ID"][:1], ids["References"] or ids["In-Reply-To"]
+    to = ", ".join(filter(None, (_header(message, name) for name in ("To", "Cc"))))
+    sender = _header(message, "From") or _header(message, "Sender")
+    return Mail(sender, to, _header(message, "Subject"), _sent(message), *(own or [""]), *(earlier or own or [""])[:1])
+
+
+def _sent(message: Any) -> str:
+    """When a message was sent, or was first received if its date is none; empty if no header tells."""
+    received = [str(value).rpartition(";")[2] for value in message.get_all("Received", ())]
+    envelope = " ".join((message.get_unixfrom() or "").split()[2:])
+    dates = (str(message.get("Date", "")).strip(), *reversed(received), envelope)
+    return next(filter(None, map(_moment, dates)), "")
+
+
+def _moment(date: str) -> str:
+    """A date of a header in ISO 8601; empty if it is none."""
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, TypeError, IndexError, OverflowError):
+            return read(date).isoformat()
+    return ""
 
 
 def _plain(line: str) -> str:

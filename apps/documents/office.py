@@ -11,6 +11,7 @@ out text that was deleted under change tracking.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -73,7 +74,7 @@ def extract_docx(file: OpenedFile) -> DocumentBlocks:
     return DocumentBlocks(meaningful(title) or first_heading(reader.blocks), reader.blocks, warning=warning)
 
 
-class _TextReader:
+class _TextReader(ABC):
     """Converts the paragraphs and tables of a text to blocks, in document order."""
 
     paragraphs: Set[str]
@@ -102,21 +103,21 @@ class _TextReader:
             waiting += reversed(inner)
         return self.blocks
 
+    @abstractmethod
     def text(self, paragraph: Any, inner: list[Any]) -> str:
         """A paragraph's text; its text boxes and notes are appended to `inner`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def level(self, paragraph: Any) -> int:
         """The level of a heading; 0 for other paragraphs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def in_list(self, paragraph: Any) -> bool:
         """Whether a paragraph is an item of a list."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
         """The rows of a table that are not empty."""
-        raise NotImplementedError
 
     def add_paragraph(self, text: str, level: int, *, in_list: bool = False) -> None:
         """Adds a paragraph, or a heading if it has a level."""

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -114,6 +115,8 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             document = load(kind.extractor)(file)
         title = meaningful(document.title) or request["name"]
         yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": document.warning}
+        for page, mail in document.mails.items():
+            yield {"mail": [page, *astuple(mail)]}
         for chunk in chunks_of(document.blocks, title, max_tokens=request["max_tokens"]):
             yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines,
                    chunk.kinds.hex()]  # fmt: skip

@@ -52,8 +52,7 @@ def files_server(collections: Together) -> MCPServer[Any]:
                 "score": hit.score, "relevance": hit.stages.relevance, "id": hit.id, "snippet": hit.snippet,
                 "text": hit.text, "context": hit.context,
             }  # fmt: skip
-            optional = {"page": hit.page, "collection": hit.collection or None, "description": hit.description or None}
-            results.append(result | {name: value for name, value in optional.items() if value is not None})
+            results.append(result | hit.optional)
         return {"results": results}
 
     def get(path: str, line_start: int = 1, line_end: int | None = None, passage: int = 0) -> dict[str, Any]:

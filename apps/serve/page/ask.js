@@ -2,7 +2,7 @@
 
 import { events, givenUp } from "./api.js";
 import { announce, byId, el, fill, problem } from "./dom.js";
-import { count, fileName, seconds } from "./format.js";
+import { count, fileName, mailLine, seconds } from "./format.js";
 import { markOf } from "./preview.js";
 
 const CITED = /\[(\d+)\]/g;
@@ -134,7 +134,8 @@ export class Ask {
     const rows = citations.map((citation) => {
       const button = el("button", { type: "button", class: "open" }, placed(citation));
       button.addEventListener("click", () => this.open(citation, collection, button));
-      return el("li", { value: citation.number }, button, el("q", {}, citation.snippet));
+      const mail = citation.mail && el("span", { class: "mail" }, mailLine(citation.mail));
+      return el("li", { value: citation.number }, button, mail, el("q", {}, citation.snippet));
     });
     return el("ol", { class: "sources", "aria-label": "Citations" }, rows);
   }

@@ -51,6 +51,12 @@ export function fileName(path) {
   return shown(path.split(/[/\\]/).filter(Boolean).pop() || path);
 }
 
+/** A mail in a line: its sender, recipients, date and subject. */
+export function mailLine(mail) {
+  const day = mail.sent.slice(0, 16).replace("T", " ");
+  return shown(`${mail.sender} to ${mail.recipients}, ${day}: ${mail.subject}`);
+}
+
 /** The folders of a path, the last ones where they are many. */
 export function folder(path) {
   const parts = path.split(/[/\\]/).filter(Boolean).slice(0, -1);

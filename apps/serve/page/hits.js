@@ -1,7 +1,7 @@
 // A search result as a row of a list, and the arrow keys of such a list.
 
 import { el, fill, marked } from "./dom.js";
-import { day, fileName, folder, shown } from "./format.js";
+import { day, fileName, folder, mailLine, shown } from "./format.js";
 
 /** The row of a hit. `open` is called when it is chosen. A known row keeps its node, so that it can glide and keep the
  * focus. */
@@ -14,7 +14,7 @@ export function hitRow(hit, open, known = null) {
   const facts = [
     el("bdi", { class: "folder", title: shown(hit.path) }, folder(hit.path)),
     place,
-    hit.modified && el("time", { datetime: hit.modified }, day(hit.modified)),
+    hit.modified && !hit.mail && el("time", { datetime: hit.modified }, day(hit.modified)),
     hit.relevance !== null && hit.relevance !== undefined && `relevance ${hit.relevance.toFixed(2)}`,
   ].filter(Boolean);
   const button = el("button", { type: "button", class: "open", onclick: open }, el("bdi", { class: "name" }, name));
@@ -22,6 +22,7 @@ export function hitRow(hit, open, known = null) {
   fill(
     row,
     el("h3", {}, button),
+    hit.mail && el("p", { class: "mail", title: hit.mail.thread && `thread:${hit.mail.thread}` }, mailLine(hit.mail)),
     el("p", { class: "snippet" }, marked(hit.snippet || hit.text.slice(0, 240), hit.marks || [])),
     el("p", { class: "facts" }, facts.map((fact, at) => [at > 0 && " · ", fact])),
   );
