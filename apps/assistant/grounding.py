@@ -10,6 +10,7 @@ is replaced by a sentence of a passage on the question. If there is none, the un
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,6 +35,8 @@ NUMBERS = {word: str(value) for value, word in enumerate(_COUNTS.split())} | {
 _CURRENCIES = {"€": "euro", "$": "dollar", "£": "pound", "%": "percen", "°": "degree"}
 _SAME = {"eur": "euro", "usd": "dollar", "gbp": "pound", "cent": "cent", "kilo": "kg", "hr": "hour", "min": "minut"}
 _TOKEN = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*|[€$£%°]|[^\W\d_]+(?:['’][^\W\d_]+)?")
+_POSSESSIVE = re.compile(r"(?<=\w)['’]s?(?!\w)")
+_CLAUSE = re.compile(r"[,;]\s")
 _PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _STEM_CHARS = 6
 """Words that share their first six letters are taken to mean the same: examined, examination."""
@@ -61,14 +64,35 @@ _NEAR = 3
 
 _LEAST_SHARED = 2
 _SAID_ONCE = 4
-"""Sentences of at least this many words are shown only once. Shorter ones may be list items, or a "yes"."""
+"""Sentences of at least this many words are shown only once, without the number of a list item. Shorter ones may be
+list items, or a "yes"."""
+_SAID_SHORT = 3
+"""The most times that a shorter sentence is shown."""
 _LOOP = 2
 """The number of repeated sentences at which the generator is stopped."""
 
-_FEW_HELD, _MANY_WORDS = 0.25, 4
+_FEW_HELD, _MANY_WORDS = 0.25, 2
 """A sentence of at least `_MANY_WORDS` content words is about something else if the passages and the question hold less
 than the share `_FEW_HELD` of them. Of 45 right statements of the benchmark `answers` none has less than half; of as
 many statements on other documents three quarters have a quarter at most."""
+
+_KNOWN_ONES = frozenset(
+    "the first second third last next previous other another this that these those which every each no any some only "
+    "same new old big small former latter".split()
+)
+"""Words after which a number word counts nothing, but takes up what was named before: "the first one", "these two"."""
+
+_DIRECTIONS = frozenset("north south east west northern southern eastern western central".split())
+_PEOPLES = {
+    "french": "franc", "dutch": "nether", "welsh": "wales", "irish": "irelan", "danish": "denmar", "english": "englan",
+    "scottish": "scotla", "spanish": "spain", "norwegian": "norway", "swiss": "switze",
+}  # fmt: skip
+"""Adjectives that do not begin like their country: its first six letters."""
+
+_PEOPLE = re.compile(r"([^\W\d_]{3,})(?:ish|ese|ian|ean)|([^\W\d_]{4,})(?:an|ic|i)")
+"""The adjective of a place begins like its name: Polish, Italian, German."""
+
+_CAPITALIZED = re.compile(r"(?<![^\W_])[A-ZÀ-Þ][^\W\d_]+")
 
 _FENCE = "```"
 
@@ -123,7 +147,7 @@ class Grounding:
     def __init__(self, question: str, passages: Sequence[Hit]) -> None:
         self.unsupported: list[Unsupported] = []
         self.repeated = 0
-        self._written: set[tuple[str, ...]] = set()
+        self._written: Counter[tuple[str, ...]] = Counter()
         self._question = question
         self._passages = [GivenPassage.of(hit.text, hit.kinds, hit.context or hit.title) for hit in passages]
         self._held = ""
@@ -149,12 +173,12 @@ class Grounding:
         return self.repeated >= _LOOP
 
     def _checked(self, sentence: str) -> str:
-        words = tuple(_words(MARK.sub("", sentence)))
-        if len(words) >= _SAID_ONCE and _FENCE not in sentence:
-            if words in self._written:
+        words = tuple(_words(_LIST_MARK.sub("", MARK.sub("", sentence), count=1)))
+        if words and _FENCE not in sentence:
+            self._written[words] += 1
+            if self._written[words] > (1 if len(words) >= _SAID_ONCE else _SAID_SHORT):
                 self.repeated += 1
                 return ""
-            self._written.add(words)
         cited = sorted({n for mark in MARK.finditer(sentence) for n in numbers_of(mark[1])})
         cited = [number for number in cited if 1 <= number <= len(self._passages)]
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
@@ -179,14 +203,17 @@ def missing(statement: str, question: str, passages: Sequence[GivenPassage]) -> 
     are held, the words of a statement that is about something else than the passages."""
     about = _content(statement) | _content(question)
     parts = [(facts, stems & about) for passage in passages for facts, stems in _parts(passage)]
-    known = {word for passage in passages for word in _words(passage.text)} | set(_words(question))
+    known = set(_words(_POSSESSIVE.sub("", f"{question}\n" + "\n".join(passage.text for passage in passages))))
     found: list[str] = []
     for value, counted, text in _quantities(statement):
         held = [(facts, shared) for facts, shared in parts if value in {number for number, _ in facts}]
         own = {counted} if counted else set()
-        if not any(shared - own and (not counted or (value, counted) in facts) for facts, shared in held):
+        supported = any(shared - own and (not counted or (value, counted) in facts) for facts, shared in held)
+        if not supported or _exchanged(value, counted, about - own, passages):
             found.append(text)
-    found += [name for name in _names(statement) if not known.intersection(_words(name))]
+    found += [
+        name for name in _names(statement) if not known.intersection(_words(name)) and not _placed(name, passages)
+    ]
     return list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
 
 
@@ -254,6 +281,8 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
         if value is None or _LIST_MARK.fullmatch(text[: token.end() + 1].rpartition("\n")[2]):
             continue
         before = tokens[at - 1][0] if at else ""
+        if token[0].isalpha() and before.casefold() in _KNOWN_ONES:
+            continue
         counted = _CURRENCIES.get(before, "")
         end = token.end()
         for follower in tokens[at + 1 : at + 1 + _NEAR] if not counted else ():
@@ -263,7 +292,8 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
             if word in _CURRENCIES or word.isalpha() or "'" in word or "’" in word:
                 counted, end = _CURRENCIES.get(word) or _short([word])[0], follower.end()
                 break
-        yield value, counted, text[token.start() : end]
+        if counted or token[0].casefold() != "one":  # "one of them" counts nothing
+            yield value, counted, text[token.start() : end]
 
 
 def _value(word: str) -> str | None:
@@ -279,8 +309,38 @@ def _value(word: str) -> str | None:
     return whole.lstrip("0") + dot + rest if dot and rest.strip("0") else (word.lstrip("0") or "0").removesuffix(".00")
 
 
+def _exchanged(value: str, counted: str, about: frozenset[str], passages: Sequence[GivenPassage]) -> bool:
+    """Whether a number stands in place of another one: the clauses that hold it share no word with the question and the
+    statement, and a clause with another number of the same kind does."""
+    if not counted:
+        return False
+    right, other = False, False
+    for clause in (clause for passage in passages for unit in passage.units for clause in _clauses(unit)):
+        numbers = {number for number, kind, _ in _quantities(clause) if kind == counted}
+        if numbers and _content(clause) & about:
+            right, other = right or value in numbers, other or value not in numbers
+    return other and not right
+
+
+def _clauses(unit: Unit) -> list[str]:
+    """The clauses of a sentence with several numbers; other units stay whole, and rows of tables are one statement."""
+    return _CLAUSE.split(unit.text) if unit.kind == "sentence" else [unit.text]
+
+
+def _placed(name: str, passages: Sequence[GivenPassage]) -> bool:
+    """Whether a name is an adjective of a place that the passages name, or a direction where they name none."""
+    word = name.casefold()
+    if word in _DIRECTIONS:
+        return not any(_DIRECTIONS.intersection(map(str.casefold, _TOKEN.findall(p.text))) for p in passages)
+    match = _PEOPLE.fullmatch(word)
+    begin = _PEOPLES.get(word) or (match and (match[1] or match[2])[:_STEM_CHARS])
+    return bool(begin) and any(
+        other.casefold().startswith(str(begin)) for p in passages for other in _CAPITALIZED.findall(p.text)
+    )
+
+
 def _names(statement: str) -> Iterator[str]:
-    """Words with a capital letter that do not begin a sentence."""
+    """Words with a capital letter that do not begin a sentence, without possessive endings."""
     words = list(re.finditer(r"[^\W\d_][\w'’-]*", statement))
     for at, word in enumerate(words):
         text = word[0]
@@ -291,6 +351,7 @@ def _names(statement: str) -> Iterator[str]:
             or re.search(r"[.!?:\n\"“]\s*$", statement[: word.start()])
         ):
             continue
+        text = _POSSESSIVE.sub("", text)
         if text.casefold() not in _EMPTY:
             yield text
 
