@@ -216,9 +216,9 @@ class LlamaContext:
     def _slices(self, tokens: int) -> Iterator[tuple[int, int]]:
         for first in range(0, tokens, self.batch):
             end = min(first + self.batch, tokens)
-            while end - first >= self.slice + TILE:
-                yield first, first + self.slice
-                first += self.slice
+            while end - first >= (size := self.slice) + TILE:  # which may change before the slice is computed
+                yield first, first + size
+                first += size
             yield first, end
 
     def _rows(self, tokens: int) -> int:
