@@ -178,7 +178,7 @@ class KnowledgeStore:
 
     def announce(self, stored: StoredState) -> None:
         """Tells the system that a state will be read soon, so that it reads it into its page cache meanwhile."""
-        with suppress(StorageError), closing(BlockFile(stored.path, {_STATE: stored.extent})) as file:
+        with suppress(StorageError, CorruptBlock), closing(BlockFile(stored.path, {_STATE: stored.extent})) as file:
             file.announce([(stored.extent.offset, stored.extent.nbytes)])
 
     def note(self, stored: StoredState, usage: Usage, priority: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from naive.knowledge import Rig, Twin, segment
 from naive.kv import CELL, GridCosts
 from naive.policies import POLICIES
@@ -70,6 +70,11 @@ def damage(folder: Path, place: int, how: str) -> None:
     limit=st.sampled_from([7_000, 10_000, 16_000, 24_000, 10**6]),
     fixed=st.sampled_from([0, 30]),
 )
+@example(  # a state is cut off on disk before the system is asked to read it ahead
+    events=[("ask", [SYSTEM, POOL[4], POOL[2]]), ("ask", [SYSTEM]), ("damage", 0, "cut"),
+            ("ask", [SYSTEM, POOL[4], POOL[2]])],
+    host=0, disk=1150, policy="lfu", limit=7_000, fixed=0,
+)  # fmt: skip
 def test_whatever_happens_answers_equal_those_without_a_cache(
     events: list[tuple[Any, ...]], host: int, disk: int | None, policy: str, limit: int, fixed: int
 ) -> None:
