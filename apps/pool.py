@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 from edge.budget import MemoryBudget, OperationPlan
@@ -60,7 +60,14 @@ class ModelPool:
         self._planned = False
 
     def held(
-        self, kind: str, name: str, opening: Callable[[], Model], *, chosen: object = None, shared: bool = True
+        self,
+        kind: str,
+        name: str,
+        opening: Callable[[], Model],
+        *,
+        chosen: object = None,
+        shared: bool = True,
+        kept: bool = False,
     ) -> Held[Model]:
         """The model of a kind and name; nothing is opened yet. The arguments are those of `Held`. A model that is
         `chosen` from another pool stays in that one."""
@@ -68,7 +75,7 @@ class ModelPool:
             return chosen
         with self._making:
             if (kind, name) not in self._models:
-                self._models[kind, name] = Held(self, kind, name, opening, chosen=chosen, shared=shared)
+                self._models[kind, name] = Held(self, kind, name, opening, chosen=chosen, shared=shared, kept=kept)
             return self._models[kind, name]
 
     def models(self) -> list[Held[Any]]:
@@ -176,7 +183,15 @@ class Held(Generic[Model]):
     """
 
     def __init__(
-        self, pool: ModelPool, kind: str, name: str, opening: Callable[[], Model], *, chosen: object, shared: bool
+        self,
+        pool: ModelPool,
+        kind: str,
+        name: str,
+        opening: Callable[[], Model],
+        *,
+        chosen: object,
+        shared: bool,
+        kept: bool,
     ) -> None:
         """Opens nothing yet.
 
@@ -185,9 +200,11 @@ class Held(Generic[Model]):
             chosen: what the caller named. If it is an open model, the caller closes it.
             shared: the model runs several requests at once, and the budget may close it while it is idle. Otherwise it
                 runs one request at a time and stays open until another model needs its room.
+            kept: a shared model stays open until then, too.
         """
         self.chosen = chosen
         self._shared = shared
+        self._kept = kept
         self._turn: AbstractContextManager[Any] = nullcontext() if shared else threading.RLock()
         self.kind = kind
         self.name = name
@@ -227,6 +244,19 @@ class Held(Generic[Model]):
             return work(model)
 
     @contextmanager
+    def lent(self) -> Iterator[Model]:
+        """The open model, which stays open inside the block beside what other requests do there. Where it does not fit
+        beside other models, they are closed first, when their requests have ended. Not inside `run`. Raises as `run`
+        does."""
+        with ExitStack() as stack:
+            try:
+                model = stack.enter_context(self.using())
+            except BudgetExceeded:
+                with self.pool.alone(self):
+                    model = stack.enter_context(self.using())
+            yield model
+
+    @contextmanager
     def using(self) -> Iterator[Model]:
         """The open model, which stays open inside. Raises as `run` does."""
         own = self._own_uses()
@@ -258,6 +288,9 @@ class Held(Generic[Model]):
             if self.users or model is None:
                 return
             self._model = None
+            if not self._kept:
+                self._release(model)
+        if self._kept:  # a thread of the model may need the ledger before it can end
             self._release(model)
 
     def close(self) -> None:
@@ -288,6 +321,8 @@ class Held(Generic[Model]):
             self.nbytes = max(
                 1, sum(max(0, nbytes - before.get(owner, 0)) for owner, nbytes in budget.holders().items())
             )
+        if self._kept:
+            return
         self._load_s = time.perf_counter() - started
         # Each request after the next pays nothing, but the next one pays for all of the loading.
         self._forget = budget.add_shrinker(

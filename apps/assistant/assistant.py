@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
 from edge.apps.assistant.evidence import CERTAIN, UnitJudge
-from edge.apps.assistant.generator import open_llm
+from edge.apps.assistant.generator import PickedSentences, open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.question import check_question, courtesy, new_topic, refers_back
 from edge.apps.assistant.retrieval import CollectionLibrary
@@ -375,10 +375,20 @@ class Assistant(Closing):
             together = self.collection if isinstance(self.collection, Together) else Together({"": self.collection})
             first = together.first
             first.check_room("answering", rerank=self.options.rerank, candidates=2 * self.options.pool)
-            working = 0
             judge = UnitJudge(first)
+            working = 0
             if llm is None or isinstance(llm, str | os.PathLike):
-                llm, working = open_llm(llm, first, judge, opened, kv_cache=kv_cache)
+                llm = llm or first.config.llm
+                if picks_sentences(llm):
+                    llm = PickedSentences(judge)
+                else:
+                    working = retrieval_nbytes(first)
+                    llm = open_llm(
+                        llm, first.budget, first.config, beside=working, kv_cache=kv_cache, trace=first.trace
+                    )
+                    opened.callback(llm.close)
+            elif llm.follows_instructions:
+                working = retrieval_nbytes(first)
             self.generator = llm
             if pipeline != "plain" and not llm.follows_instructions:
                 raise CapabilityError(

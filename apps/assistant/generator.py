@@ -6,13 +6,14 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from hashlib import blake2b
 
 from edge.apps.assistant.evidence import UnitJudge, Window
 from edge.apps.assistant.question import Kind, asked_value, holds_value, judged_question
 from edge.apps.collection.collection import Collection
+from edge.budget import MemoryBudget
+from edge.config import Config
 from edge.kv_cache.costs import LearnedCosts
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
@@ -20,6 +21,7 @@ from edge.runtimes.generation.base import Document, Generator, Message, Piece, S
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.opening import open_generator
+from edge.trace import Trace
 
 _STATES = "kv-states"
 _STATES_DISK = 2 << 30
@@ -29,51 +31,55 @@ _STATES_SHARE = 0.25
 """The share of the memory limit that documents' KV states may take while nothing else needs the memory."""
 
 
+def picks_sentences(llm: str | os.PathLike[str]) -> bool:
+    """Whether a choice of a generator means the documents' best sentences, for which nothing is opened."""
+    return llm in ("", ExtractiveGenerator.name)
+
+
+def retrieval_nbytes(collection: Collection) -> int:
+    """Working memory of a collection's embedder and reranker, which run one after the other. Opens both."""
+    engines = [] if collection.vectors is None else [collection.embedder.engine]
+    return max(engine.working for engine in [*engines, collection.reranker.engine])
+
+
 def open_llm(
-    llm: str | os.PathLike[str] | None, collection: Collection, judge: UnitJudge, opened: ExitStack, *, kv_cache: bool
-) -> tuple[Generator, int]:
-    """Opens a generator; `opened` closes it. Returns the generator, and the bytes that retrieval needs beside it.
+    llm: str | os.PathLike[str], budget: MemoryBudget, config: Config, *, beside: int, kv_cache: bool, trace: Trace
+) -> Generator:
+    """Opens a language model, with a knowledge tree if its states can be extracted.
 
     Args:
-        llm: see `Assistant`.
-        judge: judges the sentences for the `extractive` generator.
+        llm: see `Assistant`; not one of those that `picks_sentences`.
+        beside: bytes that stay free for retrieval. The generator takes its memory for good, and would otherwise leave
+            embedder and reranker too little to run.
+        kv_cache: whether states are kept, in memory and on disk.
 
     Raises:
         ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
     """
-    llm = llm or collection.config.llm
-    if not llm or llm == ExtractiveGenerator.name:
-        return PickedSentences(judge), 0
-    # The working memory of embedder and reranker, which run one after the other, is reserved while the generator is
-    # opened. The generator takes its memory for good, and it would otherwise leave the two models too little to run.
-    engines = [] if collection.vectors is None else [collection.embedder.engine]
-    working = max(engine.working for engine in [*engines, collection.reranker.engine])
-    with collection.budget.reserve("retrieval", working):
-        generator = open_generator(os.fspath(llm), collection.budget, collection.config, trace=collection.trace)
-    opened.callback(generator.close)
+    with budget.reserve("retrieval", beside):
+        generator = open_generator(os.fspath(llm), budget, config, trace=trace)
     if isinstance(generator, LlamaGenerator):
-        generator.beside = working
-    if kv_cache:
-        _reuse_states(generator, collection, opened)
-    return generator, working
+        generator.beside = beside
+        try:
+            generator.tree = _knowledge(generator, budget, config, trace) if kv_cache else None
+        except BaseException:
+            generator.close()
+            raise
+    return generator
 
 
-def _reuse_states(generator: Generator, collection: Collection, opened: ExitStack) -> None:
-    """Gives a generator that can extract KV states a knowledge tree, which keeps them in memory and on disk."""
-    if not isinstance(generator, LlamaGenerator) or generator.states is None:
-        return
-    budget, trace = collection.budget, collection.trace
-    directory = collection.config.scratch_path / _STATES
+def _knowledge(
+    generator: LlamaGenerator, budget: MemoryBudget, config: Config, trace: Trace
+) -> KnowledgeTree | None:
+    """The tree of a generator's states, in memory and on disk; None if they cannot be extracted."""
+    if generator.states is None:
+        return None
     fingerprint = generator.states.fingerprint
-    store = KnowledgeStore(directory, fingerprint, _STATES_DISK, trace=trace)
+    store = KnowledgeStore(config.scratch_path / _STATES, fingerprint, _STATES_DISK, trace=trace)
     digest = blake2b(fingerprint.encode(), digest_size=8).hexdigest()
-    costs = LearnedCosts(fingerprint, collection.config.scratch_path / f"prefill-costs-{digest}.json")
-    tree = KnowledgeTree(
-        generator.states, budget, host_limit=int(budget.limit * _STATES_SHARE), store=store, costs=costs, trace=trace
-    )
-    opened.callback(costs.save)
-    opened.callback(tree.close)
-    generator.tree = tree
+    costs = LearnedCosts(fingerprint, config.scratch_path / f"prefill-costs-{digest}.json")
+    host_limit = int(budget.limit * _STATES_SHARE)
+    return KnowledgeTree(generator.states, budget, host_limit=host_limit, store=store, costs=costs, trace=trace)
 
 
 _MOST = 3

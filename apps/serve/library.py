@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from edge.apps.assistant.assistant import Assistant
+from edge.apps.assistant.generator import open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.registry import DEFAULT, Registry, locate
 from edge.apps.memory.memory import Memory
@@ -27,7 +28,9 @@ from edge.errors import BudgetExceeded, CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
+from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.reranker import Ranking, Reranker
 from edge.runtimes.scoring import LayerReport, Watch
 from edge.trace import Trace
@@ -83,6 +86,7 @@ class ServedModels(ModelPool):
         self.config = config
         self.trace = trace
         self.tuning = tuning
+        self._beside = 0
         self.picture: Picture | None = None
 
     def reranker(self, name: str) -> Held[Reranker]:
@@ -92,6 +96,42 @@ class ServedModels(ModelPool):
     def embedder(self, name: str) -> Held[Embedder]:
         """The embedder of a name or path; nothing is opened yet."""
         return self.held("embedder", name, lambda: Embedder(name, **self.settings))
+
+    @contextmanager
+    def generator(self, llm: str, beside: int) -> Iterator[Generator]:
+        """The language model of a name, path or address, open inside the block. All requests share it, and with it one
+        engine and one knowledge tree.
+
+        Args:
+            beside: bytes that searches of this request need. If the open model has left less, it is opened again when
+                its requests have ended.
+
+        Raises:
+            As `open_llm`.
+        """
+        self._beside = max(self._beside, beside)
+        held: Held[Generator] = self.held(
+            "generator", llm, kept=True,
+            opening=lambda: open_llm(
+                llm, self.budget, self.config, beside=self._beside, kv_cache=True, trace=self.trace
+            ),
+        )  # fmt: skip
+        while True:
+            with held.lent() as generator:
+                if self._leaves(generator, beside):
+                    yield generator
+                    return
+            held.close()
+
+    def _leaves(self, generator: Generator, beside: int) -> bool:
+        """Whether a generator leaves so many bytes to retrieval."""
+        if isinstance(generator, LlamaGenerator) and generator.beside < beside:
+            try:
+                self.budget.reserve("retrieval", beside).release()
+            except BudgetExceeded:
+                return False
+            generator.beside = beside
+        return True
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -123,7 +163,7 @@ MOST_ASSISTANTS = 8
 
 @dataclass(eq=False, slots=True)
 class _OpenAssistant:
-    """An assistant that is open, or is being opened.
+    """An assistant that is open, or is being opened. Its generator is the pool's.
 
     Attributes:
         opening: held by the thread that opens it.
@@ -138,7 +178,8 @@ class _OpenAssistant:
 class Assistants:
     """Thread-safe. While one is opened, only the requests for this one wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: ServedModels) -> None:
+        self._pool = pool
         self._lock = threading.Lock()  # of the entries; nothing is opened or closed while it is held
         self._entries: dict[tuple[Collection, str, str], _OpenAssistant] = {}
         """By collection, generator and pipeline; the one that was used last is at the end."""
@@ -146,20 +187,30 @@ class Assistants:
     @contextmanager
     def using(self, collection: Collection, llm: str, pipeline: str) -> Iterator[Assistant]:
         """An assistant, which stays open inside. Raises as `Assistant` does."""
-        key = (collection, llm, pipeline)
+        with ExitStack() as stack:
+            lent: Generator | None = None
+            if not picks_sentences(llm):
+                lent = stack.enter_context(self._pool.generator(llm, retrieval_nbytes(collection)))
+            yield stack.enter_context(self._entered((collection, llm, pipeline), lent))
+
+    @contextmanager
+    def _entered(self, key: tuple[Collection, str, str], lent: Generator | None) -> Iterator[Assistant]:
         with self._lock:
             entry = self._entries[key] = self._entries.pop(key) if key in self._entries else _OpenAssistant()
             entry.users += 1
         try:
             with patiently(entry.opening):
+                if entry.assistant is not None and lent is not None and entry.assistant.generator is not lent:
+                    entry.assistant.close()  # the pool has opened its generator anew, so nobody uses it
+                    entry.assistant = None
                 if entry.assistant is None:
-                    entry.assistant = self._opened(*key)
+                    entry.assistant = Assistant(key[0], llm=lent or ExtractiveGenerator.name, pipeline=key[2])
                 assistant = entry.assistant
             yield assistant
         finally:
             with self._lock:
                 entry.users -= 1
-            self._close(MOST_ASSISTANTS)
+            self._close_unused()
 
     def close(self, of: Collection | None = None) -> None:
         """Closes all of them, or those of one collection."""
@@ -169,23 +220,15 @@ class Assistants:
                 if assistant is not None:
                     closing.callback(assistant.close)
 
-    def _opened(self, collection: Collection, llm: str, pipeline: str) -> Assistant:
-        try:
-            return Assistant(collection, llm=llm or None, pipeline=pipeline)
-        except BudgetExceeded:
-            if not self._close(0):
-                raise
-        return Assistant(collection, llm=llm or None, pipeline=pipeline)
-
-    def _close(self, most: int) -> int:
-        """Closes unused ones until there are at most so many; returns how many were closed."""
+    def _close_unused(self) -> None:
+        """Closes those that are not used, until there are at most `MOST_ASSISTANTS`."""
         with self._lock:
             unused = [key for key, entry in self._entries.items() if not entry.users]
-            closed = [self._entries.pop(key).assistant for key in unused[: max(0, len(self._entries) - most)]]
-        opened = [assistant for assistant in closed if assistant is not None]
-        for assistant in opened:
-            assistant.close()
-        return len(opened)
+            more = max(0, len(self._entries) - MOST_ASSISTANTS)
+            closed = [self._entries.pop(key).assistant for key in unused[:more]]
+        for assistant in closed:
+            if assistant is not None:
+                assistant.close()
 
 
 Store = TypeVar("Store", Collection, Memory)
@@ -231,7 +274,7 @@ class ServedLibrary:
         self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
         self._stores: dict[tuple[Hashable, str | None], tuple[Any, Path, Identity]] = {}
         """By kind and name: the store, the file of its database, and which file that was when it was opened."""
-        self._assistants = Assistants()
+        self._assistants = Assistants(pool)
 
     def names(self) -> Mapping[str, Path]:
         """The directories of the collections by their names; the first is used where a request names none."""

@@ -42,6 +42,10 @@ class PrefillCosts(Protocol):
         """Learns from one prefill that was not interrupted."""
         ...
 
+    def save(self) -> None:
+        """Stores what was learned for the next process."""
+        ...
+
 
 class LearnedCosts:
     """Prefill times fitted to an application's prefills: seconds = a + b * computed + c * computed * position.

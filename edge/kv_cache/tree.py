@@ -159,12 +159,19 @@ class KnowledgeTree:
         self._states.read_ahead_of(ids)
 
     def close(self, *, save: bool = True) -> None:
-        """Waits until no context is in use, and releases the memory. With `save`, first writes states that are not on
-        disk yet, as far as they fit."""
+        """Waits until no context is in use, and releases the memory. A second call does nothing.
+
+        Args:
+            save: first write the costs, and the states that are not on disk yet, as far as they fit.
+        """
         with self._changed:
+            if self._closed:
+                return
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._in_use)
+        if save and self._costs is not None:
+            self._costs.save()
         if save and self._states.disk.available:
             self._states.save()
         for backend in list(self._held):

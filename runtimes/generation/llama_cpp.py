@@ -37,8 +37,9 @@ class LlamaGenerator(Closing):
         memory: the sizes of the model's parts and its first context, and whether the weights are mapped.
         beside: bytes that stay free, for retrieval, when a further context is made.
         states: KV states by position, for a knowledge tree; None if the model's states cannot be cut.
-        tree: if this is set to a `KnowledgeTree` over `states`, the states of documents are reused. Answers are the
-            same with and without a tree, because each segment of a prompt is always computed in its own batches.
+        tree: if this is set to a `KnowledgeTree` over `states`, the states of documents are reused, and the generator
+            closes it. Answers are the same with and without a tree, because each segment of a prompt is always computed
+            in its own batches.
     """
 
     follows_instructions = True
@@ -204,6 +205,8 @@ class LlamaGenerator(Closing):
         """Ends all answers, and frees the model and all memory."""
         if self._engine is not None:
             self._engine.close()
+        if self.tree is not None:
+            self.tree.close()
         if self._model is not None:
             self._model.close()
         self._model = None

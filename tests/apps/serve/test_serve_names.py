@@ -15,7 +15,7 @@ from naive.waiting import PATIENCE_S, result_of
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.serve import library as assistants
-from edge.errors import BudgetExceeded, Withdrawn
+from edge.errors import Withdrawn
 from edge.scheduling.waiting_line import Urgency, urgent
 from tests.apps.serve.asgi import in_a_loop
 from tests.apps.serve.every_request import Request, Site, site
@@ -140,28 +140,20 @@ def test_few_assistants_stay_open_and_none_that_is_used_is_closed(here: Site, mo
         def __init__(self, collection: Any, *, llm: Any, pipeline: str) -> None:
             self.closed = False
             opened.append(self)
-            if pipeline == "large" and sum(not each.closed for each in opened) > 1:
-                opened.remove(self)
-                raise BudgetExceeded("it does not fit", owner="x", asked=1, free=0, needed=1)
 
         def close(self) -> None:
             self.closed = True
 
     monkeypatch.setattr(assistants, "Assistant", FakeAssistant)
-    held, collection = assistants.Assistants(), here.server.library.collection()
+    held, collection = assistants.Assistants(here.server.pool), here.server.library.collection()
     with held.using(collection, "", "first") as first:
         for number in range(3 * assistants.MOST_ASSISTANTS):
             with held.using(collection, "", str(number)) as other:
                 assert not other.closed
         assert not first.closed
         assert sum(not each.closed for each in opened) <= assistants.MOST_ASSISTANTS
-        with pytest.raises(BudgetExceeded), held.using(collection, "", "large"):
-            pass
-    with held.using(collection, "", "large") as large:
-        assert not large.closed
-        assert first.closed, "the room of one that nobody uses is given to another"
-    with held.using(collection, "", "large") as again:
-        assert again is large
+    with held.using(collection, "", "first") as again:
+        assert again is first
     held.close()
     assert all(each.closed for each in opened)
 
