@@ -70,12 +70,20 @@ def axe() -> str:
     return os.environ.get("EDGE_AXE", "")
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Says which tests of the server's page are run: they are not skipped without a browser, but not collected."""
+def webgpu() -> bool:
+    """Whether wgpu and a driver for it are there. Linux lists its Vulkan drivers in folders."""
+    folders = [Path("/usr/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d")]
+    drivers = sys.platform != "linux" or any(any(folder.glob("*.json")) for folder in folders)
+    return drivers and importlib.util.find_spec("wgpu") is not None
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Says which tests are run that need a browser or a driver: without it they are not skipped, but not collected."""
     browser = chromium()
-    if not browser:
-        return "page: not tested in a browser, as Chromium or Playwright is missing"
-    return f"page: tested in {browser}" + ("" if axe() else "; not by axe-core, as EDGE_AXE names no axe.min.js")
+    page = "page: not tested in a browser, as Chromium or Playwright is missing"
+    if browser:
+        page = f"page: tested in {browser}" + ("" if axe() else "; not by axe-core, as EDGE_AXE names no axe.min.js")
+    return [page, "webgpu: " + ("tested" if webgpu() else "not tested, as wgpu or a driver for Vulkan is missing")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,7 +30,7 @@ from edge.runtimes.native.library import native_state, processor_level
 
 _LIBRARIES = {
     "numpy": "", "onnxruntime": "", "onnx": "", "tokenizers": "", "safetensors": "", "faiss-cpu": "",
-    "llama-cpp-python": "llm", "mlx": "mlx", "torch": "torch", "mcp": "mcp",
+    "llama-cpp-python": "llm", "mlx": "mlx", "torch": "torch", "wgpu": "webgpu", "mcp": "mcp",
     "tree-sitter": "code",
 }  # fmt: skip
 """Libraries, and the extra that installs each. Libraries without an extra belong to the base installation."""
@@ -131,7 +131,7 @@ def _devices() -> dict[str, dict[str, Any]]:
             found[name] = {"error": str(error)}
             continue
         try:
-            found[name] = {"can": capabilities(device)} | _rates(device)
+            found[name] = {"can": capabilities(device), "hardware": getattr(device, "hardware", "")} | _rates(device)
         except Exception as error:
             found[name] = {"error": str(error)}
         finally:
@@ -172,7 +172,7 @@ def _described(found: dict[str, Any]) -> str:
     ]
     if found.get("modelled"):
         rates[-1] += " (modelled, not measured)"
-    return "; ".join([", ".join(found["can"]), *rates])
+    return "; ".join([*filter(None, [found["hardware"]]), ", ".join(found["can"]), *rates])
 
 
 def _sandbox() -> dict[str, bool | str]:

@@ -70,6 +70,9 @@ def test_devices_are_listed_with_what_they_can_do(edge_verb: Verb, monkeypatch: 
     (modelled,) = [line for line in shown.splitlines() if "(modelled, not measured)" in line]
     assert modelled.startswith("device       fpga ")
     assert "device       searchers place, search; writes" in shown
+    webgpu = devices["webgpu"]
+    assert webgpu.get("hardware") or "webgpu" in webgpu["error"]
+    assert f"device       webgpu    {webgpu.get('hardware') or 'cannot be used: ' + webgpu['error']}" in shown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,280 @@
+"""`Card`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue.
+
+The GPU, an adapter in the words of WebGPU, may be a separate card, a part of the processor, or a program that computes on
+the processor. The last two have the host's memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import Lease, MemoryBudget
+from edge.config import format_size, parse_size
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost
+
+LARGEST_BUFFER = 128 << 20
+"""Bytes of a buffer, at most: what every implementation of WebGPU lets a shader read."""
+
+UPLOAD_NBYTES = 1 << 20
+"""Bytes that are sent at a time. The library copies them to memory that the GPU reads."""
+
+_SHARED_CAP = 64 << 20
+_CAP = 1 << 30
+"""The limits where none is given: of a GPU that shares the host's memory, and of another. WebGPU does not tell how much
+memory a GPU has."""
+
+_KINDS = {
+    "DiscreteGPU": "a separate GPU",
+    "IntegratedGPU": "a GPU that shares the host's memory",
+    "CPU": "a software GPU",
+}
+"""The kinds of adapters, the best first, and their names for people."""
+
+_BACKENDS = ("Vulkan", "Metal", "D3D12")
+
+_open: dict[str, Card] = {}
+_opening = threading.RLock()
+
+
+class Card:
+    """A GPU.
+
+    Attributes:
+        wgpu: the library.
+        hardware: the name and the kind of the GPU, for people.
+        shared: whether its memory is that of the host, so that its limit counts there, too.
+        software: whether the processor computes.
+        memory: its ledger.
+        lock: held while commands are recorded and submitted.
+        held: bytes of all buffers on the GPU.
+    """
+
+    def __init__(self, on: str, cap: int | str) -> None:
+        self.wgpu = wgpu = _library()
+        adapter = _adapter(wgpu, on)
+        info = adapter.info
+        kind = info["adapter_type"]
+        self.shared, self.software = kind != "DiscreteGPU", kind == "CPU"
+        self.hardware = f"{info['device']} ({_KINDS.get(kind, 'a GPU of an unknown kind')}, {info['backend_type']})"
+        features = [name for name in ("shader-f16",) if name in adapter.features]
+        self.device = adapter.request_device_sync(required_features=features)
+        self.halves = bool(features)
+        self.memory = MemoryBudget(parse_size(cap) if cap else _SHARED_CAP if self.shared else _CAP, part=True)
+        self.lock = threading.RLock()
+        self.held = 0
+        self.users = 0
+        # Waiting for the queue as such is broken in wgpu 0.32.
+        self._fence = (self.buffer(16), 0), (self.landing(16), 0)
+        self._fencing = threading.Lock()
+        self.makes_room: Callable[[], None] = lambda: None
+        self._modules: dict[Path, Any] = {}
+        self._pipelines: dict[tuple[Any, ...], Any] = {}
+
+    def buffer(self, nbytes: int) -> Any:
+        """A buffer that shaders read and write. The caller holds a lease of `memory` for it, and calls `destroy`.
+
+        Raises:
+            BudgetExceeded: all buffers together would be larger than the limit.
+        """
+        nbytes = max(16, -(-nbytes // 16) * 16)
+        with self.lock:
+            if self.held + nbytes > self.memory.limit:
+                self.makes_room()
+            free = self.memory.limit - self.held
+            if nbytes > min(free, LARGEST_BUFFER):
+                raise BudgetExceeded(
+                    f"a buffer of {format_size(nbytes)} does not fit the device webgpu, "
+                    f"which has {format_size(free)} left",
+                    owner="webgpu", asked=nbytes, free=free, needed=self.held + nbytes,
+                )  # fmt: skip
+            usage = self.wgpu.BufferUsage
+            with self.answering():
+                made = self.device.create_buffer(
+                    size=nbytes, usage=usage.STORAGE | usage.UNIFORM | usage.COPY_DST | usage.COPY_SRC
+                )
+            self.held += nbytes
+            return made
+
+    def destroy(self, buffer: Any) -> None:
+        """Frees a buffer of `buffer`, once. Commands that were submitted before still read it."""
+        with self.lock:
+            self.held -= buffer.size
+            buffer.destroy()
+
+    def landing(self, nbytes: int) -> Any:
+        """A buffer in memory that the host reads. The caller holds a lease of the host's ledger for it."""
+        usage = self.wgpu.BufferUsage
+        with self.answering():
+            return self.device.create_buffer(size=nbytes, usage=usage.MAP_READ | usage.COPY_DST)
+
+    def write(self, buffer: Any, offset: int, data: npt.NDArray[Any]) -> None:
+        """Copies an array to a buffer, whose last word is filled up with zeros. The caller may change the array at once.
+
+        Args:
+            offset: a multiple of 4.
+        """
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if len(flat) % 4:
+            flat = np.concatenate((flat, np.zeros(-len(flat) % 4, np.uint8)))
+        with self.lock, self.answering():
+            for start in range(0, len(flat), UPLOAD_NBYTES):
+                self.device.queue.write_buffer(buffer, offset + start, flat[start : start + UPLOAD_NBYTES])
+                if start:
+                    self.synchronize()  # so that the library's copies do not add up
+
+    def synchronize(self) -> None:
+        """Waits until the GPU has done everything that was submitted."""
+        with self._fencing, self.answering():
+            encoder = self.device.create_command_encoder()
+            encoder.copy_buffer_to_buffer(*self._fence[0], *self._fence[1], 4)
+            self.device.queue.submit([encoder.finish()])
+            self._fence[1][0].map_sync(self.wgpu.MapMode.READ, 0, 4)
+            self._fence[1][0].unmap()
+
+    def read(self, landing: Any, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Waits for the commands that fill a buffer of `landing`, and returns its first bytes."""
+        with self.answering():
+            landing.map_sync(self.wgpu.MapMode.READ, 0, nbytes)
+            found = np.frombuffer(landing.read_mapped(0, nbytes, copy=True), np.uint8)
+            landing.unmap()
+        return found
+
+    def pipeline(self, shader: Path, entry: str, **constants: float) -> Any:
+        """A compiled entry point of a shader.
+
+        Args:
+            shader: a file in WGSL.
+            constants: the values of its `override` constants.
+        """
+        key = shader, entry, *sorted(constants.items())
+        with self.lock:
+            if key not in self._pipelines:
+                with self.answering():
+                    if shader not in self._modules:
+                        text = shader.read_text(encoding="utf-8")
+                        self._modules[shader] = self.device.create_shader_module(code=text)
+                    stage = {"module": self._modules[shader], "entry_point": entry, "constants": constants}
+                    self._pipelines[key] = self.device.create_compute_pipeline(layout="auto", compute=stage)
+            return self._pipelines[key]
+
+    def bind(self, pipeline: Any, buffers: dict[int, Any]) -> Any:
+        """Gives a pipeline its buffers, by the numbers of their bindings.
+
+        Args:
+            buffers: each a buffer, or a tuple of a buffer, an offset (a multiple of 256) and a number of bytes.
+        """
+        entries = []
+        for number, given in buffers.items():
+            buffer, offset, size = given if isinstance(given, tuple) else (given, 0, given.size)
+            entries.append({"binding": number, "resource": {"buffer": buffer, "offset": offset, "size": size}})
+        with self.answering():
+            return self.device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Turns the library's error of a lost GPU into ours.
+
+        Raises:
+            DeviceLost: the GPU does not answer.
+        """
+        try:
+            yield
+        except self.wgpu.GPUError as error:
+            text = str(error)
+            if "lost" not in text.lower():
+                raise
+            raise DeviceLost(f"the device webgpu does not answer: {text.splitlines()[-1].strip()}") from error
+        except RuntimeError as error:  # a buffer of a lost GPU cannot be mapped
+            raise DeviceLost(f"the device webgpu does not answer: {error}") from error
+
+    def close(self) -> None:
+        """Frees everything."""
+        self._pipelines.clear()
+        self._modules.clear()
+        self.device.destroy()
+
+
+class Shared:
+    """One user's hold on a card, with what the library and the driver take in this process."""
+
+    def __init__(self, host: MemoryBudget, on: str, cap: int | str) -> None:
+        """
+        Args:
+            host: the process's ledger. It covers the growth of the process, and the card's limit if the card has the
+                host's memory.
+
+        Raises:
+            CapabilityError: the library or a driver is missing, or there is no such GPU.
+            ConfigError: the card is open with another limit.
+            BudgetExceeded: the host's part does not fit.
+        """
+        self._leases: list[Lease] = []
+        with _opening, host.charge("webgpu driver") as lease:
+            self._leases.append(lease)
+            card = _open.get(on)
+            if card is None:
+                card = _open[on] = Card(on, cap)
+            elif cap and parse_size(cap) != card.memory.limit:
+                limit = format_size(card.memory.limit)
+                raise ConfigError(f"device webgpu is in use with {limit} of its memory, not {cap}")
+            card.users += 1
+        self.card = card
+        try:
+            if card.shared and card.users == 1:
+                self._leases.append(host.reserve("webgpu memory", card.memory.limit))
+            # What is sent is copied once by the library; the copies of two threads may exist at once.
+            self._leases.append(host.reserve("webgpu uploads", 2 * UPLOAD_NBYTES))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the use. The last user closes the card."""
+        with _opening:
+            self.card.users -= 1
+            if not self.card.users:
+                for on in [on for on, card in _open.items() if card is self.card]:
+                    del _open[on]
+                self.card.close()
+        for lease in self._leases:
+            lease.release()
+
+
+def _library() -> Any:
+    try:
+        wgpu = importlib.import_module("wgpu")
+    except ImportError as error:
+        raise CapabilityError('device webgpu needs wgpu: pip install "edge-rag[webgpu]"') from error
+    extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
+    # A layer of Mesa would ask a display which GPU it uses, and complain where there is none.
+    os.environ.setdefault("NODEVICE_SELECT", "1")
+    with suppress(RuntimeError):  # it is set up already
+        extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])  # OpenGL would open a display
+    return wgpu
+
+
+def _adapter(wgpu: Any, on: str) -> Any:
+    """The best GPU whose name contains `on`."""
+    found: Sequence[Any] = [
+        adapter for adapter in wgpu.gpu.enumerate_adapters_sync() if adapter.info["backend_type"] in _BACKENDS
+    ]
+    if not found:
+        raise CapabilityError(
+            "device webgpu finds no driver for Vulkan, Metal or DirectX 12; "
+            "a software driver is in the package mesa-vulkan-drivers of Debian and Ubuntu"
+        )
+    named = [adapter for adapter in found if on.lower() in adapter.info["device"].lower()]
+    if not named:
+        names = ", ".join(adapter.info["device"] for adapter in found)
+        raise CapabilityError(f"device webgpu finds no GPU whose name contains {on!r}; there are {names}")
+    order = list(_KINDS)
+    return min(named, key=lambda adapter: order.index(kind) if (kind := adapter.info["adapter_type"]) in order else 9)

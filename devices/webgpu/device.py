@@ -1,0 +1,124 @@
+"""`webgpu`: a GPU as a place for lists, through Vulkan, Metal or DirectX 12."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from edge.budget import MemoryBudget
+from edge.devices.webgpu.card import Shared
+from edge.devices.webgpu.search import DeviceSearch
+from edge.devices.webgpu.slabs import ListBuffer, Slabs
+from edge.errors import CapabilityError
+from edge.ivf.base import Bytes
+from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
+from edge.link import Lane
+from edge.trace import Trace
+
+
+class WebGpuDevice:
+    """A GPU's memory under a ledger of its own, and the search of the lists in it.
+
+    Attributes:
+        card: the GPU, which all devices of this process that are open on it share.
+        hardware: the name and the kind of the GPU, for people.
+    """
+
+    name = "webgpu"
+    in_host_memory = False
+
+    def __init__(self, memory: MemoryBudget, *, cap: int | str = "", on: str = "", trace: Trace | None = None) -> None:
+        """
+        Args:
+            memory: the host's ledger. It covers what the library and the driver take in this process, and the cap as
+                well if the GPU has the host's memory.
+            cap: bytes of the GPU's memory that may be used, or a size such as `2GB`; if empty, 64 MB of a GPU that has
+                the host's memory, and 1 GB of another.
+            on: a part of the GPU's name; if empty, the best one.
+
+        Raises:
+            CapabilityError: the library or a driver is missing, or there is no such GPU.
+            ConfigError: the GPU is in use with another limit.
+            BudgetExceeded: the host's part does not fit.
+        """
+        self._hold = Shared(memory, on, cap)
+        self.card = self._hold.card
+        self.hardware = self.card.hardware
+        self.memory = self.card.memory
+        self.link = Lane("webgpu link", trace=trace)
+        self._search = DeviceSearch(self.card, memory)
+        self._slabs = Slabs(self.card, self._search.scratch)
+        self.card.makes_room = self._slabs.shrink
+        self._closed = False
+
+    def allocate(self, nbytes: int) -> ListBuffer:
+        """Room for a list. The caller holds a lease of `memory` for it.
+
+        Raises:
+            BudgetExceeded: there is no memory to search it with, or none in one piece.
+            DeviceLost: the GPU does not answer. Where a slab has room, only a later `write` finds that out.
+        """
+        self._search.prepare()
+        with self.card.lock:
+            idle = self._search.turn.acquire(blocking=False)
+            try:
+                return self._slabs.allocate(nbytes, move=idle)
+            finally:
+                if idle:
+                    self._search.turn.release()
+
+    def write(self, buffer: ListBuffer, data: Bytes) -> None:
+        """Sends bytes and waits until they have arrived, so that the link learns how fast it is.
+
+        Raises:
+            DeviceLost: the GPU does not answer.
+        """
+        with self.card.lock:
+            self.card.write(buffer.slab.buffer, buffer.offset, data)
+        self.card.synchronize()
+
+    def free(self, buffer: ListBuffer) -> None:
+        """Gives the room back. Commands that read it were submitted before those that will write to it anew."""
+        self._slabs.free(buffer)
+
+    def search(self, request: SearchRequest) -> Candidates:
+        """Scans all lists of the request, for eight queries at a time."""
+        return self._search.search(request)
+
+    def profile(self, stage: str, load: int) -> Estimate:
+        """Measures stage `scan`: a search of `load` queries in 4 MB of float32 vectors.
+
+        Raises:
+            CapabilityError: another stage.
+        """
+        if stage != "scan":
+            raise CapabilityError(f"device webgpu profiles the stage scan, not {stage!r}")
+        from edge.devices.faiss_codec import FaissCodec
+        from edge.ivf.base import CodecSpec
+
+        vectors, queries = np.ones((4096, 256), np.float32), np.ones((load, 256), np.float32)
+        codec = FaissCodec(CodecSpec("flat", 256, 1024))
+        with self.memory.reserve("profile", vectors.nbytes):
+            buffer = self.allocate(vectors.nbytes)
+            self.write(buffer, vectors.view(np.uint8))
+            seconds = 0.0
+            for _ in range(2):  # the first round compiles the kernels
+                scan = ListScan(buffer, 0, 4096, None, range(load))
+                request = SearchRequest(codec, queries, [scan], np.arange(4096), Candidates.empty(load, 10))
+                started = time.perf_counter()
+                self.search(request)
+                seconds = time.perf_counter() - started
+            self.free(buffer)
+        return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
+
+    def close(self) -> None:
+        """Gives everything back."""
+        if self._closed:
+            return
+        self._closed = True
+        self.link.close()
+        self._search.close()
+        with self.card.lock:
+            self._slabs.close()
+        self._hold.close()

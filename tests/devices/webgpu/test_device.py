@@ -1,0 +1,281 @@
+"""Lists on the device `webgpu`: its contract, results equal to the host's, its memory, its loss, its refusals."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from naive.lists import Lists, clustered, gridded, write_lists
+
+from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
+from edge.devices.faiss_codec import FaissCodec, FaissCodecs
+from edge.devices.testing import check_device, check_search
+from edge.devices.webgpu import search
+from edge.devices.webgpu.device import WebGpuDevice
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost
+from edge.ivf.base import CodecSpec, Found, Vectors
+from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
+from edge.ivf.search import IndexSearcher
+
+HUGE = 1 << 36
+
+
+def budget() -> MemoryBudget:
+    return MemoryBudget(HUGE, baseline=0)
+
+
+@contextmanager
+def searchers(**options: Any) -> Iterator[tuple[IndexSearcher, IndexSearcher, WebGpuDevice]]:
+    """A searcher of the host alone, one with the device, and the device."""
+    ledger = budget()
+    host, device = CpuDevice(ledger), WebGpuDevice(ledger, **options)
+    alone, both = IndexSearcher(host), IndexSearcher(host, places=[device])
+    yield alone, both, device
+    for each in (alone, both, device, host):
+        each.close()
+    gc.collect()  # the error of a lost device holds the frames that it went through
+    assert not {owner: n for owner, n in ledger.holders().items() if n}
+
+
+def lists_of(folder: Path, codec: str, vectors: Vectors, **options: Any) -> Lists:
+    codecs = FaissCodecs(threads=1)
+    spec = codecs.train(codec, vectors[:600], seed=0)
+    return write_lists(folder, vectors, codec=codecs.open(spec), **({"nlist": 12} | options))
+
+
+def same(first: Found, second: Found) -> bool:
+    return first.ids.tolist() == second.ids.tolist() and first.scores.tobytes() == second.scores.tobytes()
+
+
+def test_it_keeps_the_contract() -> None:
+    check_device(WebGpuDevice)
+
+
+@pytest.mark.parametrize("codec", ["flat", "sq8", "pq", "opq"])
+def test_rows_are_cut_into_blocks(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_SLOTS", 8)
+    check_search(WebGpuDevice, codec)
+
+
+@pytest.mark.parametrize(
+    ("codec", "dim"), [("flat", 6), ("flat", 48), ("sq8", 48), ("sq8", 33), ("pq", 64), ("opq", 36)]
+)
+def test_results_equal_those_of_the_host(tmp_path: Path, codec: str, dim: int) -> None:
+    """Widths whose codes begin at multiples of 16 bytes, of 4 bytes, and anywhere."""
+    lists = lists_of(tmp_path, codec, clustered(2500, dim), deleted=0.1, pending=20)
+    queries = clustered(11, dim, seed=3)
+    with searchers(cap="4MB") as (alone, both, device):
+        for allowed in (None, np.sort(lists.ids[::7])):
+            for some in (queries, queries[:1]):
+                expected, found = (s.search(lists.snapshot, some, 7, nprobe=4, allowed=allowed) for s in (alone, both))
+                assert same(found, expected)
+        assert found.hits > 0
+        assert device.card.held <= device.memory.limit
+    lists.close()
+
+
+@pytest.mark.parametrize("codec", ["flat", "sq8"])
+def test_more_rows_tie_than_may_come_back(tmp_path: Path, codec: str) -> None:
+    lists = lists_of(tmp_path, codec, gridded(3000, 16, distinct=3), nlist=2)
+    with searchers() as (alone, both, _):
+        for queries in (gridded(3, 16, seed=1), gridded(1, 16, seed=2)):
+            assert same(*(s.search(lists.snapshot, queries, 5, nprobe=2) for s in (alone, both)))
+    lists.close()
+
+
+def scanned(device: WebGpuDevice, vectors: Vectors, queries: Vectors, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of rows that the host scored in a search for ten rows of one list of each query."""
+    rows: list[int] = []
+    original = FaissCodec.scanner
+
+    def watched(codec: FaissCodec) -> Any:
+        scanner = original(codec)
+        scan: Callable[..., None] = scanner.scan
+
+        def counted(codes: Any, labels: Any, *into: Any) -> None:
+            rows.append(len(labels))
+            scan(codes, labels, *into)
+
+        monkeypatch.setattr(scanner, "scan", counted, raising=False)
+        return scanner
+
+    monkeypatch.setattr(FaissCodec, "scanner", watched)
+    codec = FaissCodec(CodecSpec("flat", vectors.shape[1], 4 * vectors.shape[1]))
+    buffer = device.allocate(vectors.nbytes)
+    device.write(buffer, vectors.view(np.uint8))
+    scan = ListScan(buffer, 0, len(vectors), None, range(len(queries)))
+    seen = Candidates.empty(len(queries), 10)
+    device.search(SearchRequest(codec, queries, [scan], np.arange(len(vectors)), seen))
+    best = np.sort(queries @ vectors.T, axis=1)[:, -10:]
+    assert np.allclose(np.sort(seen.scores, axis=1), best, atol=1e-5)
+    device.free(buffer)
+    return rows
+
+
+@pytest.mark.parametrize("queries", [1, 3, 8, 9])
+def test_only_rows_above_the_floor_come_back(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = WebGpuDevice(budget())
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((5000, 32)).astype(np.float32)
+    rows = scanned(device, vectors, random.standard_normal((queries, 32)).astype(np.float32), monkeypatch)
+    assert len(rows) == queries
+    assert all(10 <= each <= 20 for each in rows)
+    device.close()
+
+
+def test_wide_vectors_are_searched_by_one_query_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = WebGpuDevice(budget())
+    random = np.random.default_rng(0)
+    vectors, queries = (random.standard_normal((n, 2064)).astype(np.float32) for n in (300, 3))
+    scanned(device, vectors, queries, monkeypatch)
+    with pytest.raises(CapabilityError, match="at most 16384 components, not 16400"):
+        scanned(device, np.ones((3, 16400), np.float32), np.ones((1, 16400), np.float32), monkeypatch)
+    device.close()
+
+
+def test_lists_come_and_go_and_move_together() -> None:
+    """Random lists, until no more fit, many times. What each holds is always what was written to it."""
+    ledger = budget()
+    device = WebGpuDevice(ledger, cap=400_000)
+    random = np.random.default_rng(1)
+    held: list[tuple[Any, Any, Any]] = []
+    moved = 0
+    for _ in range(300):
+        nbytes = int(random.integers(1, 40_000))
+        if held and (device.memory.free < nbytes or random.random() < 0.3):
+            lease, buffer, _ = held.pop(int(random.integers(len(held))))
+            device.free(buffer)
+            lease.release()
+            continue
+        lease = device.memory.reserve("test", nbytes)
+        places = [buffer.offset for _, buffer, _ in held]
+        try:
+            buffer = device.allocate(nbytes)
+        except BudgetExceeded:
+            lease.release()
+            continue
+        moved += places != [each.offset for _, each, _ in held]
+        data = random.integers(0, 256, nbytes).astype(np.uint8)
+        device.write(buffer, data)
+        held.append((lease, buffer, data))
+        assert device.card.held <= device.memory.limit
+    assert moved
+    assert len(held) > 5
+    for lease, buffer, data in held:
+        read = device.card.device.queue.read_buffer(buffer.slab.buffer, buffer.offset, -(-buffer.nbytes // 4) * 4)
+        assert np.frombuffer(read, np.uint8)[: buffer.nbytes].tolist() == data.tolist()
+        lease.release()
+    held.clear()
+    device.close()
+    assert not ledger.used
+
+
+def test_its_loss_leaves_results_equal(tmp_path: Path) -> None:
+    lists = lists_of(tmp_path, "sq8", clustered(2500, 48))
+    queries = clustered(5, 48, seed=3)
+    for lost_after in (0, 1):
+        with searchers() as (alone, both, device):
+            expected = alone.search(lists.snapshot, queries, 7, nprobe=4)
+            for _ in range(lost_after):
+                assert same(both.search(lists.snapshot, queries, 7, nprobe=4), expected)
+            device.card.device.destroy()
+            for _ in range(2):
+                assert same(both.search(lists.snapshot, queries, 7, nprobe=4), expected)
+            assert both.places[0].lost
+            with pytest.raises(DeviceLost, match="webgpu does not answer"):
+                device.write(device.allocate(16), np.zeros(16, np.uint8))
+    lists.close()
+
+
+def test_a_gpu_that_has_the_hosts_memory_counts_there_once() -> None:
+    ledger = budget()
+    first = WebGpuDevice(ledger, cap="8MB")
+    assert first.card.shared
+    assert "software GPU" in first.hardware
+    second = WebGpuDevice(ledger)
+    assert second.memory is first.memory
+    assert second.memory.limit == 8_000_000
+    assert ledger.holders()["webgpu memory"] == 8_000_000
+    with pytest.raises(ConfigError, match="in use with 8.00 MB of its memory, not 9MB"):
+        WebGpuDevice(ledger, cap="9MB")
+    first.close()
+    second.close()
+    assert not ledger.used
+
+
+def test_the_growth_of_the_process_is_leased() -> None:
+    """In a process of its own, which compares its anonymous memory with the leases after searches of each codec."""
+    program = """
+        import numpy as np
+        from edge.budget import MemoryBudget
+        from edge.devices.faiss_codec import FaissCodecs
+        from edge.devices.testing import _lists
+        from edge.devices.webgpu.device import WebGpuDevice
+        from edge.ivf.device import Candidates, SearchRequest
+        from edge.resident import anonymous_resident
+        random = np.random.default_rng(0)
+        codecs = FaissCodecs(threads=1)
+        opened = [codecs.open(codecs.train(name, random.standard_normal((600, 16)).astype(np.float32), seed=0))
+                  for name in ("flat", "sq8", "pq")]
+        [codec.decode(codec.encode(np.ones((9, 16), np.float32))) for codec in opened]
+        budget = MemoryBudget(1 << 36, baseline=0)
+        before = anonymous_resident()
+        device = WebGpuDevice(budget, cap="8MB")
+        for codec in opened:
+            scans, _ = _lists(device, codec, random)
+            for queries in (np.ones((1, 16), np.float32), np.ones((4, 16), np.float32)):
+                for scan in scans:
+                    scan.queries = range(len(queries))
+                device.search(SearchRequest(codec, queries, scans, np.arange(500), Candidates.empty(len(queries), 5)))
+        print(anonymous_resident() - before, budget.used)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True)
+    grown, leased = map(int, done.stdout.split())
+    assert grown <= leased + (4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("open_it", "message"),
+    [
+        (partial(open_device, "webgpu:on=no such GPU"), "no GPU whose name contains 'no such GPU'; there are "),
+        (partial(open_device, "webgpu:colour=red"), "device webgpu cannot be opened with these options"),
+    ],
+)
+def test_what_is_not_there_is_refused(open_it: Callable[[MemoryBudget], Any], message: str) -> None:
+    ledger = budget()
+    with pytest.raises((CapabilityError, ConfigError), match=message):
+        open_it(ledger)
+    assert not ledger.used
+
+
+def test_without_wgpu_or_a_driver_the_refusal_has_the_line_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wgpu
+
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
+    with pytest.raises(CapabilityError, match="no driver for Vulkan, Metal or DirectX 12; .* mesa-vulkan-drivers"):
+        WebGpuDevice(budget())
+    monkeypatch.setitem(sys.modules, "wgpu", None)
+    with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[webgpu\]"'):
+        WebGpuDevice(budget())
+
+
+def test_a_codec_that_is_not_known_there_is_refused() -> None:
+    class Other:
+        spec = CodecSpec("rotated", 4, 4)
+
+    device = WebGpuDevice(budget())
+    scan = ListScan(device.allocate(16), 0, 4, None, [0])
+    request = SearchRequest(Other(), np.ones((1, 4), np.float32), [scan], np.arange(4), Candidates.empty(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
+        device.search(request)
+    device.close()
