@@ -68,9 +68,7 @@ def open_llm(
     return generator
 
 
-def _knowledge(
-    generator: LlamaGenerator, budget: MemoryBudget, config: Config, trace: Trace
-) -> KnowledgeTree | None:
+def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, trace: Trace) -> KnowledgeTree | None:
     """The tree of a generator's states, in memory and on disk; None if they cannot be extracted."""
     if generator.states is None:
         return None

@@ -1,7 +1,7 @@
 """`Card`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue.
 
-The GPU, an adapter in the words of WebGPU, may be a separate card, a part of the processor, or a program that computes on
-the processor. The last two have the host's memory.
+The GPU, an adapter in the words of WebGPU, may be a separate card, a part of the processor, or a program that computes
+on the processor. The last two have the host's memory.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Card:
             return self.device.create_buffer(size=nbytes, usage=usage.MAP_READ | usage.COPY_DST)
 
     def write(self, buffer: Any, offset: int, data: npt.NDArray[Any]) -> None:
-        """Copies an array to a buffer, whose last word is filled up with zeros. The caller may change the array at once.
+        """Copies an array to a buffer, its last word filled up with zeros. The caller may change the array at once.
 
         Args:
             offset: a multiple of 4.

@@ -1,9 +1,9 @@
 """The scan of lists on a GPU: scores, an exact floor, and the rows above it.
 
-For each block of rows the GPU computes scores, takes the maximum of each small group of rows, and finds the k-th largest
-maximum of a query. At least k rows reach this floor, so no other row can be among the best. Only rows above it come back,
-with their codes, and the host scores them with the scanner of its own lists. So results do not depend on the GPU's
-arithmetic: a score there is an interval that contains the host's score.
+For each block of rows the GPU computes scores, takes the maximum of each small group of rows, and finds the k-th
+largest maximum of a query. At least k rows reach this floor, so no other row can be among the best. Only rows above it
+come back, with their codes, and the host scores them with the scanner of its own lists. So results do not depend on the
+GPU's arithmetic: a score there is an interval that contains the host's score.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TOGETHER = 8
 _SCORES_SHARE = 16
 _MOST_SLOTS = 1 << 13
 _SLOT_NBYTES = 2 * 4 * ROWS + 4
-"""A slot is 64 rows of one query: its scores, maxima and number. A block has at most so many slots, and they take at most
-such a part of the device's memory."""
+"""A slot is 64 rows of one query: its scores, maxima and number. A block has at most so many slots, and they take at
+most such a part of the device's memory."""
 
 _GROUPS, _MANY = 16, 2
 """Groups of the rows of a slot, if a query then has so many times k of them; otherwise each row is a group."""

@@ -206,7 +206,7 @@ def test_a_gpu_that_has_the_hosts_memory_counts_there_once() -> None:
     assert second.memory is first.memory
     assert second.memory.limit == 8_000_000
     assert ledger.holders()["webgpu memory"] == 8_000_000
-    with pytest.raises(ConfigError, match="in use with 8.00 MB of its memory, not 9MB"):
+    with pytest.raises(ConfigError, match=r"in use with 8\.00 MB of its memory, not 9MB"):
         WebGpuDevice(ledger, cap="9MB")
     first.close()
     second.close()
@@ -262,7 +262,7 @@ def test_without_wgpu_or_a_driver_the_refusal_has_the_line_that_helps(monkeypatc
     import wgpu
 
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
-    with pytest.raises(CapabilityError, match="no driver for Vulkan, Metal or DirectX 12; .* mesa-vulkan-drivers"):
+    with pytest.raises(CapabilityError, match=r"no driver for Vulkan, Metal or DirectX 12; .* mesa-vulkan-drivers"):
         WebGpuDevice(budget())
     monkeypatch.setitem(sys.modules, "wgpu", None)
     with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[webgpu\]"'):
