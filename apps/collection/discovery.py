@@ -14,6 +14,7 @@ from edge.apps.collection.catalog import Catalog, FileRow, files_below
 from edge.apps.collection.paths import nearest, storable, written
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
+from edge.apps.documents.secrets import ASKED
 from edge.apps.store.database import Database
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
@@ -108,7 +109,7 @@ class Discovery:
         """Whether the collection has a file as it is on disk."""
         self._asked = found
         row = self._known(written(found.path))
-        if row is None or row.due or (self._retry and row.status == "skipped"):
+        if row is None or row.due or row.reason == ASKED or (self._retry and row.status == "skipped"):
             return False
         return row.is_as(found.stamp)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.secrets import names_secrets
 
 IGNORE_FILES = (".gitignore", ".edgeignore")
 """Ignore files that are read in every folder; patterns in the second one override the first."""
@@ -82,11 +83,13 @@ class Pattern:
         keeps: whether it began with `!`, so that its matches are not ignored.
         folders: whether it matches only folders.
         parts: globs of the components of a path; None is `**`, any number of components.
+        names_secrets: whether it asks for files with secrets.
     """
 
     keeps: bool
     folders: bool
     parts: tuple[Glob | None, ...]
+    names_secrets: bool = False
 
     def matches(self, path: Sequence[str]) -> bool:
         """Whether a path matches. The path holds its components (as of `component`) below the ignore file's folder."""
@@ -122,8 +125,9 @@ class Rules:
         self._depth = depth
         self._above = above
 
-    def ignores(self, path: Sequence[str], *, folder: bool) -> bool | None:
-        """Whether an entry of this folder is ignored; None if no pattern tells. Callers do not enter ignored folders.
+    def decider(self, path: Sequence[str], *, folder: bool) -> Pattern | None:
+        """The pattern that tells whether an entry of this folder is ignored; None if none does. Callers do not enter
+        ignored folders.
 
         Args:
             path: components from the top down to the entry, as of `component`.
@@ -133,7 +137,7 @@ class Rules:
             below = path[rules._depth :]
             for pattern in rules._patterns:
                 if (folder or not pattern.folders) and pattern.matches(below):
-                    return not pattern.keeps
+                    return pattern
             rules = rules._above
         return None
 
@@ -178,11 +182,11 @@ def parse(line: str) -> Pattern | None:
     names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
     if len(names) == 1:
         part = _component(line)
-        return None if part is None else Pattern(keeps, folders, (None, part))
+        return None if part is None else Pattern(keeps, folders, (None, part), keeps and names_secrets(line))
     if not names[0]:
         del names[0]
     parts = pattern_parts(names)
-    return None if parts is None else Pattern(keeps, folders, parts)
+    return None if parts is None else Pattern(keeps, folders, parts, keeps and names_secrets(names[-1]))
 
 
 def pattern_parts(globs: Sequence[str]) -> tuple[Glob | None, ...] | None:

@@ -151,12 +151,12 @@ class _Scanner:
             return SkippedFile(path, Reason.HIDDEN, "hidden")
         is_folder = stat.S_ISDIR(status.st_mode)
         parts = (*folder.parts, component(entry.name))
-        ignored = folder.rules.ignores(parts, folder=is_folder)
-        if ignored:
+        decider = folder.rules.decider(parts, folder=is_folder)
+        if decider is not None and not decider.keeps:
             return SkippedFile(path, Reason.IGNORED, "named by an ignore file")
         if is_folder:
             return _Folder(path, parts, folder.rules.entered(path, len(parts)))
-        return self._file(path, root, status, asked=ignored is False)
+        return self._file(path, root, status, asked=decider is not None and decider.names_secrets)
 
     def _file(self, path: Path, root: Path, status: os.stat_result, *, asked: bool) -> FoundFile | SkippedFile:
         """Decides about a file. One that is `asked` for may hold secrets."""

@@ -1,5 +1,5 @@
 """Files that are left out because they hold secrets: keys, key stores, databases of passwords, `.env` files, tokens. A
-pattern that begins with `!` in an ignore file includes them, and so does naming them as a root.
+pattern that begins with `!` in an ignore file includes them if it names them, and so does naming them as a root.
 """
 
 from __future__ import annotations
@@ -27,11 +27,25 @@ _TOKEN = re.compile(
 )
 
 
+ASKED = "may hold secrets, and was asked for"
+"""The warning of a file with secrets that is included. Each run looks whether it is still asked for."""
+
+
+def names_secrets(glob: str) -> bool:
+    """Whether the glob of a name, such as `server.pem` or `*.pem`, asks for files with secrets. `*.txt` does not."""
+    return not any(char in glob for char in "*?[") or _NAMED.match(glob.lower()) is not None
+
+
+def holds_secrets(name: str, head: bytes = b"") -> bool:
+    """Whether a file holds secrets, by its name or its first bytes: a private key, or nothing but a token."""
+    return any((_NAMED.match(name.lower()), _KEY.search(head), _TOKEN.fullmatch(head)))
+
+
 def refuse_secrets(name: str, head: bytes = b"") -> None:
-    """Refuses a file that holds secrets, by its name or its first bytes: a private key, or nothing but a token.
+    """Refuses a file that holds secrets.
 
     Raises:
         Skipped: it does. The message says how to include it.
     """
-    if _NAMED.match(name.lower()) or _KEY.search(head) or _TOKEN.fullmatch(head):
+    if holds_secrets(name, head):
         raise Skipped(Reason.SECRET, f"may hold secrets; a line !{name} in .edgeignore includes it")

@@ -26,6 +26,7 @@ from edge.apps.documents.file_types import MAIL, PDF, choose, load
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
+from edge.apps.documents.secrets import ASKED, holds_secrets
 from edge.errors import InputError
 
 _ORPHAN_SECONDS = 10
@@ -113,8 +114,9 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             if kind in (MAIL, PDF):
                 yield {"parts": True}
             document = load(kind.extractor)(file)
+            warning = ASKED if holds_secrets(file.name, file.head) else document.warning
         title = meaningful(document.title) or request["name"]
-        yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": document.warning}
+        yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": warning}
         for page, mail in document.mails.items():
             yield {"mail": [page, *astuple(mail)]}
         for chunk in chunks_of(document.blocks, title, max_tokens=request["max_tokens"]):

@@ -331,3 +331,19 @@ def test_texts_are_judged_in_the_order_they_were_given(collection: Collection) -
     assert found == [ranked[index] for index in range(3)]
     assert len(set(found)) == 3
     assert collection.relevance("anything", []) == []
+
+
+KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" * 4 + "\n"
+
+
+def test_an_unchanged_secret_leaves_when_it_is_not_asked_for(
+    collection: Collection, folder: Any
+) -> None:
+    folder.write("backup.txt", KEY)
+    folder.write("note.txt", "An ordinary note.")
+    folder.write(".edgeignore", "!backup.txt\n")
+    assert collection.index(folder.path).indexed == 2
+    assert collection.index().unchanged == 2
+    folder.write(".edgeignore", "!*.txt\n")
+    assert collection.index().unchanged == 1
+    assert [Path(file.path).name for file in collection.files()] == ["note.txt"]

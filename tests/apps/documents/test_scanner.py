@@ -99,6 +99,22 @@ def test_secrets_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     assert listed(tmp_path / "a" / "id_rsa") == (["."], {})
 
 
+@pytest.mark.parametrize(
+    ("patterns", "included"),
+    [
+        ("!*.txt\n!*\n!**\n!*/\n", set()),
+        ("!server.pem\n", {"server.pem"}),
+        ("!*.pem\n", {"server.pem"}),
+        ("*\n!*/\n!*.txt\n!*.pem\n", {"server.pem"}),
+        ("!/sub/key.txt\n!*.pem\n*.pem\n", {"sub/key.txt"}),
+    ],
+)
+def test_a_pattern_asks_for_secrets_if_it_names_them(tmp_path: Path, patterns: str, included: set[str]) -> None:
+    write(tmp_path, "server.pem", "sub/key.txt", "token.txt", data=KEY)
+    write(tmp_path, ".edgeignore", data=patterns.encode())
+    assert set(listed(tmp_path)[0]) == included
+
+
 def test_a_secret_that_is_known_leaves(tmp_path: Path) -> None:
     write(tmp_path, "server.pem", "kept.txt")
     assert listed(tmp_path, unchanged=lambda found: True) == (["kept.txt"], {"server.pem": Reason.SECRET})
