@@ -125,6 +125,9 @@ UPDATE files SET hash = NULL, racy = 1 WHERE kind = 'mail';
 """Before this step the table was empty. The next `edge index` reads mails again, and keeps their vectors. `thread` is
 not under the checksum, because it changes when an earlier mail of a thread comes."""
 
+_PASSAGES = "SELECT id, iif(context = '', text, context || char(10) || text) AS text FROM chunks"
+"""The texts of passages in the full-text index, as `catalog.passage` writes them."""
+
 _VECTORS = (1, 2, 3, 4)
 """Numbers of the vector index's migrations before `_RACY`, before `_PLACES`, before `_MAILS`, and before `_THREADS`."""
 
@@ -133,10 +136,11 @@ def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part are appended, in the order of their making."""
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
+    words = LexicalIndex.with_new_words(FULL_TEXT, _PASSAGES)
     first, second, third, fourth = _VECTORS
     return [
         _FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:third], _MAILS,
-        *vectors[third:fourth], _THREADS, *vectors[fourth:],
+        *vectors[third:fourth], _THREADS, words, *vectors[fourth:],
     ]  # fmt: skip
 
 

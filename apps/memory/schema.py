@@ -129,7 +129,7 @@ def migrations() -> list[Migration]:
     later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
     first, second, third = _VECTORS
     validity = [*vectors[first:second], _VALIDITY, *vectors[second:third], _CHAINS]
-    return [_MEMORIES, *vectors[:first], *later, *validity, *vectors[third:]]
+    return [_MEMORIES, *vectors[:first], *later, *validity, *vectors[third:4], _with_new_words, *vectors[4:]]
 
 
 def action_text(task: str, state: str) -> str:
@@ -141,6 +141,14 @@ def action_key(task: str, state: str) -> str:
     """A hash for finding an action by its task and state. Equal hashes must still be verified by comparing the
     texts."""
     return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()
+
+
+def _with_new_words(db: Connection) -> None:
+    from edge.apps.memory.arguments import spoken  # which needs numpy
+
+    db.create_scalar_function("edge_spoken", lambda when: when and f"{spoken(when)}: ", 1, deterministic=True)
+    text = "coalesce(edge_spoken(coalesce(local_timestamp, timestamp)), '') || text"
+    LexicalIndex.with_new_words(TEXT_INDEX, f"SELECT id, {text} AS text FROM memories")(db)
 
 
 def _key_actions(db: Connection) -> None:

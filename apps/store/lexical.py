@@ -13,7 +13,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,8 +69,25 @@ POSTING_NBYTES = 5 * _POSTING.itemsize
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
-_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-"""Characters of scripts written without spaces (Chinese, Japanese): each becomes a token of its own."""
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002fa1f](?:q[0-9]{4})*"
+)
+"""A character, with its marks, of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer,
+Burmese): each becomes a token of its own."""
+
+_UNSPACED_BEFORE = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_OPTIONAL = re.compile(
+    "[\u00ad\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u200b-\u200d\u2060\ufe00-\ufe0f]"
+)
+"""Accents, vowel signs of Hebrew and Arabic, and characters that are not seen: writers may leave them out."""
+
+_SIGN = re.compile(r"(?![\w\s])[^\x00-\x7f]")
+_SAME = str.maketrans({"ß": "ss", "ẞ": "ss", "ё": "е", "Ё": "е", "ς": "σ"})
+_CAMEL = re.compile(
+    r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]{3,60}(?![A-Za-z0-9]))(?=[A-Za-z0-9]*?(?:[a-z0-9][A-Z]|[A-Z]{2}[a-z]{2}))[A-Za-z0-9]+"
+)
+_HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +162,23 @@ class LexicalIndex:
     def create(table: str) -> str:
         """The statement that makes the table, for a migration."""
         return f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
+
+    @staticmethod
+    def with_new_words(table: str, select: str) -> Callable[[Connection], None]:
+        """The step, for a migration, after which texts are found by the words that `_spaced` separates, where
+        before only Chinese and Japanese characters were words of their own. `select` gives them as `id` and `text`."""
+
+        def step(db: Connection) -> None:
+            lexical = LexicalIndex(table)
+            ids = f"SELECT id FROM {table}_docsize"
+            for identifier, text in db.execute(f"SELECT id, text FROM ({select}) WHERE id IN ({ids})"):
+                before = _UNSPACED_BEFORE.sub(r" \g<0> ", text)
+                if before != _spaced(text):
+                    delete = f"INSERT INTO {table}({table}, rowid, text) VALUES ('delete', ?, ?)"
+                    db.execute(delete, (identifier, before))
+                    lexical.add(db, [identifier], [text])
+
+        return step
 
     @staticmethod
     def keep_pages_whole(table: str) -> str:
@@ -249,7 +283,7 @@ class LexicalIndex:
 
     def weights(self, db: Connection, query: str) -> dict[str, float]:
         """The query's significant words with their inverse document frequencies. Snippets are chosen by them."""
-        words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}
+        words = {word: next(_written(word), '""') for word in _WORD.findall(unicodedata.normalize("NFC", query))}
         statistics = self._statistics(db, words.values())
         chosen = set(statistics.significant(statistics.counts))
         return {
@@ -323,14 +357,32 @@ def _integers(block: bytes) -> list[int]:
     return found[:-1]
 
 
+def _spelled(text: str) -> str:
+    """A text in letters and digits that FTS5 keeps together: one form of each character, no accents that it does not
+    know, and numbers for marks and pictures, which it takes for gaps."""
+    if text.isascii():
+        return text
+    return _SIGN.sub(_numbered, _OPTIONAL.sub("", unicodedata.normalize("NFKC", text)).translate(_SAME))
+
+
+def _numbered(sign: re.Match[str]) -> str:
+    kind, number = unicodedata.category(sign[0]), ord(sign[0])
+    if kind in ("Mn", "Mc"):
+        return f"q{number:04}"
+    return f" u{number} " if kind == "So" and (0x2600 <= number < 0x2C00 or number >= 0x1F000) else sign[0]
+
+
 def _spaced(text: str) -> str:
-    return _UNSPACED.sub(r" \g<0> ", text)
+    """A text as it is indexed: spelled for FTS5, with spaces around characters that are words, and with the parts of
+    `CamelCase` behind it."""
+    text = _CAMEL.sub(lambda word: f"{word[0]} {_HUMP.sub(' ', word[0])}", _spelled(text))
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 
 def _terms(query: str, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
     """Phrases and words of a query as FTS5 strings, without the `ignored` words. The query's text can never act as an
     operator."""
-    query = unicodedata.normalize("NFC", query).strip()
+    query = _spelled(query).strip()
     query = query[:1].lower() + query[1:] if query[1:2].islower() else query
     for phrase, free in _PART.findall(query):
         if phrase:
@@ -340,11 +392,18 @@ def _terms(query: str, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
         for word in _WORD.findall(free):
             if word in ignored or (word == "I" and "i" in ignored):
                 continue
-            parts = _spaced(word).split()
-            if len(parts) <= 2:
-                yield _quoted(parts)
-            else:  # a run of characters without spaces: two neighbours are about one word
-                yield from (_quoted(parts[i : i + 2]) for i in range(len(parts) - 1))
+            yield from _written(word)
+
+
+def _written(word: str) -> Iterator[str]:
+    """A word of a query as FTS5 strings."""
+    parts = _spaced(word).split()
+    if _CAMEL.fullmatch(word):
+        yield from (_quoted(parts[:1]), _quoted(parts[1:]))
+    elif len(parts) <= 2:
+        yield _quoted(parts)
+    else:  # a run of characters without spaces: two neighbours are about one word
+        yield from (_quoted(parts[i : i + 2]) for i in range(len(parts) - 1))
 
 
 def _quoted(words: Sequence[str]) -> str:

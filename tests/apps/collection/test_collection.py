@@ -336,9 +336,7 @@ def test_texts_are_judged_in_the_order_they_were_given(collection: Collection) -
 KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" * 4 + "\n"
 
 
-def test_an_unchanged_secret_leaves_when_it_is_not_asked_for(
-    collection: Collection, folder: Any
-) -> None:
+def test_an_unchanged_secret_leaves_when_it_is_not_asked_for(collection: Collection, folder: Any) -> None:
     folder.write("backup.txt", KEY)
     folder.write("note.txt", "An ordinary note.")
     folder.write(".edgeignore", "!backup.txt\n")

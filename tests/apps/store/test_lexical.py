@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -180,6 +181,66 @@ def test_scripts_without_spaces() -> None:
     db, lexical = filled(["東京都に住んでいます", "京都に行きました", "unrelated"])
     assert ids(lexical.search(db, "東京", 10)) == [1]
     assert ids(lexical.search(db, "京都に行", 10))[0] == 2
+
+
+WORDS = [
+    ("ราคาน้ำมันลดลงวันนี้", "น้ำมัน", "ขึ้น"),
+    ("ປະເທດລາວ", "ລາວ", "ໄທ"),
+    ("ភាសាខ្មែរ", "ខ្មែរ", "ថៃ"),
+    ("မြန်မာဘာသာ", "ဘာသာ", "ရုရှား"),
+    ("𠮷野家の牛丼", "𠮷野家", "松屋"),
+    ("die Straße ist gesperrt", "STRASSE", "strase"),
+    ("die Strasse ist gesperrt", "Straße", "strase"),
+    ("ёлка и мёд", "Елка", "йод"),
+    ("елка и мед", "МЁД", "мид"),
+    ("ｶﾞｿﾘﾝの価格", "ガソリン", "パン屋"),
+    ("ガソリンの価格", "ｶﾞｿﾘﾝ", "ﾊﾟﾝ"),
+    ("ＡＢＣ　ｘ", "abc", "abd"),
+    ("we ate 🍕 today", "🍕", "🍔"),
+    ("👍🏽 fine", "👍", "👎"),
+    ("rated ❤\ufe0f here", "❤", "★"),
+    ("I saw HTTPServerError twice", "server error", "serve rerror"),
+    ("I saw HTTPServerError twice", "httpservererror", "httpserver"),
+    ("I saw HTTPServerError twice", '"saw HTTPServerError twice"', '"server twice"'),
+    ("an http server error", "HTTPServerError", "HTTPServerWarnings"),
+    ("call parse_json_file", '"json file"', '"parse file"'),
+    ("हिन्दी भाषा", "हिन्दी", "हद"),
+    ("قال مُحَمَّد", "محمد", "محمود"),
+    ("שָׁלוֹם לכם", "שלום", "שלם"),
+    ("re\u0301sume\u0301 of Ann", "résumé", "sume"),
+    ("a co\u00adopted member", "coopted", "opted"),
+    ("the ﬁnal word", "final", "nal"),
+    ("a well-known word", '"well-known"', '"known well"'),
+]
+"""A text, a query that finds it, and one that does not."""
+
+
+@pytest.mark.parametrize(("text", "asked", "other"), WORDS)
+def test_words_of_texts_and_queries_are_told_alike(text: str, asked: str, other: str) -> None:
+    db, lexical = filled([text, "unrelated"])
+    assert ids(lexical.search(db, asked, 10)) == [1]
+    assert ids(lexical.search(db, other, 10)) == []
+    lexical.delete(db, [1], [text])
+    assert ids(lexical.search(db, asked, 10)) == []
+    db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
+
+
+def test_texts_of_an_earlier_version_are_found_by_their_words() -> None:
+    texts = [text for text, _, _ in WORDS]
+    db, lexical = filled([])
+    db.execute("CREATE TABLE texts(id INTEGER PRIMARY KEY, text TEXT)")
+    for number, text in enumerate(texts, 1):
+        before = re.sub("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]", r" \g<0> ", text)
+        db.execute("INSERT INTO texts VALUES (?, ?)", (number, text))
+        db.execute("INSERT INTO fts(rowid, text) VALUES (?, ?)", (number, before))
+    db.execute("INSERT INTO texts VALUES (99, 'ein Straße ohne Index')")
+    LexicalIndex.with_new_words("fts", "SELECT id, text FROM texts")(db)
+    for number, (_, asked, _) in enumerate(WORDS, 1):
+        assert number in ids(lexical.search(db, asked, 30)), asked
+    assert 99 not in ids(lexical.search(db, "straße", 30))
+    lexical.delete(db, range(1, len(texts) + 1), texts)
+    db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
+    assert lexical.statistics(db, ["x"]).rows == 0
 
 
 def test_where_restricts_the_rows() -> None:
