@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models import bert, modernbert, qwen3
+from edge.models import bert, gte, modernbert, qwen3
 from edge.models.checkpoint import read_json
 from edge.models.family import Config, Family
 from edge.models.keys import MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
@@ -24,7 +24,10 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": bert.DATA2VEC,
     "distilbert": bert.DISTILBERT,
     "electra": bert.ELECTRA,
+    "gte": gte.GTE,
     "modernbert": modernbert.FAMILY,
+    "mpnet": bert.MPNET,
+    "nomic_bert": gte.NOMIC,
     "qwen3": qwen3.FAMILY,
     "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,

@@ -3,7 +3,7 @@
 RoBERTa and XLM-RoBERTa (Conneau et al., 2020), CamemBERT and data2vec have BERT's layers, positions that start after
 the padding row, and a classification head of their own (dense, tanh, out_proj on the first token). ELECTRA (Clark et
 al., 2020) has BERT's layers and a head with GELU. DistilBERT (Sanh et al., 2019) has other names, a head with ReLU, and
-no token types.
+no token types. MPNet (Song et al., 2020) adds a bias by the distance of two tokens to each attention score.
 """
 
 from __future__ import annotations
@@ -169,6 +169,44 @@ ELECTRA = replace(
     spec_from_config=partial(encoder_spec, architecture="electra", head_activation="gelu"),
     sanitize=partial(sanitize, prefix="electra."),
     prefix="electra.",
+)
+
+_BUCKETS = 32  # transformers takes this number, whatever the configuration says
+
+
+def _mpnet_spec(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
+    spec = encoder_spec({**config, "pad_token_id": 1}, head, precision, "mpnet", offset=None, types=0)
+    return replace(spec, layer=replace(spec.layer, buckets=_BUCKETS))
+
+
+MPNET = replace(
+    ROBERTA,
+    architecture="mpnet",
+    spec_from_config=_mpnet_spec,
+    sanitize=partial(sanitize, prefix="mpnet.", used=("embeddings.", "encoder.", "classifier.")),
+    prefix="mpnet.",
+    layer={
+        **layer_names(
+            "encoder.layer.{i}.",
+            {
+                "qkv": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+                "out": ("attention.attn.o",),
+                "up": ("intermediate.dense",),
+                "down": ("output.dense",),
+            },
+            ("attention.LayerNorm", "output.LayerNorm"),
+        ),
+        # All layers have the same table. Each packed layer holds a copy, because it is read alone.
+        "distances": ("encoder.relative_attention_bias.weight",),
+    },
+    keys=Keys(
+        used=words(
+            "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
+            " max_position_embeddings"
+        ),
+        harmless=words("tie_word_embeddings"),
+        accepted={"relative_attention_num_buckets": (_BUCKETS, None)},
+    ),
 )
 
 _DISTILBERT_KEYS = {

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,6 +109,19 @@ class Checkpoint(Closing):
         if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
             raise ModelError(f"{entry.path}: tensor {name} has NaN or infinite values")
         return values.reshape(stop - start, *entry.shape[1:])
+
+    def part(self, fused: Mapping[str, tuple[str, ...]]) -> None:
+        """Replaces tensors that hold several in rows of equal number by their parts (see `Family.fused`)."""
+        for name, entry in list(self._entries.items()):
+            for ending, parts in fused.items():
+                if name.endswith(ending) and entry.dtype in _DTYPES and entry.shape and not entry.shape[0] % len(parts):
+                    shape = (entry.shape[0] // len(parts), *entry.shape[1:])
+                    nbytes = math.prod(shape) * np.dtype(_DTYPES[entry.dtype]).itemsize
+                    del self._entries[name], self._shapes[name]
+                    for number, part in enumerate(parts):
+                        own = name.removesuffix(ending) + part
+                        self._entries[own] = replace(entry, shape=shape, offset=entry.offset + number * nbytes)
+                        self._shapes[own] = shape
 
     def close(self) -> None:
         """Closes the files."""

@@ -46,6 +46,7 @@ class Family:
         dense, out: the two projections of the classification head.
         final_norm: the norm after the last layer.
         output: the output matrix of a language model. A checkpoint without this matrix uses `table` in its place.
+        fused: endings of checkpoint tensors that hold several in rows of equal number, and the endings of these.
         absent: our names of tensors that the checkpoints do not have and that are zero.
         plain_first: layer 0 does not norm its input, and has no such norm.
         dense_norm: the norm after the activation of the classification head.
@@ -64,6 +65,7 @@ class Family:
     out: str | None = None
     final_norm: str | None = None
     output: str | None = None
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
     plain_first: bool = False
     dense_norm: str | None = None

@@ -177,7 +177,7 @@ class WeightPacker:
             elif tensor.name == "kind":
                 normed = bool(self._family.parts("norm1.weight", layer))
                 writer.append(np.array([layer in self._spec.local_layers, normed], np.float32))
-            elif len(tensor.shape) == 1:
+            elif len(tensor.shape) == 1 or tensor.name == "distances":
                 rows = [self._read(name) for name in self._family.parts(tensor.name, layer)]
                 writer.append(np.concatenate(rows or [np.zeros(tensor.shape, np.float32)]))
             else:
@@ -278,7 +278,7 @@ class WeightPacker:
                 continue
             parts = self._family.parts(tensor.name, layer)
             for name, rows in zip(parts, part_rows(self._spec.layer, tensor, len(parts)), strict=True):
-                self._expect(name, (rows, *tensor.shape[:-1]))
+                self._expect(name, tensor.shape if tensor.name == "distances" else (rows, *tensor.shape[:-1]))
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
         found = self._shape(name)
@@ -351,6 +351,7 @@ def pack(
     config = read_json(folder / "config.json")
     family = family_of(config)
     with Staging(out_dir) as staging, Checkpoint(folder) as checkpoint:
+        checkpoint.part(family.fused)
         if head is None:
             head = detect_head(folder, family, family.canonical(checkpoint.shapes))
         spec = family.spec_from_config(config, head, precision)

@@ -18,13 +18,17 @@ from edge.errors import ModelError
 Precision = Literal["fp32", "fp16", "int8"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]
-Architecture = Literal["bert", "distilbert", "electra", "modernbert", "xlm-roberta", "qwen3"]
+Architecture = Literal[
+    "bert", "distilbert", "electra", "gte", "modernbert", "mpnet", "nomic-bert", "xlm-roberta", "qwen3"
+]
 HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]
 
 HeadActivation = Literal["tanh", "gelu", "gelu_tanh", "relu", "silu"]
 
 MATRIX_DTYPE: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
 
+FARTHEST = 128
+"""The distance between two tokens from which on all distances have one bucket (see `LayerSpec.buckets`)."""
 
 _MOST_LAYERS = 1_000
 _MOST = 1 << 24
@@ -38,7 +42,7 @@ def _check(part: object) -> None:
         if get_origin(kind) is Literal:
             right = isinstance(value, str) and value in get_args(kind)
         elif kind is int:
-            least = 0 if name in ("positions", "position_offset", "token_types", "window") else 1
+            least = 0 if name in ("positions", "position_offset", "token_types", "window", "buckets") else 1
             right = type(value) is int and least <= value <= (_MOST_LAYERS if name == "layers" else _MOST)
         elif kind in (float, float | None):
             right = (value is None and kind is not float) or (type(value) in (int, float) and 0 <= value < math.inf)
@@ -50,7 +54,11 @@ def _check(part: object) -> None:
             right = isinstance(value, kind)
         if not right:
             raise ValueError(f"{name} is {str(value)[:40]!r}")
-    if isinstance(part, LayerSpec) and (part.heads % part.kv_heads or part.head_size % 2 > (part.rope_theta is None)):
+    if not isinstance(part, LayerSpec):
+        return
+    if part.buckets and (part.buckets % 4 or part.buckets >= 4 * FARTHEST or part.causal or part.window):
+        raise ValueError(f"{part.buckets} buckets of distances in such a layer")
+    if part.heads % part.kv_heads or part.head_size % 2 > (part.rope_theta is None):
         raise ValueError(f"{part.heads} heads of {part.head_size} with {part.kv_heads} key-value heads")
 
 
@@ -88,6 +96,8 @@ class LayerSpec:
         window: tokens on each side that a token of a local layer attends to; 0 if there are no local layers. With it
             the layers differ: tensor `kind` says whether a layer is local, and whether it norms its input (1 or 0).
         local_theta: base of the rotary position embedding of local layers.
+        buckets: rows of tensor `distances`, [buckets, heads], whose values are added to the attention scores by the
+            distance of the key from the query (see `edge.runtimes.base.distance_buckets`); 0 if there is none.
     """
 
     hidden: int
@@ -107,6 +117,7 @@ class LayerSpec:
     precision: Precision
     window: int = 0
     local_theta: float | None = None
+    buckets: int = 0
 
     def kind(self, weights: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether a layer with these weights is local, and whether it norms its input."""
@@ -136,6 +147,8 @@ class LayerSpec:
         if self.qk_norm:
             vectors.append(TensorSpec("q_norm.weight", (self.head_size,), "float32"))
             vectors.append(TensorSpec("k_norm.weight", (self.head_size,), "float32"))
+        if self.buckets:
+            vectors.append(TensorSpec("distances", (self.buckets, self.heads), "float32"))
         matrices: list[TensorSpec] = []
         for name, (rows, columns) in self.matrices().items():
             if self.bias:

@@ -8,6 +8,7 @@ memory in which the layers work, either the host's or that of a device. Runtimes
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ from edge.config import Config
 from edge.errors import ConfigError
 from edge.link import Lane
 from edge.models.packed import PackedModel
-from edge.models.spec import LayerSpec
+from edge.models.spec import FARTHEST, LayerSpec
 from edge.models.tokenizer import TokenBatch
 from edge.plugins import load, names, parse_device
 from edge.runtimes.input import Feed, InputEmbedding
@@ -192,6 +193,24 @@ def rotation(theta: float, head_size: int, tokens: int) -> tuple[Hidden, Hidden]
     frequencies = np.float32(1) / np.float32(theta) ** exponents
     angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
     return np.cos(angles), np.sin(angles)
+
+
+def distance_bias(table: Hidden, start: int, stop: int, keys: int) -> Hidden:
+    """What is added to the attention scores of the queries start ... stop for each key, [heads, stop - start, keys].
+
+    Args:
+        table: tensor `distances`, [buckets, heads]. A half of the buckets is for keys before the query, the other for
+            those after it. Half of each are for single distances, the others for ranges that grow as logarithms do
+            (T5, Raffel et al. 2020). Computed in fp32, as in Hugging Face transformers.
+    """
+    half = len(table) // 2
+    exact = half // 2
+    apart = np.arange(1 - stop, keys)
+    far = np.abs(apart)
+    steps = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(FARTHEST / exact))
+    ranges = np.minimum(exact + (steps * np.float32(half - exact)).astype(np.int64), half - 1)
+    by_distance = table[np.where(far < exact, far, ranges) + half * (apart > 0)].T
+    return by_distance[:, np.arange(keys) - np.arange(start, stop)[:, None] + stop - 1]
 
 
 def runs(lengths: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:

@@ -28,6 +28,7 @@ from edge.runtimes.base import (
     Runtime,
     Weights,
     Workplace,
+    distance_bias,
     rotation,
 )
 from edge.streaming.window import HostWay, Way
@@ -140,7 +141,7 @@ class MlxLayerKernel(LayerKernel):
             q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
         ends = np.cumsum(lengths).tolist()
         parts = [
-            self._attend(q[:, end - n : end], k[:, end - n : end], v[:, end - n : end], prefix, local)
+            self._attend(q[:, end - n : end], k[:, end - n : end], v[:, end - n : end], prefix, local, w)
             for end, n in zip(ends, lengths.tolist(), strict=True)
         ]
         attended = self._linear(mx.concatenate(parts, axis=0), w, "out")
@@ -154,7 +155,7 @@ class MlxLayerKernel(LayerKernel):
         mx.eval(x, k, v)
         return np.array(x), k, v
 
-    def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None, local: bool) -> Any:
+    def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None, local: bool, w: Mapping[str, Any]) -> Any:
         """Attention of one sequence's q [heads, length, head_size]; returns [length, heads * head_size]."""
         mx = self._mx
         _, length, size = q.shape
@@ -168,6 +169,8 @@ class MlxLayerKernel(LayerKernel):
             visible = mx.arange(start + length)[None, :] <= start + mx.arange(length)[:, None]
         elif local:
             visible = mx.abs(mx.arange(length)[None, :] - mx.arange(length)[:, None]) <= self.spec.window
+        if self.spec.buckets:
+            visible = mx.array(distance_bias(np.array(w["distances"]), 0, length, length))
         context = mx.fast.scaled_dot_product_attention(
             q[None], k[None], v[None], scale=1 / math.sqrt(size), mask=visible
         )

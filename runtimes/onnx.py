@@ -29,6 +29,7 @@ from edge.runtimes.base import (
     Prefix,
     Runtime,
     Weights,
+    distance_bias,
     physical_cores,
     rotation,
     runs,
@@ -312,7 +313,7 @@ class OnnxLayerKernel(LayerKernel):
                 extra["positions"] = positions[start:stop, None]
             outputs = {name: x[start:stop].reshape(stop - start, 1, -1) for name, x in (("q", q), ("k", k), ("v", v))}
             project.run(weights, memory.scratch, outputs, hidden=rows[start:stop], **extra)
-        self._attention(q, k, v, context, lengths, prefix, memory.scratch, local)
+        self._attention(q, k, v, context, lengths, prefix, memory.scratch, local, weights.get("distances"))
         for start, stop in blocks(tokens, self._tokens):
             inputs = {"hidden": rows[start:stop], "context": context[start:stop].reshape(stop - start, -1)}
             self._finish.run(weights, memory.scratch, {"advanced": advanced[start:stop]}, **inputs)
@@ -327,6 +328,7 @@ class OnnxLayerKernel(LayerKernel):
         prefix: Prefix | None,
         scratch: npt.NDArray[np.uint8],
         local: bool,
+        distances: Array | None,
     ) -> None:
         """Computes attention and writes the result for every token to `context`."""
         start = 0
@@ -357,7 +359,7 @@ class OnnxLayerKernel(LayerKernel):
             if prefix is not None:
                 keys[shared : shared + n], values[shared : shared + n] = own_keys, own_values
                 own_keys, own_values = keys[: shared + n], values[: shared + n]
-            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch)
+            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch, distances)
             start = stop
 
     def _attend_near(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
@@ -375,9 +377,19 @@ class OnnxLayerKernel(LayerKernel):
                 "probabilities": scores,
                 "context": context[start:stop],
             }
-            self._attend_local.run({}, NOTHING, outputs, q=q[start:stop], k=k[low:high], v=v[low:high], mask=mask)
+            self._attend_local.run(
+                {}, NOTHING, outputs, q=q[start:stop], k=k[low:high], v=v[low:high], mask=mask[None, None]
+            )
 
-    def _attend_sequence(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
+    def _attend_sequence(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        context: Array,
+        scratch: npt.NDArray[np.uint8],
+        distances: Array | None,
+    ) -> None:
         """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""
         shared = len(k) - len(q)
         for start, stop in blocks(len(q), query_tokens(self.spec, len(k))):
@@ -385,9 +397,13 @@ class OnnxLayerKernel(LayerKernel):
             inputs: dict[str, npt.NDArray[Any]] = {"q": q[start:stop], "k": k[:end], "v": v[:end]}
             scores = scratch.view(np.float32)[: self.spec.heads * rows * end].reshape(self.spec.kv_heads, -1, end)
             outputs = {"scores": scores, "probabilities": scores, "context": context[start:stop]}
-            if self.spec.causal:
-                inputs["mask"] = np.zeros((rows, end), np.float32)
-                inputs["mask"][:, end - rows :] = self._triangle[:rows, :rows]
+            if distances is not None:
+                bias = distance_bias(distances, start, stop, end)
+                inputs["mask"] = bias.reshape(self.spec.kv_heads, -1, rows, end)
+            elif self.spec.causal:
+                inputs["mask"] = np.zeros((1, 1, rows, end), np.float32)
+                inputs["mask"][..., end - rows :] = self._triangle[:rows, :rows]
+            if "mask" in inputs:
                 outputs["masked"] = scores.reshape(self.spec.kv_heads, -1, rows, end)
             self._attend.run({}, NOTHING, outputs, **inputs)
 

@@ -164,7 +164,7 @@ SMALLEST_MAXIMUM = 1e-30
 
 def fuses_attention(spec: LayerSpec, flash: bool) -> bool:
     """Whether a layer's attention is one operator (`LayerGraphs.fused_attention`)."""
-    return flash and not spec.causal and spec.heads == spec.kv_heads
+    return flash and not spec.causal and not spec.buckets and spec.heads == spec.kv_heads
 
 
 class LayerGraphs:
@@ -238,9 +238,10 @@ class LayerGraphs:
         scores = g.op("FusedMatMul", q, k, alpha=1 / math.sqrt(size), transB=1, **by_head)
         g.output(scores, "scores", "float32", (heads, "r", "e"))
         scores = "scores"
-        if spec.causal or local:
-            mask = g.input("mask", "float32", ("m", "e"))
-            shape_of_mask = g.op("Shape", mask)
+        if spec.causal or local or spec.buckets:
+            shared: tuple[int | str, ...] = (heads, groups) if spec.buckets else (1, 1)
+            mask = g.input("mask", "float32", (*shared, "m", "e"))
+            shape_of_mask = g.op("Slice", g.op("Shape", mask), g.constant([2], "int64"), g.constant([4], "int64"))
             apart = g.op("Concat", g.constant([heads, groups], "int64"), shape_of_mask, axis=0)
             masked = g.op("Add", g.op("Reshape", scores, apart), mask)
             g.output(masked, "masked", "float32", (heads, groups, "m", "e"))
@@ -398,6 +399,8 @@ def workspace(
         # Local blocks have more queries than global ones, and fewer keys.
         rows = min(longest, QUERIES if spec.window else query_tokens(spec, total))
         attend = max(attend, 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix))
+        if spec.buckets:
+            attend += (4 * spec.heads + 8) * rows * total + 8 * (spec.heads + 4) * total
     if spec.rope_theta is not None:
         held += 16 * total * spec.head_size * (2 if spec.window else 1)
     return (held + attend + threads * THREAD_SCRATCH) * MARGIN[0] // MARGIN[1]

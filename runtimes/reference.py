@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import Activation, LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, rotation
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, distance_bias, rotation
 
 Array = npt.NDArray[np.float32]
 
@@ -58,7 +58,7 @@ class NumpyLayerKernel(LayerKernel):
         rows = 6 * spec.hidden + 4 * (spec.heads + 2 * spec.kv_heads) * spec.head_size
         rows += 6 * spec.ffn * (2 if spec.gated else 1)
         keys = 2 * (prefix + longest) * (spec.heads + spec.kv_heads) * spec.head_size
-        scores = 4 * spec.heads * longest * (prefix + longest)
+        scores = (6 if spec.buckets else 4) * spec.heads * longest * (prefix + longest)
         # An int8 matrix is converted to int32 for the product, an fp16 matrix to fp32.
         widened = 0 if spec.precision == "fp32" else max(math.prod(shape) for shape in spec.matrices().values())
         return 4 * (longest * rows + 2 * tokens * spec.hidden + keys + scores + widened)
@@ -81,7 +81,7 @@ class NumpyLayerKernel(LayerKernel):
             cosines, sines = rotation(theta, spec.head_size, start + length)
             q = rotate(q, cosines[start:], sines[start:])
             k = rotate(k, cosines[start:], sines[start:])
-        attended = self._linear(self._attend(q, k, v, prefix, local), weights, "out")
+        attended = self._linear(self._attend(q, k, v, prefix, local, weights), weights, "out")
         if spec.norm_first:
             x = x + attended
             x = x + self._feed_forward(self._norm(x, weights, "norm2"), weights)
@@ -90,7 +90,7 @@ class NumpyLayerKernel(LayerKernel):
             x = self._norm(x + self._feed_forward(x, weights), weights, "norm2")
         return x.astype(self.hidden_dtype), k, v
 
-    def _attend(self, q: Array, k: Array, v: Array, prefix: Prefix | None, local: bool) -> Array:
+    def _attend(self, q: Array, k: Array, v: Array, prefix: Prefix | None, local: bool, weights: Weights) -> Array:
         """Attention of q [length, heads, head_size]; returns [length, heads * head_size]."""
         length, heads, size = q.shape
         start = 0
@@ -100,6 +100,8 @@ class NumpyLayerKernel(LayerKernel):
         groups = heads // k.shape[1]
         k, v = np.repeat(k, groups, axis=1), np.repeat(v, groups, axis=1)
         scores = q.transpose(1, 0, 2) @ k.transpose(1, 2, 0) / np.float32(math.sqrt(size))
+        if self.spec.buckets:
+            scores = scores + distance_bias(weights["distances"], 0, length, length)
         if self.spec.causal:
             hidden = np.arange(start + length) > start + np.arange(length)[:, None]
             scores = np.where(hidden, np.float32(-np.inf), scores)

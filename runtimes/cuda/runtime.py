@@ -67,8 +67,9 @@ class CudaRuntime(Runtime):
         return staging + Readback.memory_needed(_LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> CudaLayerKernel:
-        if spec.window:
-            raise CapabilityError("the cuda runtime does not run layers with local attention; choose the runtime onnx")
+        if spec.window or spec.buckets:
+            kind = "local attention" if spec.window else "biases of distances"
+            raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
         if self._place is not None:
             return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)
         device = self._open(MemoryBudget(_ALONE, part=True), Trace(), alone=True)

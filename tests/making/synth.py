@@ -45,7 +45,7 @@ Config = dict[str, Any]
 
 
 def _encoder(kind: str, layers: int, hidden: int, heads: int, vocab: int, positions: int, labels: int) -> Config:
-    classes = {"bert": "Bert", "xlm-roberta": "XLMRoberta"}
+    classes = {"bert": "Bert", "gte": "Gte", "mpnet": "MPNet", "xlm-roberta": "XLMRoberta"}
     roberta = kind == "xlm-roberta"
     return {
         "architectures": [classes[kind] + ("ForSequenceClassification" if labels else "Model")],
@@ -57,10 +57,10 @@ def _encoder(kind: str, layers: int, hidden: int, heads: int, vocab: int, positi
         "hidden_act": "gelu",
         "vocab_size": vocab,
         "max_position_embeddings": positions,
-        "type_vocab_size": 1 if roberta else 2,
+        **({} if kind == "mpnet" else {"type_vocab_size": 1 if roberta else 2}),
         "layer_norm_eps": 1e-5 if roberta else 1e-12,
         "pad_token_id": 1 if roberta else 0,
-        "position_embedding_type": "absolute",
+        **({"position_embedding_type": "absolute"} if kind in ("bert", "xlm-roberta") else {}),
         **({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}} if labels else {}),
     }
 
@@ -113,6 +113,8 @@ SHAPES: dict[str, Shape] = {
     "qwen3-embedding-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), qwen3.embedder_head()),
     "modernbert-base-reranker": Shape(_modern(22, 768, 12, 1152, 50368, 1), _MODERN_CLASSIFIER),
     "tiny-modernbert": Shape(_modern(4, 64, 4, 96, 4000, 1), _MODERN_CLASSIFIER),
+    "tiny-mpnet": Shape(_encoder("mpnet", 3, 64, 4, 1500, 130, 1), _CLASSIFIER),
+    "tiny-gte": Shape(_encoder("gte", 3, 64, 4, 3000, 128, 1), _CLASSIFIER),
     "tiny-modernbert-embedder": Shape(_modern(4, 64, 4, 96, 4000, 0), HeadSpec("mean", normalize=True)),
     "tiny-bert": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 1), _CLASSIFIER),
     "tiny-bert-embedder": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 0), HeadSpec("mean", normalize=True)),
@@ -276,7 +278,7 @@ def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple
             if not tensor.name.endswith(".scale"):
                 parts = family.parts(tensor.name, layer)
                 for part, rows in zip(parts, part_rows(spec.layer, tensor, len(parts)), strict=True):
-                    yield part, (rows, *tensor.shape[:-1])
+                    yield part, tensor.shape if tensor.name == "distances" else (rows, *tensor.shape[:-1])
     if family.final_norm is not None:
         yield family.final_norm, (hidden,)
     if spec.head.kind == "classifier":
@@ -290,9 +292,9 @@ def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple
 
 def _write_tokenizer(path: Path, spec: ModelSpec) -> None:
     try:
-        if spec.architecture == "bert":
+        if spec.architecture in ("bert", "mpnet"):
             random_tokenizer.wordpiece(path, spec.vocab)
-        elif spec.architecture == "xlm-roberta":
+        elif spec.architecture in ("gte", "xlm-roberta"):
             random_tokenizer.unigram(path, spec.vocab)
         else:
             random_tokenizer.byte_bpe(path, spec.vocab, append_end=not spec.head.scores)

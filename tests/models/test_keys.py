@@ -48,6 +48,9 @@ TINY: dict[str, dict[str, Any]] = {
     "distilbert": DISTIL,
     "electra": {**ENCODER, "embedding_size": 32},
     "modernbert": {**ENCODER, "local_attention": 6, "pad_token_id": 0, "initializer_range": 0.05},
+    "gte": {**ENCODER, "pad_token_id": 1},
+    "mpnet": {**ENCODER, "max_position_embeddings": 66},
+    "nomic_bert": ENCODER,
     "qwen3": {**ENCODER, "num_key_value_heads": 2, "head_dim": 8},
     "roberta": ENCODER,
     "xlm-roberta": ENCODER,
@@ -58,6 +61,8 @@ TOKENIZERS = {
     "bert": "bert-embedder",
     "distilbert": "bert-embedder",
     "electra": "bert-embedder",
+    "mpnet": "bert-embedder",
+    "nomic_bert": "bert-embedder",
 }
 TUNING = Tuning(chunk_tokens=64)  # nothing is measured
 SEQUENCES = [[7, 9, 11, 200, 33, 5, 18], [12, 140, 6], [50, *range(20, 60)]]
@@ -75,6 +80,7 @@ WORDS: dict[str, list[Any]] = {
     ],
     "dtype": ["float32"],
     "local_attention": [2, 7, 200, 1],
+    "relative_attention_num_buckets": [4, 32],
     "problem_type": ["regression"],
     "initializer_range": [0.1],
     "chunk_size_feed_forward": [1],
@@ -347,3 +353,55 @@ def test_capital_letters_of_a_cased_tokenizer(variant: Variant, tmp_path: Path) 
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ModelError, match="do_lower_case = True, but tokenizer"):
         pack(folder, tmp_path / "pack")
+
+
+def _fuse(state: dict[str, Any], ending: str, parts: tuple[str, ...]) -> None:
+    for name in [name for name in state if name.endswith(parts[0])]:
+        stem = name.removesuffix(parts[0])
+        state[stem + ending] = torch.cat([state.pop(stem + part) for part in parts])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fused", "renamed"),
+    [
+        (
+            "gte",
+            {
+                "qkv_proj.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight"),
+                "qkv_proj.bias": ("q_proj.bias", "k_proj.bias", "v_proj.bias"),
+                "up_gate_proj.weight": ("up_proj.weight", "gate_proj.weight"),
+            },
+            {
+                "layers.": "encoder.layer.", "self_attn": "attention", "post_attention_layernorm": "attn_ln",
+                "post_mlp_layernorm": "mlp_ln",
+            },
+        ),
+        (
+            "nomic_bert",
+            {"Wqkv.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight")},
+            {
+                "layers.": "encoder.layers.", "embeddings.LayerNorm": "emb_ln", "self_attn.o_proj": "attn.out_proj",
+                "self_attn": "attn", "up_proj": "fc11", "gate_proj": "fc12", "down_proj": "fc2",
+                "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2",
+            },
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("published", [True, False])
+def test_the_names_of_published_files_and_of_the_library(
+    tmp_path: Path, kind: str, fused: Any, renamed: dict[str, str], published: bool
+) -> None:
+    from safetensors.torch import save_file
+
+    model = built(kind, TINY[kind], "AutoModel")
+    folder = saved(model, tmp_path / "checkpoint", {}, TOKENIZERS.get(kind, "xlm-roberta-reranker"))
+    state = {name: values.contiguous() for name, values in model.state_dict().items()}
+    if published:
+        for ending, parts in fused.items():
+            _fuse(state, ending, parts)
+        for own, other in renamed.items():
+            state = {name.replace(own, other): values for name, values in state.items()}
+    save_file(state, folder / "model.safetensors")
+    found, reason = ours(folder, tmp_path, HeadSpec("mean"))
+    assert found is not None, reason
+    assert np.abs(found - theirs(model, HeadSpec("mean"))).max() < 1e-5

@@ -32,6 +32,8 @@ LAYERS = {
     "bert": BERT,
     "qwen3": QWEN3,
     "modernbert": MODERN,
+    "mpnet": replace(BERT, buckets=8),
+    "gte": replace(BERT, rope_theta=1.6e5, gated=True),
     # No model of ours is one of these; they hold the runtimes to the description rather than to three models.
     "rotary-encoder": replace(BERT, rope_theta=1e4, norm_first=True, activation="relu"),
     "grouped-encoder": replace(QWEN3, causal=False, norm_first=False, rope_theta=None, activation="gelu_tanh"),

@@ -153,7 +153,10 @@ for case in json.loads(sys.argv[1]):
 WIDE = {"hidden": 512, "heads": 8, "kv_heads": 8, "head_size": 64, "ffn": 2048}
 GATED = {"hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 128, "ffn": 1536}
 SHAPES = [("bert", WIDE, (4, 400, 0)), ("bert", WIDE, (1, 2500, 0)), ("qwen3", GATED, (6, 200, 90))]
-SHAPES += [("modernbert", {**WIDE, "ffn": 768, "window": 64}, (1, 2500, 0))]
+SHAPES += [
+    ("modernbert", {**WIDE, "ffn": 768, "window": 64}, (1, 2500, 0)),
+    ("mpnet", {**WIDE, "buckets": 32}, (1, 1500, 0)),
+]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no high-water mark to reset on this system")

@@ -10,7 +10,7 @@ import pytest
 from naive.kernels import KernelContract
 from numpy.typing import NDArray
 
-from edge.runtimes.base import load_runtime, rotation
+from edge.runtimes.base import distance_bias, load_runtime, rotation
 from edge.runtimes.reference import NumpyRuntime, gelu, quantize
 
 LENGTHS = np.array([19, 7, 1], np.int32)
@@ -155,3 +155,15 @@ def test_rotation_of_far_positions_equals_hugging_face() -> None:
 
 def test_gelu_is_exact() -> None:
     assert gelu(np.array([-1.0, 0.0, 1.0], np.float32)) == pytest.approx([-0.15865525, 0, 0.84134475], abs=1e-7)
+
+
+@pytest.mark.parametrize("block", [(0, 300), (37, 41), (299, 300)])
+def test_biases_of_distances_are_those_of_mpnet(block: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+    apart = torch.arange(300)[None] - torch.arange(*block)[:, None]
+    rows = MPNetEncoder.relative_position_bucket(apart, num_buckets=32).numpy()
+    table = np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32)
+    assert np.array_equal(distance_bias(table, *block, 300), table[rows].transpose(2, 0, 1))

@@ -1,9 +1,10 @@
-"""ModernBERT from the checkpoint to scores: transformers' numbers, in every arrangement of memory."""
+"""Newer encoders from the checkpoint to scores: transformers' numbers, in every arrangement of memory."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def test_vectors_equal_those_of_padded_batches(tmp_path: Path, pooling: Any) -> 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_streamed_equals_resident(tmp_path: Path, precision: Any) -> None:
-    making.synth("tiny-modernbert", tmp_path / "pack", precision).close()
+@pytest.mark.parametrize("shape", ["tiny-modernbert", "tiny-mpnet", "tiny-gte"])
+def test_streamed_equals_resident(tmp_path: Path, shape: str, precision: Any) -> None:
+    making.synth(shape, tmp_path / "pack", precision).close()
     with Reranker(tmp_path / "pack", config=CONFIG) as reranker:
         resident = [(r.index, r.score) for r in reranker.rank(QUERY, TEXTS)]
     config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
@@ -115,6 +117,10 @@ def test_other_runtimes_refuse_it_by_name(tmp_path: Path, layers: Any) -> None:
         runtime_for("native", layers.MODERN).layer_kernel(layers.MODERN, threads=1)
     with pytest.raises(CapabilityError, match="cuda runtime does not run layers with local attention"):
         runtime_for("cuda", layers.MODERN).layer_kernel(layers.MODERN, threads=1)
+    mpnet = replace(layers.LAYERS["mpnet"], precision="int8")
+    assert runtime_for("auto", mpnet).name == "onnx"
+    with pytest.raises(CapabilityError, match="cuda runtime does not run layers with biases of distances"):
+        runtime_for("cuda", mpnet).layer_kernel(mpnet, threads=1)
 
 
 def test_a_long_text_runs_in_blocks(layers: Any, contract: Callable[..., Any]) -> None:

@@ -1,0 +1,118 @@
+"""GTE (Zhang et al., 2024) and NomicBERT (Nussbaum et al., 2024): BERT's layers with rotary positions and gates.
+
+`GteModel` and `NomicBertModel` and their classifiers, with the names that transformers saves or those of the published
+files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from edge.errors import ModelError
+from edge.models import bert
+from edge.models.family import Config, Family, number, whole
+from edge.models.keys import Keys, words
+from edge.models.qwen3 import rope_theta
+from edge.models.spec import Architecture, HeadSpec, ModelSpec, Precision
+
+_USED = ("embeddings.", "layers.", "pooler.", "classifier.")
+_PREFIXES = ("new.", "gte.", "nomic_bert.")
+_OTHER_NAMES = (
+    (r"^encoder\.layers?\.", "layers."),
+    (r"^emb_ln\.", "embeddings.LayerNorm."),
+    (r"\.(?:attention|attn)\.", ".self_attn."),
+    (r"\.out_proj\.", ".o_proj."),
+    (r"\.fc11\.", ".up_proj."),
+    (r"\.fc12\.", ".gate_proj."),
+    (r"\.fc2\.", ".down_proj."),
+    (r"\.(?:attn_ln|norm1)\.", ".post_attention_layernorm."),
+    (r"\.(?:mlp_ln|norm2)\.", ".post_mlp_layernorm."),
+)
+
+
+def sanitize(name: str) -> str | None:
+    """A checkpoint's tensor name as transformers saves it, without the model's prefix. None for tensors that inference
+    does not use."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    for pattern, ours in _OTHER_NAMES:
+        name = re.sub(pattern, ours, name)
+    return name if name.startswith(_USED) else None
+
+
+def _spec(
+    config: Config, head: HeadSpec, precision: Precision, architecture: Architecture, defaults: Mapping[str, object]
+) -> ModelSpec:
+    """The description from config.json.
+
+    Raises:
+        ModelError: something in the config is missing or not supported (scaled rotary positions).
+    """
+    config = {**defaults, **config}
+    spec = bert.encoder_spec(config, head, precision, architecture)
+    layer = spec.layer
+    size = whole(config, "head_dim") if config.get("head_dim") else layer.head_size
+    if size % 2:
+        raise ModelError(f"config.json: heads of {size} numbers cannot be rotated in pairs")
+    layer = replace(
+        layer,
+        head_size=size,
+        gated=True,
+        rope_theta=rope_theta(config.get("rope_parameters") or {}, number(config, "rope_theta", 0.0)),
+        bias=architecture == "gte",
+    )
+    return replace(spec, layer=layer, positions=0, max_tokens=spec.positions)
+
+
+_KEYS = Keys(
+    used=words(
+        "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
+        " max_position_embeddings type_vocab_size rope_parameters rope_theta"
+    ),
+    harmless=words("tie_word_embeddings"),
+    accepted={"rope_scaling": (None,)},
+)
+
+GTE = Family(
+    architecture="gte",
+    spec_from_config=partial(_spec, architecture="gte", defaults={"rope_theta": 160_000.0, "type_vocab_size": 1}),
+    sanitize=sanitize,
+    prefix="gte.",
+    layer=bert.layer_names(
+        "layers.{i}.",
+        {
+            "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "out": ("self_attn.o_proj",),
+            "up": ("mlp.gate_proj", "mlp.up_proj"),
+            "down": ("mlp.down_proj",),
+        },
+        ("post_attention_layernorm", "post_mlp_layernorm"),
+    ),
+    fused={
+        **{f"qkv_proj.{kind}": tuple(f"{name}_proj.{kind}" for name in "qkv") for kind in ("weight", "bias")},
+        "up_gate_proj.weight": ("up_proj.weight", "gate_proj.weight"),
+    },
+    absent=frozenset(("up.bias",)),
+    table="embeddings.word_embeddings.weight",
+    embed={
+        "types": "embeddings.token_type_embeddings.weight",
+        "norm.weight": "embeddings.LayerNorm.weight",
+        "norm.bias": "embeddings.LayerNorm.bias",
+    },
+    dense="pooler.dense",
+    out="classifier",
+    keys=_KEYS,
+)
+
+NOMIC = replace(
+    GTE,
+    architecture="nomic-bert",
+    spec_from_config=partial(_spec, architecture="nomic-bert", defaults={"rope_theta": 1000.0, "hidden_act": "silu"}),
+    prefix="nomic_bert.",
+    fused={"Wqkv.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight")},
+    absent=frozenset(),
+    keys=replace(_KEYS, used=_KEYS.used | {"head_dim"}),
+)
