@@ -21,6 +21,7 @@ from edge.runtimes.generation.base import Document, Generator, Message, Piece, S
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.opening import open_generator
+from edge.scheduling.background import Background
 from edge.trace import Trace
 
 _STATES = "kv-states"
@@ -77,7 +78,10 @@ def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, 
     digest = blake2b(fingerprint.encode(), digest_size=8).hexdigest()
     costs = LearnedCosts(fingerprint, config.scratch_path / f"prefill-costs-{digest}.json")
     host_limit = int(budget.limit * _STATES_SHARE)
-    return KnowledgeTree(generator.states, budget, host_limit=host_limit, store=store, costs=costs, trace=trace)
+    writer = Background("edge-states")  # the engine's thread, which writes all answers, must not wait for the disk
+    return KnowledgeTree(
+        generator.states, budget, host_limit=host_limit, store=store, costs=costs, writer=writer, trace=trace
+    )
 
 
 _MOST = 3

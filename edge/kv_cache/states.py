@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from edge.budget import MemoryBudget
+from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tiers import DiskStates, StateTier
+from edge.scheduling.background import Background
 from edge.trace import Trace
 
 _OWNER = "knowledge tree"
+
+_AHEAD = 1 / 8
+"""Share of the host's limit that is kept free, or saved, so that new states find room without waiting for the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A state on its way to disk, with the lease of its memory. The nodes of its path are locked meanwhile."""
+
+    node: Node
+    state: State
+    lease: Lease
 
 
 class KnowledgeStates:
@@ -23,6 +38,9 @@ class KnowledgeStates:
     Host memory takes only memory that the budget has free, and gives it up when others need it. A state is written to
     disk at most once: when it leaves host memory for the first time. Later it is only freed. If it is not worth the
     disk space, it is dropped. Thread-safe, as long as one thread at a time keeps and saves.
+
+    With a writer, keeping a state never waits for the disk. The writer's thread saves the states that would leave next.
+    A state that finds no room because this thread is behind is copied, and written to disk by it.
     """
 
     def __init__(
@@ -34,11 +52,13 @@ class KnowledgeStates:
         policy: Callable[[], Replacement],
         loss: float,
         trace: Trace,
+        writer: Background | None = None,
     ) -> None:
         """Loads the index of the states that an earlier run left in the store.
 
         Args:
             loss: cost of giving up a byte of host memory, in seconds.
+            writer: writes to disk while `keep` goes on; otherwise `keep` writes.
 
         Raises:
             BudgetExceeded: the index of the stored states does not fit the memory limit.
@@ -47,6 +67,8 @@ class KnowledgeStates:
         self.host: StateTier[State] = StateTier(host_limit, policy())
         self._budget = budget
         self._trace = trace
+        self._writer = writer
+        self._leaving: deque[_Leaving] = deque()
         self._tree = PrefixTree(
             take=self._take_index, give=self._give, held=lambda node: node in self.host or node in self.disk
         )
@@ -205,6 +227,48 @@ class KnowledgeStates:
         self._trace.count("knowledge.kept")
         self._trace.count("knowledge.kept_nbytes", size)
 
+    def write_later(self) -> None:
+        """Has the writer, if there is one, write the states that are on their way to disk, and those that would leave
+        host memory next."""
+        if self._writer is not None:
+            self._writer.submit(self._write)
+
+    def _write(self) -> None:
+        while self._leaving:
+            leaving = self._leaving[0]
+            try:
+                if leaving.node not in self.disk and not self.disk.save(leaving.node, leaving.state):
+                    self._trace.count("knowledge.dropped")
+            finally:
+                self._leave_for_disk()
+        while (node := self._next_to_leave()) is not None:
+            self._swap_out(node, evict=False)
+
+    def _next_to_leave(self) -> Node | None:
+        """Locks the state that should be saved next, so that a share of the host's limit, or the room of its largest
+        state, is free or on disk; None if it is."""
+        with self.locked():
+            wanted = max([self.host.limit * _AHEAD, *map(self.host.nbytes, self.host)])
+            missing = wanted - min(self.host.limit - self.host.used, self._budget.free)
+            gone: set[Node] = set()
+            while missing > 0 and (node := self.host.victim(gone)) is not None:
+                if node not in self.disk:
+                    node.pins += 1
+                    return node
+                missing -= self.host.nbytes(node)
+                gone.add(node)
+        return None
+
+    def settle(self, *, save: bool) -> None:
+        """Waits for the writer, and writes or drops what it has left."""
+        if self._writer is not None:
+            self._writer.settle()
+        while self._leaving:
+            if save:
+                self._write()
+            else:
+                self._leave_for_disk()
+
     def save(self) -> None:
         """Writes the states that are in host memory only, as far as they fit the disk's limit.
 
@@ -269,15 +333,25 @@ class KnowledgeStates:
                 if not self.disk.available or node in self.disk:
                     self._evict_from_host(node)
                     continue
+                if self._writer is not None:
+                    return False
                 node.pins += 1  # pinned while it is written, because the ledger cannot stay locked that long
-            try:
-                if not self.disk.save(node, self.host[node]):
-                    self._trace.count("knowledge.dropped")
-            finally:
-                with self.locked():
-                    node.pins -= 1
-                    if not node.pins:  # nothing has asked for it meanwhile
-                        self._evict_from_host(node)
+            self._swap_out(node, evict=True)
+
+    def _swap_out(self, node: Node, *, evict: bool) -> None:
+        """Saves a node's state, and unlocks the node. The state leaves host memory if that is wanted, or if it is not
+        worth the space on disk."""
+        saved = False
+        try:
+            saved = self.disk.save(node, self.host[node])
+            if not saved:
+                self._trace.count("knowledge.dropped")
+        finally:
+            with self.locked():
+                node.pins -= 1
+                # Another request may have asked for it meanwhile, or found it damaged.
+                if not node.pins and node in self.host and (evict or not saved):
+                    self._evict_from_host(node)
 
     def _forget_shrinkers(self) -> None:
         for remove in self._shrinkers:
@@ -322,9 +396,29 @@ class KnowledgeStates:
         """Copies a state straight to disk; returns whether it is kept."""
         if not self.disk.available:
             return False
+        if any(leaving.node is node for leaving in list(self._leaving)):
+            return True
         try:
             lease = self._budget.reserve("knowledge tree writing", nbytes)
         except BudgetExceeded:
             return False
-        with lease:
-            return self.disk.save(node, extract())
+        if self._writer is None:
+            with lease:
+                return self.disk.save(node, extract())
+        try:
+            leaving = _Leaving(node, extract(), lease)
+        except BaseException:
+            lease.release()
+            raise
+        with self.locked():
+            for above in node.path():
+                above.pins += 1
+            self._leaving.append(leaving)
+        return True
+
+    def _leave_for_disk(self) -> None:
+        """Removes the first of the states on their way to disk."""
+        with self.locked():
+            leaving = self._leaving.popleft()
+            leaving.lease.release()
+            self._tree.leave(leaving.node.path())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -91,6 +92,7 @@ class KnowledgeStore:
         self.limit = limit
         self._trace = trace or Trace()
         self._nbytes = 0
+        self._counting = threading.Lock()
         try:
             make_folder(self.directory)
             os.utime(self.directory)  # marks this model as the one used last
@@ -156,7 +158,8 @@ class KnowledgeStore:
         except OSError as error:
             self._unlink(draft)
             raise StorageError(f"the state of {node.id!r} cannot be stored in {path}: {error.strerror}") from error
-        self._nbytes += nbytes
+        with self._counting:
+            self._nbytes += nbytes
         return StoredState(path, Extent(nbytes - len(view), len(view), state_crc), nbytes)
 
     def file_nbytes(self, node: Node, state_nbytes: int) -> int:
@@ -196,7 +199,8 @@ class KnowledgeStore:
 
     def remove(self, stored: StoredState) -> None:
         """Deletes a state."""
-        self._nbytes -= stored.nbytes
+        with self._counting:
+            self._nbytes -= stored.nbytes
         self._unlink(stored.path)
 
     def _displace(self, nbytes: int) -> None:

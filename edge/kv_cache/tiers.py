@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -67,8 +67,8 @@ class StateTier(Generic[Payload]):
         """Ranks the node again, after a request for it."""
         self._entries[node].priority = self.policy.used(node.usage)
 
-    def victim(self) -> Node | None:
-        """The leaf of least priority that is not locked, or None.
+    def victim(self, gone: Container[Node] = ()) -> Node | None:
+        """The leaf of least priority that is not locked, or None. With `gone`, the next one after these.
 
         A leaf has no child in this tier. Leaves go first, because a child's states are of little use without its
         parent's.
@@ -76,7 +76,7 @@ class StateTier(Generic[Payload]):
         found: Node | None = None
         least = float("inf")
         for node, entry in self._entries.items():
-            if entry.priority < least and not node.pins and self._is_leaf(node):
+            if entry.priority < least and not node.pins and node not in gone and self._is_leaf(node, gone):
                 found, least = node, entry.priority
         return found
 
@@ -91,8 +91,12 @@ class StateTier(Generic[Payload]):
         self.used -= entry.nbytes
         return entry.payload
 
-    def _is_leaf(self, node: Node) -> bool:
-        return not any(child in self._entries for child in node.children.values())
+    def nbytes(self, node: Node) -> int:
+        """Bytes of the node's state."""
+        return self._entries[node].nbytes
+
+    def _is_leaf(self, node: Node, gone: Container[Node]) -> bool:
+        return not any(child in self._entries and child not in gone for child in node.children.values())
 
 
 class DiskStates:

@@ -24,6 +24,7 @@ from edge.kv_cache.costs import PrefillCosts
 from edge.kv_cache.prefix_tree import PGDSF, Match, Node, PreparedPath, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore
+from edge.scheduling.background import Background
 from edge.trace import Trace
 
 _LOSS = 1e-6
@@ -55,6 +56,7 @@ class KnowledgeTree:
         store: KnowledgeStore | None = None,
         costs: PrefillCosts | None = None,
         policy: Callable[[], Replacement] = PGDSF,
+        writer: Background | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -67,6 +69,7 @@ class KnowledgeTree:
             costs: prefill times of this backend, by which states are ranked. Every prefill improves them. Without them,
                 states are ranked by the measured time of the requests that computed them.
             policy: makes the replacement policy of a tier.
+            writer: writes states to disk, so that `PreparedPath.release` does not wait for it. Without one it does.
             clock: returns seconds; a simulation passes its own.
 
         Raises:
@@ -83,8 +86,9 @@ class KnowledgeTree:
         self._clock = clock
         loss = (costs.estimate(0, _TYPICAL) if costs else 0.0) / (_TYPICAL * backend.bytes_per_token) or _LOSS
         self._states = KnowledgeStates(
-            budget, host_limit=host_limit, store=store, policy=policy, loss=loss, trace=self._trace
-        )
+            budget, host_limit=host_limit, store=store, policy=policy, loss=loss, trace=self._trace,
+            writer=writer,
+        )  # fmt: skip
         self._held: dict[KVBackend, list[Node]] = {backend: []}
         """The path that each context holds."""
         self._in_use: set[KVBackend] = set()
@@ -170,6 +174,7 @@ class KnowledgeTree:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._in_use)
+        self._states.settle(save=save)
         if save and self._costs is not None:
             self._costs.save()
         if save and self._states.disk.available:
@@ -327,6 +332,7 @@ class KnowledgeTree:
                     extract = partial(prepared.backend.extract, node.start, node.end)
                     self._states.keep(node, node.length * prepared.backend.bytes_per_token, extract)
         finally:
+            self._states.write_later()
             self._trace.count("knowledge.keep_s", self._clock() - started)
             self._leave(prepared)
 

@@ -3,6 +3,7 @@ rules."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from edge.kv_cache.backend import StateSegment
 from edge.kv_cache.prefix_tree import _PAST_NBYTES, PGDSF, Node
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
+from edge.scheduling.background import Background
 from edge.trace import Trace
 from naive.kv import FakeContext, uncached
 
@@ -28,8 +30,11 @@ class Rig:
     """A tree with its surroundings, and checks of everything that must hold after any operation."""
 
     def __init__(
-        self, *, limit: int = 10**7, host: int = 10**6, disk: int = 0, folder: Path | None = None, **keys: Any
-    ) -> None:
+        self, *, limit: int = 10**7, host: int = 10**6, disk: int = 0, folder: Path | None = None, behind: bool = False,
+        **keys: Any,
+    ) -> None:  # fmt: skip
+        """`behind`: a thread writes to disk."""
+        self.writer = Background("states") if behind else None
         self.trace = Trace()
         self.backend = FakeContext(
             **{k: keys.pop(k) for k in ("capacity", "batch", "fingerprint", "fixed") if k in keys}
@@ -44,6 +49,7 @@ class Rig:
             host_limit=host,
             store=self.store,
             trace=self.trace,
+            writer=self.writer,
             clock=lambda: self.backend.clock,
             **keys,
         )
@@ -83,7 +89,10 @@ class Rig:
         Args:
             files: whether nobody has meddled with the files.
         """
+        while self.writer is not None and self.writer.busy:
+            time.sleep(0.001)
         states = self.tree._states
+        assert not states._leaving
         held = sum(memoryview(states.host[node]).nbytes for node in states.host)
         index = sum(node.index_nbytes for node in self.nodes())
         assert states.host.used == held <= states.host.limit

@@ -7,15 +7,19 @@ import random
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from naive.knowledge import Rig, segment
+from naive.kv import CELL
+from naive.waiting import PATIENCE_S
 
 from edge.errors import CorruptBlock, StorageError
 from edge.kv_cache.prefix_tree import Node, Usage
-from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.store import KnowledgeStore, StoredState
 from edge.trace import Trace
 
 SYSTEM = segment("system", 5)
@@ -345,3 +349,50 @@ def test_what_an_earlier_run_left_counts(tmp_path: Path) -> None:
     assert len(list(again.scan())) == 1
     again.put(node_of(("system", bytes(20)), ("more", bytes(28))), STATE, 1.0)
     assert not other.directory.exists()
+
+
+def test_nobody_waits_for_the_disk_if_a_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, writing = threading.Event(), threading.Event()
+    put = KnowledgeStore.put
+
+    def slow(store: KnowledgeStore, *arguments: Any) -> StoredState:
+        writing.set()
+        assert goes_on.wait(PATIENCE_S)
+        return put(store, *arguments)
+
+    monkeypatch.setattr(KnowledgeStore, "put", slow)
+    parts = [segment(name, 10) for name in "abcdef"]
+    rig = Rig(disk=10**6, folder=tmp_path, host=3 * 10 * CELL, behind=True)
+    for part in parts[:3]:
+        rig.ask([part])
+    assert writing.wait(PATIENCE_S), "the state that would leave next is saved before another one comes"
+    for part in parts[3:]:
+        rig.ask([part])
+    assert rig.held() == ({"a", "b", "c"}, set()), "none has left before it was written"
+    goes_on.set()
+    rig.check()
+    host, disk = rig.held()
+    (leaves,) = disk - {"d", "e", "f"}
+    assert host == {"a", "b", "c"}
+    assert disk > {"d", "e", "f"}
+    assert rig.count("dropped") == 0
+    rig.ask([segment("g", 10)])
+    rig.check()
+    assert rig.held()[0] == {"a", "b", "c", "g"} - {leaves}, "one that is on disk leaves at once"
+    rig.tree.close()
+    assert rig.budget.used == 0
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_states_on_their_way_to_disk_are_saved_when_the_tree_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: bool
+) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path, host=0, behind=True)
+    assert rig.writer is not None
+    monkeypatch.setattr(rig.writer, "submit", lambda work: None)
+    for name in "ab":
+        rig.ask([segment(name, 10)])
+    assert rig.budget.holders()["knowledge tree writing"] == 2 * 10 * CELL
+    rig.tree.close(save=save)
+    assert rig.budget.used == 0
+    assert len(list(tmp_path.rglob("*.kv"))) == 2 * save

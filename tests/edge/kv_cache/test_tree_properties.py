@@ -69,20 +69,25 @@ def damage(folder: Path, place: int, how: str) -> None:
     policy=st.sampled_from(sorted(POLICIES)),
     limit=st.sampled_from([7_000, 10_000, 16_000, 24_000, 10**6]),
     fixed=st.sampled_from([0, 30]),
+    behind=st.booleans(),
 )
 @example(  # a state is cut off on disk before the system is asked to read it ahead
     events=[("ask", [SYSTEM, POOL[4], POOL[2]]), ("ask", [SYSTEM]), ("damage", 0, "cut"),
             ("ask", [SYSTEM, POOL[4], POOL[2]])],
-    host=0, disk=1150, policy="lfu", limit=7_000, fixed=0,
+    host=0, disk=1150, policy="lfu", limit=7_000, fixed=0, behind=False,
 )  # fmt: skip
 def test_whatever_happens_answers_equal_those_without_a_cache(
-    events: list[tuple[Any, ...]], host: int, disk: int | None, policy: str, limit: int, fixed: int
-) -> None:
+    events: list[tuple[Any, ...]], host: int, disk: int | None, policy: str, limit: int, fixed: int,
+    behind: bool,
+) -> None:  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = None if disk is None else Path(name)
 
         def rig() -> Rig:
-            return Rig(limit=limit, host=host, disk=disk or 0, folder=folder, policy=POLICIES[policy], fixed=fixed)
+            return Rig(
+                limit=limit, host=host, disk=disk or 0, folder=folder, policy=POLICIES[policy], fixed=fixed,
+                behind=behind,
+            )  # fmt: skip
 
         now = rig()
         damaged = False
