@@ -210,7 +210,8 @@ def distance_bias(table: Hidden, start: int, stop: int, keys: int) -> Hidden:
     steps = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(FARTHEST / exact))
     ranges = np.minimum(exact + (steps * np.float32(half - exact)).astype(np.int64), half - 1)
     by_distance = table[np.where(far < exact, far, ranges) + half * (apart > 0)].T
-    return by_distance[:, np.arange(keys) - np.arange(start, stop)[:, None] + stop - 1]
+    bias: Hidden = by_distance[:, np.arange(keys) - np.arange(start, stop)[:, None] + stop - 1]
+    return bias
 
 
 def runs(lengths: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:
