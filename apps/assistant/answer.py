@@ -70,6 +70,7 @@ class AnswerStats:
         placement: where a language model's weights are.
         interrupted: whether the answer was cut short by the user.
         cut: whether the answer ended at the most tokens that it may have.
+        spelled: words of the question that no passage holds, with those that were searched for in their place.
     """
 
     pipeline: str = ""
@@ -104,6 +105,7 @@ class AnswerStats:
     placement: str = ""
     interrupted: bool = False
     cut: bool = False
+    spelled: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The figures in the form that `--json` prints. `floor` is the former name of `min_relevance`."""
@@ -182,6 +184,8 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
 def notices(answer: Answer) -> Iterator[str]:
     """Yields warnings about an answer, a line each: doubtful passages, unsupported facts, and passages left out."""
     stats = answer.stats
+    for word, other in stats.spelled.items():
+        yield f"searched for {other}, because no passage holds {word}"
     if answer.uncertain:
         yield "these passages may be about something else than the question: read them before you rely on the answer"
     for found in answer.unsupported:

@@ -11,7 +11,7 @@ import weakref
 from collections import abc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
@@ -23,6 +23,7 @@ from edge.apps.assistant.retrieval import CollectionLibrary
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.requests import AskOptions
+from edge.apps.store.spelling import respelled
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.public_calls import checked_arguments
@@ -107,10 +108,12 @@ class Writing:
 
     Attributes:
         question: the question in a form that is understood without the conversation.
+        spelled: see `AnswerStats`.
         answer: the answer, once it has ended.
     """
 
     question: str = ""
+    spelled: dict[str, str] = field(default_factory=dict)
     answer: Answer | None = None
 
 
@@ -229,6 +232,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             pipeline=steps.pipeline,
             generator=generator.name,
             question=writing.question,
+            spelled=writing.spelled,
             seconds=time.perf_counter() - started,
             ttft_s=ttft,
             best_relevance=max((r.best for r in steps.rounds if r.best is not None), default=None),
@@ -470,7 +474,9 @@ class Assistant(Closing):
             if reply:
                 yield reply
                 return
-            writing.question = _standalone(asked.strip(), turns, steps)
+            question = _standalone(asked.strip(), turns, steps)
+            writing.spelled = self._library.spelled(question)
+            writing.question = respelled(question, writing.spelled)
             yield from self._write(writing.question, steps)
 
         def done(answer: Answer) -> None:

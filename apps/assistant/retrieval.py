@@ -110,6 +110,11 @@ class CollectionLibrary:
         self._make_room()
         return self._first.embed_queries(queries)
 
+    def spelled(self, question: str) -> dict[str, str]:
+        """See `Together.spelled`."""
+        self._make_room()
+        return self._collections.spelled(question)
+
     def candidates(
         self, queries: Sequence[Retrieval], vectors: Vectors, k: int, *, where: Filters | None = None,
         seconds: float | None = None, window: Lookahead | None = None,

@@ -29,9 +29,11 @@ from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
+from edge.apps.store.lexical import FUNCTION_WORDS, Statistics
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
+from edge.apps.store.spelling import nearest_word, respelled, unknown_words
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
@@ -481,7 +483,7 @@ class Together(Closing):
             seen: receives the results of each stage as soon as they exist. It does not change the results.
         """
         chosen = search_options(top_k, options, named)
-        parts = Query.parse(checked_query(query))
+        parts = Query.parse(respelled(checked_query(query), self.spelled(query)))
         first, collections = self.first, self.collections.values()
         first.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
         vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
@@ -500,6 +502,20 @@ class Together(Closing):
             watch = None if seen is None else partial(seen.judged, hits)
             hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch)
         return self._shown(parts, kept(hits, chosen))
+
+    def spelled(self, query: str) -> dict[str, str]:
+        """The words of a query that no passage holds and that are probably misspelled, each with the most similar word
+        of the passages, which is searched for in its place. A word that the embedder's vocabulary holds is no mistake.
+        Raises as `search` does."""
+        sources = self.sources.values()
+        words = unknown_words(checked_query(query), FUNCTION_WORDS)
+        held = [sum((source.statistics([word]) for source in sources), Statistics()) for word in words]
+        lacking = [word for word, found in zip(words, held, strict=True) if not any(found.counts.values())]
+        if not lacking or self.first.identity is None:
+            return {}
+        whole = self.first.models.whole_words(lacking)
+        found = {word: [other for one in sources if (other := one.resembling(word))] for word in lacking}
+        return {word: nearest_word(word, near) for word, near in found.items() if near and word not in whole}
 
     def _shown(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
         """Hits with their snippets, the best matching lines, and the descriptions of their folders."""

@@ -29,6 +29,9 @@ from edge.trace import Trace
 
 _SETTING = "embedder"
 
+_SOME = 8
+"""Tokens of a word that are counted at most."""
+
 
 class CollectionModels:
     """Opens models on first use and closes them on `close`. Thread-safe; each model runs one request at a time."""
@@ -124,6 +127,15 @@ class CollectionModels:
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
         return self._use_embedder(lambda embedder: embedder.embed(texts, query=query))
+
+    def whole_words(self, words: Sequence[str]) -> set[str]:
+        """The words that the embedder's vocabulary holds as one token. They are spelled as many people spell them."""
+
+        def one_token(embedder: Embedder) -> set[str]:
+            length = embedder.engine.vocabulary.length
+            return {word for word in words if length(word, _SOME) <= length("a", _SOME)}
+
+        return self._use_embedder(one_token)
 
     def embed_parts(self, questions: Sequence[str], passages: Sequence[str]) -> npt.NDArray[np.float32]:
         """Vectors of the questions, followed by those of the passages, [n, dim] float32."""

@@ -22,7 +22,7 @@ from edge.apps.collection.catalog import groups, is_mail, not_stored, verify_fil
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.paths import checked
-from edge.apps.collection.schema import description_of, read_descriptions
+from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
@@ -30,6 +30,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import POSTING_NBYTES, LexicalIndex, Statistics, bounded_query
 from edge.apps.store.rebuilding import remedy
+from edge.apps.store.spelling import nearest_word, stems_like
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection, Found
@@ -61,6 +62,9 @@ Key = tuple[int, int]
 _MAIL_OF_CHUNK = "LEFT JOIN mails ON mails.file = files.id AND mails.page = ifnull(chunks.page, 0)"
 _PASSING = f"SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id {_MAIL_OF_CHUNK} WHERE {{}}"
 """Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
+
+_ROWS = 2
+"""Passages that are read for each stem that resembles a misspelled word."""
 
 _KINDS = ("lex", "vec", "hyde")
 _TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
@@ -215,6 +219,13 @@ class PassageSource:
                 best = dict(sorted(ranking, key=lambda pair: pair[1]))
                 ranking[:] = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:depth]
         return list(zip(words, near, strict=True))
+
+    def resembling(self, word: str) -> str:
+        """The word of the passages that a misspelled word resembles; empty if there is none."""
+        with self._database.read() as db:
+            stems = stems_like(db, FULL_TEXT, word)
+            rows = dict.fromkeys(row for stem in stems for row, _ in self._lexical.search(db, stem, _ROWS))
+            return nearest_word(word, [hit.passage for hit in read_hits(db, list(rows)).values()])
 
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
         """The path of each passage's file, and its place in the file. Ids would order ties by the time of indexing, and

@@ -78,6 +78,8 @@ def search(
     figures = {**found.figures, "server": server}
     for trouble in found.troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)
+    for word, other in figures["spelled"].items():
+        click.echo(escaped(f"edge: searched for {other}, because no passage holds {word}"), err=True)
     healths = found.healths
     _print(
         found.hits,

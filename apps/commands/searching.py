@@ -42,13 +42,14 @@ def searched(
 
 
 def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
-    """Searches open collections; the result has no figures. Raises as `Together.search` does."""
+    """Searches open collections; the result has no costs. Raises as `Together.search` does."""
     hits = opened.search(query, options=options)
     return SearchOutcome(
         hits,
         {name: collection.health().to_json() for name, collection in opened.collections.items()},
         [str(trouble) for trouble in opened.health()],
         "" if hits else _nothing(opened, options.filters),
+        {"spelled": opened.spelled(query)},
     )
 
 

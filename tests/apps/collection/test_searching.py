@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.collection.collection import Collection
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Query, Within, candidates
@@ -237,3 +237,14 @@ def test_each_part_asks_its_own_ranking(collection: Collection, small: Any) -> N
     for path, score in nearest.items():  # of several vectors the nearest counts
         assert score == pytest.approx(max(found[path] or 0 for found in alone))
     assert collection.search("lex: bread vec: what needs time", 1)[0].relevance > 0
+
+
+def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: Collection) -> None:
+    collection.add(["The insurance premium is 128 euros.", "Bread needs flour and time."])
+    together = Together({"": collection})
+    query = "insurrance of blorfle"
+    assert together.spelled(query) == {"insurrance": "insurance"}
+    assert together.spelled("insurance of bread") == {}, "the passages hold these"
+    assert together.spelled('"insurrance"') == {}, "a phrase is searched as it is"
+    marked = {hit.text[:13]: bool(hit.marks) for hit in collection.search(query, rerank=False)}
+    assert marked == {"The insurance": True, "Bread needs f": False}
