@@ -247,6 +247,10 @@ _OURS = ("edge.runtimes", "edge.models")
 """Packages of ours that extractors import late. An editable installation keeps them in another folder."""
 
 _CLONE_THREAD = 0x0001_0000
+_FCNTL = 0x0407
+"""Bits of the commands of `fcntl` that are allowed: copies of descriptors, flags and locks. The others name a process
+that the kernel signals when a descriptor is ready (F_SETOWN). Landlock stops these signals since Linux 6.12."""
+
 _SYSTEM = (
     # Shared libraries, their cache, and places of packages whose libraries refer to each other by full paths.
     "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/nix/store", "/gnu/store",
@@ -255,7 +259,7 @@ _SYSTEM = (
 )  # fmt: skip
 _CALLS = (
     "access", "arch_prctl", "brk", "clock_getres", "clock_gettime", "clock_nanosleep", "close", "dup", "dup2",
-    "dup3", "exit", "exit_group", "faccessat", "faccessat2", "fcntl", "fstat", "futex", "getcwd", "getdents64",
+    "dup3", "exit", "exit_group", "faccessat", "faccessat2", "fstat", "futex", "getcwd", "getdents64",
     "getegid", "geteuid", "getgid", "getpid", "getppid", "getrandom", "getrusage", "gettid", "gettimeofday",
     "getuid", "lseek", "lstat", "madvise", "membarrier", "mmap", "mprotect", "mremap", "munmap", "nanosleep",
     "newfstatat", "open", "openat", "poll", "ppoll", "pread64", "preadv", "read", "readlink", "readlinkat", "readv",
@@ -282,6 +286,7 @@ def enter(*, everything_importable: bool) -> dict[str, bool | str]:
         return {name: f"not available on {sys.platform}" for name in ("files", "system calls")}
     calls: dict[str, Only | None] = dict.fromkeys(_CALLS)
     calls["clone"] = Only(0, _CLONE_THREAD, _CLONE_THREAD)  # threads but no processes
+    calls["fcntl"] = Only(1, 0, ~_FCNTL & 0xFFFF_FFFF)
     calls["tgkill"] = Only(0, os.getpid())  # a process aborts by signalling itself
     places = [*_readable(everything_importable)]
     found: dict[str, bool | str] = {}

@@ -5,13 +5,15 @@ import ctypes
 import errno
 import os
 import socket
+import struct
 import sys
 import time
 
 try:
+    import fcntl
     import resource
 except ImportError:  # Windows
-    resource = None
+    resource = fcntl = None
 
 from edge.apps.documents.base import Block, DocumentBlocks
 
@@ -38,6 +40,8 @@ def escape(way):
         "pair": lambda: socket.socketpair(),
         "look-up": lambda: socket.getaddrinfo("localhost", 80),
         "signal": lambda: os.kill(os.getppid(), 0),
+        "owner": lambda: fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid()),
+        "owner-of-kind": lambda: fcntl.fcntl(0, 15, struct.pack("ii", 1, os.getppid())),
         "trace": lambda: libc("ptrace", 16, os.getppid(), 0, 0),
         "more-memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
         "mount": lambda: libc("mount", b"/tmp", b"/mnt", None, 4096, None),

@@ -36,8 +36,9 @@ def said(extractor: Extractor, ask: Ask, way: str) -> str:
 @linux
 @pytest.mark.parametrize(
     "way",
-    ["fork", "run", "socket", "pair", "look-up", "signal", "trace", "more-memory", "mount", "own-namespace", "chmod"],
-)
+    ["fork", "run", "socket", "pair", "look-up", "signal", "owner", "owner-of-kind", "trace", "more-memory", "mount",
+     "own-namespace", "chmod"],
+)  # fmt: skip
 def test_the_kernel_is_not_asked_for_anything_else(extractor: Extractor, ask: Ask, outside: Path, way: str) -> None:
     assert said(extractor, ask, way).startswith("stopped")
     assert said(extractor, ask, way).startswith("stopped")  # the worker goes on
