@@ -18,6 +18,7 @@ from edge.kv_cache.costs import LearnedCosts
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Generator, Message, Piece, Sampling
+from edge.runtimes.generation.chat_template import USUAL_NBYTES
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.opening import open_generator
@@ -38,9 +39,10 @@ def picks_sentences(llm: str | os.PathLike[str]) -> bool:
 
 
 def retrieval_nbytes(collection: Collection) -> int:
-    """Working memory of a collection's embedder and reranker, which run one after the other. Opens both."""
+    """Working memory of a collection's embedder and reranker and of a chat template, which run one after the other.
+    Opens both models."""
     engines = [] if collection.vectors is None else [collection.embedder.engine]
-    return max(engine.working for engine in [*engines, collection.reranker.engine])
+    return max(USUAL_NBYTES, *(engine.working for engine in [*engines, collection.reranker.engine]))
 
 
 def open_llm(

@@ -126,7 +126,7 @@ class LlamaGenerator(Closing):
             )
             self.context = first.capacity
             self.states = cast(LlamaStates | None, first.backend)
-            self._builder = PromptBuilder(model, self.context, thinking=thinking)
+            self._builder = PromptBuilder(model, self.context, budget, thinking=thinking)
         except BaseException:
             self.close()
             raise

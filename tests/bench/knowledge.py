@@ -233,7 +233,7 @@ def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
     llama_cpp.llama_cpp.llama_model_default_params = like_ours
     file = GGUFFile.open(task["model"])
     vocabulary = LlamaModel(llama_library(), file, load="none")
-    builder = PromptBuilder(vocabulary, task["context"])
+    builder = PromptBuilder(vocabulary, task["context"], MemoryBudget(1 << 30, part=True))
     llama: Any = llama_cpp.Llama(
         task["model"],
         n_ctx=task["context"],

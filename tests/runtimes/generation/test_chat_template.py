@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+
+import psutil
 import pytest
 from making.random_gguf import CHATML
 
-from edge.errors import ModelError
-from edge.runtimes.generation.prompt import ChatTemplate
+from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded, ModelError
+from edge.runtimes.generation.chat_template import ChatTemplate
 
 pytest.importorskip("jinja2")
+
+
+def budget(nbytes: int = 1 << 30) -> MemoryBudget:
+    return MemoryBudget(nbytes, part=True)
+
 
 NO_SYSTEM = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}
 {% endif %}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
@@ -17,7 +26,7 @@ NO_SYSTEM = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_e
 
 
 def test_conversation() -> None:
-    parts = ChatTemplate(CHATML).render(["system", "user", "assistant", "user"])
+    parts = ChatTemplate(CHATML, budget()).render(["system", "user", "assistant", "user"])
     assert parts == [
         "<|im_start|>system\n", 0, "<|im_end|>\n<|im_start|>user\n", 1, "<|im_end|>\n<|im_start|>assistant\n", 2,
         "<|im_end|>\n<|im_start|>user\n", 3, "<|im_end|>\n<|im_start|>assistant\n",
@@ -25,27 +34,27 @@ def test_conversation() -> None:
 
 
 def test_system_message_goes_before_the_question_where_the_template_refuses_it() -> None:
-    parts = ChatTemplate(NO_SYSTEM, bos="<s>").render(["system", "user"])
+    parts = ChatTemplate(NO_SYSTEM, budget(), bos="<s>").render(["system", "user"])
     assert parts == ["<s>[user] ", 0, "\n\n", 1, "\n[model] "]
 
 
 def test_system_message_goes_before_the_question_where_the_template_drops_it() -> None:
     template = "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    assert ChatTemplate(template).render(["system", "user"]) == ["user: ", 0, "\n\n", 1, "\n"]
+    assert ChatTemplate(template, budget()).render(["system", "user"]) == ["user: ", 0, "\n\n", 1, "\n"]
 
 
 def test_settings_and_functions_of_transformers() -> None:
     template = (
         "{% for message in messages %}{% if loop.index0 == 5 %}{% break %}{% endif %}{{ message.content }}{% endfor %}"
         "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-        "{{ {'a': 'é'} | tojson }}{{ strftime_now('%Y') | length }}{{ eos_token }}"
+        "{% generation %}{{ {'a': 'é'} | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}{{ eos_token }}"
     )
-    assert ChatTemplate(template, eos="</s>").render(["user"]) == [0, '<think></think>{"a": "é"}4</s>']
-    assert ChatTemplate(template, thinking=True).render(["user"]) == [0, '{"a": "é"}4']
+    assert ChatTemplate(template, budget(), eos="</s>").render(["user"]) == [0, '<think></think>{"a": "é"}4</s>']
+    assert ChatTemplate(template, budget(), thinking=True).render(["user"]) == [0, '{"a": "é"}4']
 
 
 def test_a_model_without_template_reads_plain_text() -> None:
-    assert ChatTemplate(None).render(["system", "user"]) == [0, "\n\n", 1, "\n\n"]
+    assert ChatTemplate(None, budget()).render(["system", "user"]) == [0, "\n\n", 1, "\n\n"]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +73,76 @@ def test_a_model_without_template_reads_plain_text() -> None:
 )
 def test_templates_that_cannot_be_used(template: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        ChatTemplate(template).render(["user", "assistant", "user"])
+        ChatTemplate(template, budget()).render(["user", "assistant", "user"])
 
 
-def test_template_that_is_no_jinja() -> None:
+@pytest.mark.parametrize("template", ["{% for m in messages %}", "{{ 'x' | nothing }}", "{{ " + "(" * 9000])
+def test_template_that_is_no_jinja(template: str) -> None:
     with pytest.raises(ModelError, match="not valid Jinja"):
-        ChatTemplate("{% for m in messages %}")
+        ChatTemplate(template, budget()).render(["user"])
+
+
+BOMBS = {
+    "a format's width": "{{ '%0999999999d' % 5 }}",
+    "a format's width, filter": "{{ '%0999999999d' | format(5) }}",
+    "a repeated text": "{{ 'x' * 250000000 }}",
+    "a repeated list": "{{ ([1] * 250000000) | length }}",
+    "doubling": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}",
+    "doubling by ~": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
+    "{% endfor %}{% endfor %}",
+    "loops that write": "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxxxx{% endfor %}{% endfor %}",
+    "center": "{{ 'x' | center(10 ** 9) }}",
+    "indent": "{{ '\n\n' | indent(10 ** 9, true) }}",
+    "replace": "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}",
+    "join": "{{ range(99999) | join('y' * 99999) }}",
+    "wordwrap": "{{ ('x' * 999999) | wordwrap(1) }}",
+    "batch": "{{ [1] | batch(10 ** 9, 1) | list | length }}",
+    "slice": "{{ [1] | slice(10 ** 9) | list | length }}",
+    "tojson": "{{ {'a': 1} | tojson(indent=10 ** 9) }}",
+    "methods": "{{ 'x'.ljust(10 ** 9) }}",
+    "str.format": "{{ '{:1000000000}'.format(5) }}",
+    "powers": "{{ 10 ** (10 ** 10) }}",
+    "much text": "{% for i in range(99999) %}xxxxxxxxxx{% endfor %}",
+    "macros": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "macros that double": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_template_without_end_or_bound_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = watched(monkeypatch)
+    template = ChatTemplate(BOMBS[name] + CHATML, budget())
+    with pytest.raises(
+        ModelError, match=r"does not run within 2 s and 4\.[0-9]+ MB|writes more than|fails \("
+    ) as error:
+        template.render(["user"])
+    assert len(str(error.value)) < 400
+    assert max(peaks, default=0) <= template.nbytes
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Anonymous bytes of the processes that run templates, as the watch of `ChatTemplate` sees them."""
+    peaks: list[int] = []
+    take = psutil.Process.memory_info
+
+    def memory_info(process: psutil.Process) -> object:
+        info = take(process)
+        peaks.append(info.rss - info.shared)
+        return info
+
+    monkeypatch.setattr(psutil.Process, "memory_info", memory_info)
+    return peaks
+
+
+def test_a_form_runs_once_and_only_where_its_process_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    nbytes = ChatTemplate(CHATML, budget()).nbytes
+    with pytest.raises(BudgetExceeded, match="chat template needs"):
+        ChatTemplate(CHATML, budget(nbytes - 1)).render(["user"])
+    ledger = budget(nbytes)
+    template = ChatTemplate(CHATML, ledger)
+    first = template.render(["user"])
+    monkeypatch.setattr(subprocess, "Popen", None)
+    first.append("a caller's change")
+    assert template.render(["user"]) == first[:-1]
+    assert ledger.used == 0
