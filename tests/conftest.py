@@ -40,6 +40,10 @@ if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Reports of errors that tests provoke belong to no user.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edge-tests-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
 # A busy machine makes single examples slow; that is no failure.
 # CI tries the same examples every time: it judges a change, and new examples are for work on the code.
 settings.register_profile(

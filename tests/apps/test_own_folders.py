@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from edge.apps.console import reports_dir
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders lie elsewhere there")
 
@@ -29,3 +32,7 @@ def test_folders_of_every_kind(tmp_path: Path) -> None:
     made = [path for path in (tmp_path / "new").rglob("*") if path.is_dir()]
     assert {path.name for path in made} >= {"data", "edge-rag", "models"}
     assert {path.stat().st_mode & 0o777 for path in made if path.name != "tiny"} == {0o700}
+
+
+def test_reports_that_tests_provoke_belong_to_no_user() -> None:
+    assert reports_dir().is_relative_to(tempfile.gettempdir())
