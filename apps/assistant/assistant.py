@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
 from edge.apps.assistant.evidence import CERTAIN, UnitJudge
-from edge.apps.assistant.generator import PickedSentences, open_llm, picks_sentences, retrieval_nbytes
+from edge.apps.assistant.generator import PickedSentences, limit_named, open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.question import check_question, courtesy, new_topic, refers_back
 from edge.apps.assistant.retrieval import CollectionLibrary
@@ -378,11 +378,12 @@ class Assistant(Closing):
                 self.collection = opened.enter_context(made)
             together = self.collection if isinstance(self.collection, Together) else Together({"": self.collection})
             first = together.first
+            llm = first.config.llm if llm is None or llm == "" else llm
+            opened.enter_context(limit_named(first, self.options, llm))
             first.check_room("answering", rerank=self.options.rerank, candidates=2 * self.options.pool)
             judge = UnitJudge(first)
             working = 0
-            if llm is None or isinstance(llm, str | os.PathLike):
-                llm = llm or first.config.llm
+            if isinstance(llm, str | os.PathLike):
                 if picks_sentences(llm):
                     llm = PickedSentences(judge)
                 else:

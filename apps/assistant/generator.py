@@ -6,14 +6,17 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 
 from edge.apps.assistant.evidence import UnitJudge, Window
 from edge.apps.assistant.question import Kind, asked_value, holds_value, judged_question
 from edge.apps.collection.collection import Collection
+from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config
+from edge.errors import BudgetExceeded
 from edge.kv_cache.costs import LearnedCosts
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
@@ -21,7 +24,7 @@ from edge.runtimes.generation.base import Document, Generator, Message, Piece, S
 from edge.runtimes.generation.chat_template import USUAL_NBYTES
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.opening import open_generator
+from edge.runtimes.generation.opening import generator_stages, open_generator
 from edge.scheduling.background import Background
 from edge.trace import Trace
 
@@ -43,6 +46,23 @@ def retrieval_nbytes(collection: Collection) -> int:
     Opens both models."""
     engines = [] if collection.vectors is None else [collection.embedder.engine]
     return max(USUAL_NBYTES, *(engine.working for engine in [*engines, collection.reranker.engine]))
+
+
+@contextmanager
+def limit_named(collection: Collection, options: AskOptions, llm: object) -> Iterator[None]:
+    """While a language model of this process is opened: a refusal names a limit that is enough for the model and for
+    retrieval together, not for the next of them only."""
+    held = collection.budget.used
+    try:
+        yield
+    except BudgetExceeded as error:
+        if stages := generator_stages(llm, collection.config) if isinstance(llm, str | os.PathLike) else ():
+            whole = collection.models.plan(
+                "answering", rerank=options.rerank, candidates=2 * options.pool, extra=stages
+            ).refusal(collection.budget.limit, held)  # fmt: skip
+            if whole.needed > error.needed:
+                raise whole from None
+        raise
 
 
 def open_llm(

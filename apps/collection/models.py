@@ -16,7 +16,7 @@ from edge.apps.pool import Held, ModelPool, Result
 from edge.apps.store.database import Database
 from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.rebuilding import EmbedderIdentity
-from edge.budget import MemoryBudget, OperationStage
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import Config
 from edge.errors import ModelError
 from edge.ivf.base import Connection
@@ -113,11 +113,16 @@ class CollectionModels:
         Raises:
             BudgetExceeded: the limit is too small; the error names the smallest limit that works.
         """
-        self._pool.check(
-            lambda: retrieval_plan(
-                operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
-                rerank=rerank, candidates=candidates, writes=writes, extra=extra,
-            ),
+        self._pool.check(lambda: self.plan(operation, rerank=rerank, candidates=candidates, writes=writes, extra=extra))
+
+    def plan(
+        self, operation: str, *, rerank: bool, candidates: int, writes: bool = False,
+        extra: Sequence[OperationStage] = (),
+    ) -> OperationPlan:  # fmt: skip
+        """The plan that `check_room` checks."""
+        return retrieval_plan(
+            operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
+            rerank=rerank, candidates=candidates, writes=writes, extra=extra,
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:

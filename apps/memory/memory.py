@@ -180,6 +180,7 @@ class Memory(Closing):
         if timestamp is not None:
             shared = shared.said(timestamp)
         with self.budget.reserve("texts to remember", held_nbytes(messages)):
+            self.store.check_room()
             return self._add(read_entries(messages, shared), shared, scope, infer, prompt)
 
     def _add(
@@ -235,6 +236,7 @@ class Memory(Closing):
         if not changes:
             raise InputError("nothing to update: give text, metadata, importance or a date")
         with self.budget.reserve("texts to remember", held_nbytes(text or "")):
+            self.store.check_room()
             self._writer.update(memory_id, self.bound, changes)
         return {"message": "Memory updated successfully!"}
 

@@ -183,8 +183,12 @@ class MemoryStore:
         """The vectors of texts, [n, dim] float32. Raises the errors of `MemoryModels.embed`."""
         with self.trace.span("embed", "memory"):
             if not query:
-                self.models.check_room("remembering", rerank=False, candidates=0, writes=True)
+                self.check_room()
             return self.models.embed(texts, query=query)
+
+    def check_room(self) -> None:
+        """Checks that texts can be added; see `MemoryModels.check_room`."""
+        self.models.check_room("remembering", rerank=False, candidates=0, writes=True)
 
     def close(self) -> None:
         """Closes everything. Closing twice is harmless."""

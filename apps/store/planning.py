@@ -96,12 +96,12 @@ def retrieval_plan(
     Args:
         embedder, reranker: names or paths, or open models; None or an empty name for the configuration's.
         writes: whether vectors are added to the index, too.
-        extra: further stages, which run while the embedder is open.
+        extra: further stages, which run while the models are open.
         databases: the number of databases that are not open yet.
     """
     first = model_needs(embedder, "embedder", config, config.embedder or DEFAULT_EMBEDDER)
     second = model_needs(reranker, "reranker", config, config.reranker or DEFAULT_RERANKER) if rerank else None
-    held = 0 if first is None else first.own
+    held = (0 if first is None else first.own) + (0 if second is None else second.held)
     more = [replace(stage, own=stage.own + held) for stage in extra]
     begin = OperationStage("opening the database", kept=databases * CONNECTION)
     return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes), *more))

@@ -119,6 +119,27 @@ def reserve_memory(
         model.close()
 
 
+def least_nbytes(file: GGUFFile, context: int) -> int:
+    """Bytes of a model's smallest layout, with mapped weights, as its header lets expect before llama.cpp is loaded.
+
+    Args:
+        context: number of tokens; 0 for the smallest context.
+    """
+    tokens = _contexts(context, file.trained_context)[-1]
+    vocabulary, merges = (_length(file.metadata.get(f"tokenizer.ggml.{name}", ())) for name in ("tokens", "merges"))
+    layers, heads = file.value("block_count"), file.value("attention.head_count", 0)
+    keys = file.value("attention.head_count_kv", heads)
+    kv_cache = 2 * tokens * sum(file.head_widths) * (sum(keys) if isinstance(keys, tuple) else keys * layers)
+    widest = max((max(tensor.shape[:1]) for tensor in file.tensors), default=0)
+    most = max(heads) if isinstance(heads, tuple) else heads
+    buffers = _BATCHES[-1] * 4 * (4 * widest + most * tokens) + vocabulary * (_PER_TOKEN_OF_VOCABULARY + 20)
+    return int(vocabulary * 160 + merges * 240 + kv_cache + buffers + _OVERHEAD)
+
+
+def _length(listed: int | Sequence[object]) -> int:
+    return listed if isinstance(listed, int) else len(listed)
+
+
 def _contexts(asked: int, trained: int) -> Sequence[int]:
     if asked:
         return [asked]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
-from edge.errors import ConfigError
+from edge.errors import ConfigError, EdgeError
 from edge.models.registry import find_generator
 from edge.runtimes.generation.base import Generator
+from edge.runtimes.generation.chat_template import USUAL_NBYTES
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
+from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.trace import Trace
 
 
@@ -60,3 +63,19 @@ def open_generator(
         shared=config.generation == "shared",
         trace=trace,
     )
+
+
+def generator_stages(spec: str | os.PathLike[str], config: Config) -> tuple[OperationStage, ...]:
+    """The memory that a generator in this process needs, for the plan of an operation. A missing or damaged file is
+    reported when it is opened."""
+    from edge.runtimes.generation.llama_memory import least_nbytes
+
+    text = os.fspath(spec)
+    if text in ("", ExtractiveGenerator.name) or text.startswith(("http://", "https://")):
+        return ()
+    try:
+        file = GGUFFile.open(find_generator(text, config.models_dir or None))
+    except EdgeError:
+        return ()
+    needed = least_nbytes(file, config.context) + USUAL_NBYTES
+    return (OperationStage(f"the language model {file.path.name}", own=needed, libraries=("llama_cpp",)),)

@@ -291,7 +291,7 @@ def test_a_model_that_does_not_fit_names_what_would(collection: Collection, mode
     budget = collection.budget
     collection.reranker.engine.window.prefetch()
     with budget.reserve("something else", budget.free - 5_000_000):
-        with pytest.raises(BudgetExceeded, match=r"tiny\.gguf needs .* smallest that works"):
+        with pytest.raises(BudgetExceeded, match=r"tiny\.gguf needs .* smallest memory limit that works"):
             Assistant(collection, llm=models / "tiny.gguf")
         assert not [holder for holder in budget.holders() if "generator" in holder or holder == "retrieval"]
     with Assistant(collection, llm=models / "tiny.gguf", options=ANY) as assistant:

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from making.random_gguf import RandomModel
 from naive.program import EDGE, settings_of
 
 from edge.apps.commands import doctor, smallest
@@ -47,10 +49,10 @@ def settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return given
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def run(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*EDGE, *arguments],
-        cwd=folder, env=dict(os.environ), input=b"", capture_output=True, check=False,
+        cwd=folder, env=dict(os.environ), input=given, capture_output=True, check=False,
     )  # fmt: skip
 
 
@@ -94,6 +96,39 @@ def test_doctor_shows_limits_that_work_at_the_first_try(
             continue
         done = run(tmp_path, *arguments, "--memory", enough)
         assert done.returncode in (0, 1), (name, limit, done.stderr)
+
+
+NAMED = {
+    "index": (["index", "docs", "-c", "other"], b""),
+    "search": (["search", "-", "-c", "col"], b"river flood " * 500),
+    "ask": (["ask", "when does the river flood", "-c", "col"], b""),
+    "ask --llm": (["ask", "when does the river flood", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"], b""),
+    "chat": (["chat", "-c", "col"], b"when does the river flood\n"),
+    "chat --llm": (["chat", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"], b"when does the river flood\n"),
+    "memory add": (["memory", "add", "-", "--path", "mem"], b"word " * 40_000),
+    "memory search": (["memory", "search", "river " * 400, "--path", "mem"], b""),
+    "rerank": (["rerank", "river", "--docs", "-"], b"word " * 99_000),
+    "embed": (["embed", "--docs", "-"], b"word " * 99_000),
+}
+"""A request of every verb that is refused in little memory, and its stdin."""
+
+
+def test_the_limit_that_a_refusal_names_is_enough(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EDGE_MEMORY", raising=False)
+    assert run(tmp_path, *WORKS["index"]).returncode == 0
+    assert run(tmp_path, "memory", "add", "The river floods in spring.", "--path", "mem").returncode == 0
+    RandomModel().write(tmp_path / "m.gguf")
+    for name, (arguments, given) in NAMED.items():
+        if "--llm" in name and not (find_spec("llama_cpp") and find_spec("jinja2")):
+            continue  # the extra is not installed
+        refused = run(tmp_path, *arguments, "--memory", "45MB", given=given)
+        *_, limit = re.findall(rb"(?:that works is|a limit of) ([0-9.]+ MB)", refused.stderr) or [refused.stderr]
+        assert limit.endswith(b" MB"), (name, limit)
+        done = run(tmp_path, *arguments, "--memory", limit.decode().replace(" ", ""), given=given)
+        assert done.returncode in (0, 1), (name, limit, done.stderr)
+        assert b"limit" not in done.stderr, (name, done.stderr)  # `chat` goes on after a refusal
 
 
 def test_what_cannot_be_computed_is_said(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
