@@ -246,7 +246,9 @@ class _MailReader:
         elif kind == "text/html":
             self._blocks(html_blocks(self._body(part), page=self._page, outline=Outline())[1], path)
         elif kind not in _SIGNATURES:
-            self._text(self._body(part), path)
+            text = self._body(part)
+            is_flowed = str(part.get_param("format", "")).lower() == "flowed"
+            self._text(_unflowed(text, str(part.get_param("delsp", "")).lower()) if is_flowed else text, path)
 
     def _body(self, part: Any) -> str:
         data = self._messages.content(part, 4 * MAX_TEXT_CHARS)
@@ -412,6 +414,9 @@ def _is_attached(part: Any) -> bool:
 
 
 def _file_name(part: Any) -> str:
+    for name, value in list(part.raw_items()):
+        if not str(value).isascii():  # the library takes bytes above 127 in a name for damage
+            part.replace_header(name, _unescaped(str(value)))
     return " ".join(_words(part.get_filename() or "").split())[:200]
 
 
@@ -420,10 +425,14 @@ def _header(message: Any, name: str) -> str:
     return " ".join(normalised(_words(str(value))).split())[:1000]
 
 
+def _unescaped(value: str) -> str:
+    """A header's value, with its bytes above 127 decoded, which no standard allows."""
+    return value if value.isascii() else decode(value.encode("utf-8", "surrogateescape")).text
+
+
 def _words(value: str) -> str:
     """A header's value with its encoded words decoded (RFC 2047)."""
-    if not value.isascii():
-        value = decode(value.encode("utf-8", "surrogateescape")).text
+    value = _unescaped(value)
     try:
         pieces = decode_header(value)
     except (HeaderParseError, ValueError):
@@ -459,6 +468,21 @@ def _moment(date: str) -> str:
         with suppress(ValueError, TypeError, IndexError, OverflowError):
             return read(date).isoformat()
     return ""
+
+
+def _unflowed(text: str, delsp: str) -> str:
+    """A text whose paragraphs were cut into lines that end with a space (RFC 3676), without these cuts."""
+    lines: list[str] = []
+    open_marks: str | None = None
+    for line in text.split("\n"):
+        marks = line[: len(line) - len(line.lstrip(">"))]
+        own = line[len(marks) :].removeprefix(" ")
+        if marks == open_marks and own != "-- ":
+            lines[-1] = lines[-1].removesuffix(" " if delsp == "yes" else "") + own
+        else:
+            lines.append(f"{marks} {own}" if marks else own)
+        open_marks = marks if own.endswith(" ") and own != "-- " else None
+    return "\n".join(lines)
 
 
 def _plain(line: str) -> str:

@@ -1,0 +1,113 @@
+"""Independent readers of documents, and the comparison of words with theirs."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import re
+import subprocess
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 60
+_WORD = re.compile(r"[^\W_]+")
+_TAG = re.compile(r"<(?:style|script|head)\b.*?</(?:style|script|head)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+
+
+def words(text: str) -> Counter[str]:
+    """The words of a text with their counts, without case; each ideograph is a word."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return Counter(
+        re.sub("([\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff])", r" \1 ", " ".join(_WORD.findall(text))).split()
+    )
+
+
+def recall(ours: Counter[str], theirs: Counter[str]) -> float:
+    """The share of another reader's words that we have, each as often as it has it."""
+    return (ours & theirs).total() / max(1, theirs.total())
+
+
+def invented(ours: Counter[str], theirs: Iterable[Counter[str]]) -> float:
+    """The share of our words that no other reader has."""
+    known = {word for one in theirs for word in one}
+    return sum(count for word, count in ours.items() if word not in known) / max(1, ours.total())
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=True)
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _pdf(path: Path) -> Iterator[str]:
+    for mode in ((), ("-raw",), ("-layout",)):
+        yield _run("pdftotext", *mode, str(path), "-").replace("\u00ad", "")
+
+
+def _pandoc(kind: str) -> Callable[[Path], Iterator[str]]:
+    def read(path: Path) -> Iterator[str]:
+        for track in (("--track-changes=accept",), ("--track-changes=all",)) if kind == "docx" else ((),):
+            yield _run("pandoc", "-f", kind, "-t", "plain", "--wrap=none", *track, str(path))
+
+    return read
+
+
+def _docx(path: Path) -> Iterator[str]:
+    import docx
+
+    yield from _pandoc("docx")(path)
+    element = docx.Document(str(path)).element.body
+    yield "\n".join("".join(piece.itertext()) for piece in element.iter("{*}p"))
+
+
+def _pptx(path: Path) -> Iterator[str]:
+    import pptx
+
+    texts: list[str] = []
+    for slide in pptx.Presentation(str(path)).slides:
+        waiting: list[Any] = list(slide.shapes)
+        while waiting:
+            shape = waiting.pop(0)
+            waiting += getattr(shape, "shapes", ())
+            if shape.has_text_frame:
+                texts.append(shape.text_frame.text)
+            if getattr(shape, "has_table", False):
+                texts += [cell.text for row in shape.table.rows for cell in row.cells if not cell.is_spanned]
+    yield "\n".join(texts)
+
+
+def _xlsx(path: Path) -> Iterator[str]:
+    """The texts of cells. Numbers are left out: their form is a matter of the sheet."""
+    import openpyxl
+
+    book = openpyxl.load_workbook(path, read_only=False, data_only=True)
+    cells = (cell for sheet in book.worksheets for row in sheet.iter_rows(values_only=True) for cell in row)
+    yield "\n".join(cell for cell in cells if isinstance(cell, str))
+
+
+def _mail(path: Path) -> Iterator[str]:
+    message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
+    body: Any = message.get_body(("plain", "html"))
+    text = "" if body is None else body.get_content()
+    yield _TAG.sub(" ", text) if body is not None and body.get_content_subtype() == "html" else text
+
+
+READERS: dict[str, Callable[[Path], Iterator[str]]] = {
+    "pdf": _pdf, "docx": _docx, "docm": _docx, "pptx": _pptx, "xlsx": _xlsx, "xlsm": _xlsx, "odt": _pandoc("odt"),
+    "epub": _pandoc("epub"), "fb2": _pandoc("fb2"), "eml": _mail, "html": _pandoc("html"), "htm": _pandoc("html"),
+}  # fmt: skip
+"""By suffix. The first text of each is the measure of recall, all of them of invented words."""
+
+SUFFIXES = frozenset({*READERS, "mbox", "ods", "odp", "rss", "atom"})
+
+
+def others(path: Path) -> list[Counter[str]]:
+    """The words of each independent reader; none if there is no reader, or the first one fails."""
+    found: list[Counter[str]] = []
+    try:
+        found += map(words, READERS[path.suffix[1:]](path))
+    except Exception:  # a library or a program that cannot read the file tells nothing about ours
+        return found
+    return found
