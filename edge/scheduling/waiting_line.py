@@ -8,6 +8,7 @@ context.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,13 @@ class Urgency:
     def remaining(self) -> float | None:
         """Seconds until the deadline, 0 if it has passed; None without one."""
         return None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
+
+    @property
+    def leisure(self) -> float:
+        """The seconds until the deadline as a whole power of two: of equally urgent requests the one with less goes
+        first. Nearly equal deadlines are equal, so that they leave the order to other reasons."""
+        remaining = self.remaining
+        return math.inf if remaining is None else math.floor(math.log2(max(1.0, remaining)))
 
     def cancel(self) -> None:
         """Withdraws the request. Running work ends at its next step. May be called from any thread, and twice."""

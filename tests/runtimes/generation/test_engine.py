@@ -289,6 +289,27 @@ def test_urgent_requests_go_first_and_then_cached_ones(bench: Callable[..., Benc
     ]
 
 
+def test_of_equally_urgent_requests_the_one_with_the_nearer_deadline_goes_first(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    made.ask([POOL[1]], longest=1)
+    made.finish()
+    order = {
+        "whenever": made.ask([POOL[1]], longest=1, question=8),
+        "late": made.ask([POOL[3]], longest=1, urgency=Urgency(seconds=290.0)),
+        "later, and cached": made.ask([POOL[1]], longest=1, urgency=Urgency(seconds=300.0), question=8),
+        "soon": made.ask([POOL[4]], longest=1, urgency=Urgency(seconds=30.0)),
+        "person": made.ask([POOL[2]], longest=1, urgency=Urgency(PERSON, seconds=300.0)),
+    }
+    made.finish()
+    assert sorted(order, key=lambda name: order[name].ended) == [
+        "person",
+        "soon",
+        "later, and cached",
+        "late",
+        "whenever",
+    ]
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_an_urgent_request_has_another_one_set_aside(bench: Callable[..., Bench], room: bool) -> None:
     made = bench(1)
