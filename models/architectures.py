@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models import bert, gte, modernbert, qwen3
+from edge.models import bert, gemma3, gte, modernbert, qwen3
 from edge.models.checkpoint import read_json
+from edge.models.dense import activation_of
 from edge.models.family import Config, Family
 from edge.models.keys import MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
 from edge.models.spec import HeadKind, HeadSpec
@@ -24,6 +25,7 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": bert.DATA2VEC,
     "distilbert": bert.DISTILBERT,
     "electra": bert.ELECTRA,
+    "gemma3_text": gemma3.FAMILY,
     "gte": gte.GTE,
     "modernbert": modernbert.FAMILY,
     "mpnet": bert.MPNET,
@@ -115,23 +117,29 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
     are compared by their cosine, because searches here compare by inner products."""
     listed = folder / "modules.json"
     kinds = []
+    dense: list[Path] = []
     kind: HeadKind = "mean"
     for module in _modules(folder):
         MODULE.check(listed, module)
         package, _, name = str(module.get("type", "")).rpartition(".")
         path = _inside(folder, str(module.get("path", "")))
-        if name not in ("Transformer", "Pooling", "Normalize") or not package.startswith("sentence_transformers"):
+        if name not in ("Transformer", "Pooling", "Dense", "Normalize") or not package.startswith(
+            "sentence_transformers"
+        ):
             raise ModelError(f"{listed}: a {name} module of {package or 'no package'} is not supported")
         if name == "Transformer" and path != Path():
             raise ModelError(f"{listed}: a Transformer module in a folder of its own ({path}) is not supported")
         if name == "Pooling":
             kind = _pooling(folder / path / "config.json")
+        elif name == "Dense":
+            dense.append(folder / path)
         elif name == "Normalize" and path != Path() and (folder / path / "config.json").is_file():
             NORMALIZE.check(folder / path / "config.json", read_json(folder / path / "config.json"))
         kinds.append(name)
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    projected = ["Dense"] * len(dense)
+    if kinds not in (["Transformer", "Pooling", *projected, *end] for end in ([], ["Normalize"])):
         raise ModelError(
-            f"{listed} names {', '.join(kinds) or 'no module'}; Transformer, Pooling, Normalize are supported"
+            f"{listed} names {', '.join(kinds) or 'no module'}; Transformer, Pooling, Dense, Normalize are supported"
         )
     if (folder / "sentence_bert_config.json").is_file():
         TRANSFORMER.check(folder / "sentence_bert_config.json", read_json(folder / "sentence_bert_config.json"))
@@ -145,7 +153,17 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
     normalize = "Normalize" in kinds or similarity == "cosine"
     if similarity not in ("cosine", "dot") and not (similarity == "euclidean" and normalize):
         raise ModelError(f"{path}: similarity_fn_name = {similarity!r} is not supported, only cosine and dot")
-    return replace(_prompted(path, head, config), kind=kind, normalize=normalize)
+    width, activation = activation_of(dense)
+    head = replace(_prompted(path, head, config), projection=width, projected=activation)
+    return replace(head, kind=kind, normalize=normalize)
+
+
+def dense_folders(folder: Path) -> list[Path]:
+    """The folders of a sentence-transformers model's Dense modules, in order."""
+    modules = _modules(folder)
+    return [
+        folder / _inside(folder, str(m.get("path", ""))) for m in modules if str(m.get("type", "")).endswith(".Dense")
+    ]
 
 
 def _prompted(path: Path, head: HeadSpec, config: Mapping[str, Any]) -> HeadSpec:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ Floats = npt.NDArray[np.float32]
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_DENSE = re.compile(r"\d+_Dense/(config\.json|model\.safetensors)")
 DESCRIPTIONS = (
     "config.json",
     "modules.json",
@@ -228,6 +230,7 @@ def wanted(names: Iterable[str]) -> list[str]:
     """The files of a Hugging Face folder that a pack needs. The weights are one file or, without it, the shards."""
     present = set(names)
     chosen = [name for name in DESCRIPTIONS if name in present]
+    chosen += sorted(name for name in present if _DENSE.fullmatch(name))
     if SINGLE in present:
         return [*chosen, SINGLE]
     shards = sorted(n for n in present if n.startswith("model-") and n.endswith(".safetensors") and "/" not in n)

@@ -47,6 +47,8 @@ class Family:
         final_norm: the norm after the last layer.
         output: the output matrix of a language model. A checkpoint without this matrix uses `table` in its place.
         fused: endings of checkpoint tensors that hold several in rows of equal number, and the endings of these.
+        scaled: the rows of the token embedding table are multiplied by the root of the hidden width.
+        norm_offset: added to the weights of all norms.
         absent: our names of tensors that the checkpoints do not have and that are zero.
         plain_first: layer 0 does not norm its input, and has no such norm.
         dense_norm: the norm after the activation of the classification head.
@@ -66,6 +68,8 @@ class Family:
     final_norm: str | None = None
     output: str | None = None
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scaled: bool = False
+    norm_offset: float = 0.0
     absent: frozenset[str] = frozenset()
     plain_first: bool = False
     dense_norm: str | None = None

@@ -150,7 +150,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 TOKENIZER = Keys(
     used=words(
         "model_max_length do_lower_case strip_accents tokenize_chinese_chars add_prefix_space added_tokens_decoder"
-        " additional_special_tokens extra_special_tokens model_input_names"
+        " additional_special_tokens extra_special_tokens model_input_names add_bos_token add_eos_token"
     )
     | frozenset(_NAMED),
     harmless=words(
@@ -163,8 +163,6 @@ TOKENIZER = Keys(
     accepted={
         "truncation_side": ("right", None),
         "split_special_tokens": OFF,
-        "add_bos_token": OFF,
-        "add_eos_token": OFF,
         "do_basic_tokenize": (True, None),
         "wordpieces_prefix": ("##", None),
         "sp_model_kwargs": ({}, None),
@@ -204,6 +202,10 @@ def check_tokenizer(folder: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None
     for key, token in _special(path, config):
         if token not in contents or (key in ("cls_token", "sep_token") and token not in around):
             raise ModelError(f"{path}: {key} = {_short(token)} is not used so in tokenizer.json; save them anew")
+    named = dict(_special(path, config))
+    for key in ("bos_token", "eos_token"):
+        if config.get(f"add_{key}") and named.get(key) not in around:
+            raise ModelError(f"{path}: add_{key} = True, but tokenizer.json does not add it; save them anew")
     inputs = config.get("model_input_names")
     if inputs is not None and "token_type_ids" not in inputs and spec.token_types > 1 and spec.head.scores:
         raise ModelError(f"{path}: model_input_names lacks token_type_ids: a pair without types is not supported")

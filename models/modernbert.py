@@ -16,7 +16,7 @@ from edge.models.keys import OFF, Keys, words
 from edge.models.qwen3 import rope_theta
 from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
 
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
 _USED = ("embeddings.", "layers.", "final_norm.", "head.", "classifier.")
 
 
@@ -26,20 +26,28 @@ def sanitize(name: str) -> str | None:
     return name if name.startswith(_USED) else None
 
 
-def _kinds(config: Config, layers: int) -> list[str]:
-    """The kind of attention of each layer."""
+def layer_kinds(config: Config, layers: int, default: list[str]) -> list[str]:
+    """The kind of attention of each layer, `GLOBAL` or `LOCAL`; `default` where the config does not say it.
+
+    Raises:
+        ModelError: the config names another kind, or another number of layers.
+    """
     kinds = config.get("layer_types")
     if kinds is None:
-        every = whole({"global_attn_every_n_layers": 3, **config}, "global_attn_every_n_layers")
-        return [_LOCAL if layer % every else _GLOBAL for layer in range(min(layers, 1000))]
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (_GLOBAL, _LOCAL) for kind in kinds):
-        raise ModelError(f"config.json: layer_types is not one of {_GLOBAL} and {_LOCAL} for each of {layers} layers")
+        return default
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (GLOBAL, LOCAL) for kind in kinds):
+        raise ModelError(f"config.json: layer_types is not one of {GLOBAL} and {LOCAL} for each of {layers} layers")
     return kinds
 
 
-def _theta(config: Config, kind: str, key: str, default: float) -> float:
+def layer_theta(config: Config, kind: str, key: str, default: float) -> float:
+    """The base of the rotary positions of a kind of layers. `key` is its name in older configurations.
+
+    Raises:
+        ModelError: the positions are scaled.
+    """
     ropes = config.get("rope_parameters") or {}
-    if not isinstance(ropes, Mapping) or not set(ropes) <= {_GLOBAL, _LOCAL}:
+    if not isinstance(ropes, Mapping) or not set(ropes) <= {GLOBAL, LOCAL}:
         raise ModelError(f"config.json: rope_parameters = {ropes!r} is not supported, only those of layer_types")
     return rope_theta(ropes.get(kind) or {}, number(config, key, default))
 
@@ -76,14 +84,16 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
         norm="layer",
         norm_first=True,
         norm_eps=number(config, "norm_eps", 1e-5),
-        rope_theta=_theta(config, _GLOBAL, "global_rope_theta", 160_000.0),
+        rope_theta=layer_theta(config, GLOBAL, "global_rope_theta", 160_000.0),
         causal=False,
         qk_norm=False,
         bias=False,
         precision=precision,
         window=window,
-        local_theta=_theta(config, _LOCAL, "local_rope_theta", 10_000.0),
+        local_theta=layer_theta(config, LOCAL, "local_rope_theta", 10_000.0),
     )
+    every = whole({"global_attn_every_n_layers": 3, **config}, "global_attn_every_n_layers")
+    default = [LOCAL if number % every else GLOBAL for number in range(min(layers, 1000))]
     return ModelSpec(
         architecture="modernbert",
         layers=layers,
@@ -94,7 +104,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
         token_types=0,
         max_tokens=whole({**defaults, **config}, "max_position_embeddings"),
         head=head,
-        local_layers=tuple(number for number, kind in enumerate(_kinds(config, layers)) if kind == _LOCAL),
+        local_layers=tuple(number for number, kind in enumerate(layer_kinds(config, layers, default)) if kind == LOCAL),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,9 @@ import numpy.typing as npt
 from edge.blocks import BlockId, Extent
 from edge.errors import ModelError, StorageError
 from edge.files.output_file import write_all
-from edge.models.architectures import detect_head, family_of, token_limit
-from edge.models.checkpoint import DESCRIPTIONS, INDEX, Checkpoint, Floats, WeightSource, read_json
+from edge.models.architectures import dense_folders, detect_head, family_of, token_limit
+from edge.models.checkpoint import DESCRIPTIONS, INDEX, SINGLE, Checkpoint, Floats, WeightSource, read_json
+from edge.models.dense import Projection, read_projection
 from edge.models.family import Family, part_rows
 from edge.models.keys import check_tokenizer
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
@@ -107,11 +109,19 @@ class PackWriter(Closing):
 class WeightPacker:
     """Converts one model's weights from a source and writes them to a pack."""
 
-    def __init__(self, source: WeightSource, family: Family, spec: ModelSpec, token_rows: tuple[int, int] | None):
+    def __init__(
+        self,
+        source: WeightSource,
+        family: Family,
+        spec: ModelSpec,
+        token_rows: tuple[int, int] | None,
+        projection: Projection | None,
+    ):
         """Checks that every tensor exists and has the shape that follows from the config.
 
         Args:
             token_rows: the ids of the `no` and `yes` tokens, for a head that reads their rows.
+            projection: the matrix and the bias of a head that projects its vectors.
 
         Raises:
             ModelError: a tensor is missing or misshapen; the message names it.
@@ -120,6 +130,7 @@ class WeightPacker:
         self._family = family
         self._spec = spec
         self._token_rows = token_rows
+        self._projection = projection
         self._names = family.canonical(source.shapes)
         self._check()
 
@@ -157,6 +168,8 @@ class WeightPacker:
         dtype = section.tensors[0].dtype
         crcs: list[int] = []
         for rows in self._slabs(name, section.tensors[0].shape[0]):
+            if self._family.scaled and section.label == "embedding":
+                rows *= np.float32(math.sqrt(rows.shape[1]))
             if dtype == "int8":
                 row_scales.append(int8_scales(rows))
                 crcs += writer.append_rows(quantize(rows, row_scales[-1][:, None]))
@@ -178,7 +191,8 @@ class WeightPacker:
                 normed = bool(self._family.parts("norm1.weight", layer))
                 writer.append(np.array([layer in self._spec.local_layers, normed], np.float32))
             elif len(tensor.shape) == 1 or tensor.name == "distances":
-                rows = [self._read(name) for name in self._family.parts(tensor.name, layer)]
+                offset = np.float32(self._family.norm_offset if "norm" in tensor.name else 0)
+                rows = [self._read(name) + offset for name in self._family.parts(tensor.name, layer)]
                 writer.append(np.concatenate(rows or [np.zeros(tensor.shape, np.float32)]))
             else:
                 parts = self._family.parts(tensor.name, layer)
@@ -210,10 +224,14 @@ class WeightPacker:
             return self._read(self._family.embed[tensor.name])
         if tensor.name == "norm.weight":
             assert self._family.final_norm is not None
-            return self._read(self._family.final_norm)
+            norm: Floats = self._read(self._family.final_norm) + np.float32(self._family.norm_offset)
+            return norm
         if tensor.name == "dense_norm.weight":
             assert self._family.dense_norm is not None
             return self._read(self._family.dense_norm)
+        if tensor.name.startswith("projection."):
+            assert self._projection is not None
+            return self._projection[tensor.name == "projection.bias"]
         if tensor.name == "rows":
             assert self._token_rows is not None
             name = self._output()
@@ -356,7 +374,12 @@ def pack(
             head = detect_head(folder, family, family.canonical(checkpoint.shapes))
         spec = family.spec_from_config(config, head, precision)
         spec = replace(spec, max_tokens=token_limit(folder, spec.max_tokens))
-        files = [*checkpoint.files, *(folder / file for file in (*DESCRIPTIONS, INDEX) if (folder / file).is_file())]
+        dense = dense_folders(folder) if head.projection else []
+        files = [
+            *checkpoint.files,
+            *(path / SINGLE for path in dense),
+            *(folder / file for file in (*DESCRIPTIONS, INDEX) if (folder / file).is_file()),
+        ]
         sources = {file.relative_to(folder).as_posix(): file_sha256(file) for file in files}
         pack_weights(
             staging,
@@ -367,6 +390,7 @@ def pack(
             name=name or folder.resolve().name,
             sources=sources,
             origin=origin or {},
+            projection=read_projection(dense, spec.layer.hidden) if head.projection else None,
             progress=progress,
         )
     return PackedModel.open(out_dir)
@@ -392,6 +416,7 @@ def pack_weights(
     name: str,
     sources: Mapping[str, str],
     origin: Mapping[str, str],
+    projection: Projection | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Writes and commits a pack of the weights from `source`.
@@ -399,7 +424,7 @@ def pack_weights(
     Raises:
         ModelError, StorageError: as `pack`.
     """
-    packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec))
+    packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec), projection)
     header = header_of(spec)
     layout = Layout.of(spec, len(header))
     with PackWriter(staging.path / DATA, layout, header, progress) as writer:

@@ -19,7 +19,7 @@ Precision = Literal["fp32", "fp16", "int8"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]
 Architecture = Literal[
-    "bert", "distilbert", "electra", "gte", "modernbert", "mpnet", "nomic-bert", "xlm-roberta", "qwen3"
+    "bert", "distilbert", "electra", "gemma3", "gte", "modernbert", "mpnet", "nomic-bert", "xlm-roberta", "qwen3"
 ]
 HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]
 
@@ -42,7 +42,9 @@ def _check(part: object) -> None:
         if get_origin(kind) is Literal:
             right = isinstance(value, str) and value in get_args(kind)
         elif kind is int:
-            least = 0 if name in ("positions", "position_offset", "token_types", "window", "buckets") else 1
+            least = (
+                0 if name in ("positions", "position_offset", "token_types", "window", "buckets", "projection") else 1
+            )
             right = type(value) is int and least <= value <= (_MOST_LAYERS if name == "layers" else _MOST)
         elif kind in (float, float | None):
             right = (value is None and kind is not float) or (type(value) in (int, float) and 0 <= value < math.inf)
@@ -97,7 +99,9 @@ class LayerSpec:
             the layers differ: tensor `kind` says whether a layer is local, and whether it norms its input (1 or 0).
         local_theta: base of the rotary position embedding of local layers.
         buckets: rows of tensor `distances`, [buckets, heads], whose values are added to the attention scores by the
-            distance of the key from the query (see `edge.runtimes.base.distance_buckets`); 0 if there is none.
+            distance of the key from the query (see `edge.runtimes.base.distance_bias`); 0 if there is none.
+        post_norms: what attention and the feed-forward part give is normed as well, before it is added (`norm3`,
+            `norm4`; Gemma 3).
     """
 
     hidden: int
@@ -118,6 +122,7 @@ class LayerSpec:
     window: int = 0
     local_theta: float | None = None
     buckets: int = 0
+    post_norms: bool = False
 
     def kind(self, weights: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether a layer with these weights is local, and whether it norms its input."""
@@ -140,7 +145,7 @@ class LayerSpec:
         """The tensors of one packed layer in stored order. The fp32 vectors come before the matrices, so that every
         tensor is naturally aligned. An int8 matrix `m` has `m.weight` (symmetric, -127..127) and `m.scale` [out]."""
         vectors: list[TensorSpec] = [TensorSpec("kind", (2,), "float32")] if self.window else []
-        for norm in ("norm1", "norm2"):
+        for norm in ("norm1", "norm2", *(("norm3", "norm4") if self.post_norms else ())):
             vectors.append(TensorSpec(f"{norm}.weight", (self.hidden,), "float32"))
             if self.norm == "layer":
                 vectors.append(TensorSpec(f"{norm}.bias", (self.hidden,), "float32"))
@@ -181,6 +186,8 @@ class HeadSpec:
         activation: the activation between a classifier's two projections.
         pooled: a classifier reads the first token, or the mean over all tokens.
         normed: a classifier has a layer norm without bias after the activation.
+        projection: width of an embedding after its own projection (Dense modules); 0 if there is none.
+        projected: the activation after that projection.
     """
 
     kind: HeadKind
@@ -195,6 +202,8 @@ class HeadSpec:
     activation: HeadActivation = "tanh"
     pooled: Literal["first", "all"] = "first"
     normed: bool = False
+    projection: int = 0
+    projected: Literal["identity", "tanh"] = "identity"
 
     @property
     def scores(self) -> bool:
@@ -239,6 +248,11 @@ class ModelSpec:
     head: HeadSpec
     local_layers: tuple[int, ...] = ()
 
+    @property
+    def dim(self) -> int:
+        """Width of an embedder's vectors."""
+        return self.head.projection or self.layer.hidden
+
     def embedding_tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors of block `embed`, which are added to the token rows or normalize them; empty for Qwen3."""
         hidden = self.layer.hidden
@@ -267,6 +281,9 @@ class ModelSpec:
                 tensors.append(TensorSpec("dense_norm.weight", (hidden,), "float32"))
         elif self.head.kind == "yes-no":
             tensors.append(TensorSpec("rows", (2, hidden), "float32"))
+        elif self.head.projection:
+            tensors.append(TensorSpec("projection.weight", (hidden, self.head.projection), "float32"))
+            tensors.append(TensorSpec("projection.bias", (self.head.projection,), "float32"))
         return tuple(tensors)
 
     def parameters(self) -> int:

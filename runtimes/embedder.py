@@ -67,7 +67,7 @@ class Embedder(Closing):
     @property
     def dim(self) -> int:
         """Width of a vector."""
-        return self.model.spec.layer.hidden
+        return self.model.spec.dim
 
     @property
     def stats(self) -> RunStats | None:

@@ -146,8 +146,9 @@ class MlxLayerKernel(LayerKernel):
         ]
         attended = self._linear(mx.concatenate(parts, axis=0), w, "out")
         if spec.norm_first:
-            x = x + attended
-            x = x + self._feed_forward(self._norm(x, w, "norm2"), w)
+            x = x + (self._norm(attended, w, "norm3") if spec.post_norms else attended)
+            advanced = self._feed_forward(self._norm(x, w, "norm2"), w)
+            x = x + (self._norm(advanced, w, "norm4") if spec.post_norms else advanced)
         else:
             x = self._norm(x + attended, w, "norm1")
             x = self._norm(x + self._feed_forward(x, w), w, "norm2")

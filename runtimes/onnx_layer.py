@@ -262,6 +262,8 @@ class LayerGraphs:
         x = self._hidden(g)
         context = g.input("context", "float32", ("t", spec.heads * spec.head_size))
         attended = self._linear(g, context, "out", "attended")
+        if spec.post_norms:
+            attended = g.place(self._norm(g, attended, "norm3"), "normed", spec.hidden)
         attended = g.place(g.op("Add", attended, x), "attended", spec.hidden)
         normed = self._norm(g, attended, "norm2" if spec.norm_first else "norm1")
         g.place(normed, "normed", spec.hidden)
@@ -276,6 +278,8 @@ class LayerGraphs:
             inner = g.place(self._activation(g, up), "inner", spec.ffn)
         down_slot = "inner" if spec.gated else "wide"
         down = self._linear(g, inner, "down", down_slot)
+        if spec.post_norms:
+            down = g.place(self._norm(g, down, "norm4"), "normed", spec.hidden)
         result = g.op("Add", down, attended if spec.norm_first else normed)
         if not spec.norm_first:
             result = self._norm(g, g.place(result, down_slot, spec.hidden), "norm2")

@@ -83,8 +83,9 @@ class NumpyLayerKernel(LayerKernel):
             k = rotate(k, cosines[start:], sines[start:])
         attended = self._linear(self._attend(q, k, v, prefix, local, weights), weights, "out")
         if spec.norm_first:
-            x = x + attended
-            x = x + self._feed_forward(self._norm(x, weights, "norm2"), weights)
+            x = x + (self._norm(attended, weights, "norm3") if spec.post_norms else attended)
+            advanced = self._feed_forward(self._norm(x, weights, "norm2"), weights)
+            x = x + (self._norm(advanced, weights, "norm4") if spec.post_norms else advanced)
         else:
             x = self._norm(x + attended, weights, "norm1")
             x = self._norm(x + self._feed_forward(x, weights), weights, "norm2")

@@ -109,6 +109,10 @@ def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
         ModelError: a value is not finite, so the weights hold NaN or infinity.
     """
     output = _normed(spec, tensors, vectors)
+    if spec.head.projection:
+        # Row by row, see `logits`.
+        output = (output[:, None] @ tensors["projection.weight"] + tensors["projection.bias"])[:, 0]
+        output = np.tanh(output) if spec.head.projected == "tanh" else output
     if spec.head.normalize:
         output = output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), 1e-12)
     if not np.isfinite(output).all():

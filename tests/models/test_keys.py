@@ -48,6 +48,14 @@ TINY: dict[str, dict[str, Any]] = {
     "distilbert": DISTIL,
     "electra": {**ENCODER, "embedding_size": 32},
     "modernbert": {**ENCODER, "local_attention": 6, "pad_token_id": 0, "initializer_range": 0.05},
+    "gemma3_text": {
+        **ENCODER,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "sliding_window": 6,
+        "use_bidirectional_attention": True,
+    },
     "gte": {**ENCODER, "pad_token_id": 1},
     "mpnet": {**ENCODER, "max_position_embeddings": 66},
     "nomic_bert": ENCODER,
@@ -57,6 +65,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 TOKENIZERS = {
     "qwen3": "qwen3-embedder",
+    "gemma3_text": "qwen3-embedder",
     "modernbert": "qwen3-embedder",
     "bert": "bert-embedder",
     "distilbert": "bert-embedder",
@@ -95,9 +104,11 @@ EXTRA: dict[str, list[Any]] = {
     "is_causal": [False, True],
     "is_decoder": [True],
     "tie_word_embeddings": [True, False],
-    "use_bidirectional_attention": [True],
+    "use_bidirectional_attention": [True, False],
     "use_sliding_window": [True],
-    "sliding_window": [2],
+    "sliding_window": [2, 20],
+    "sliding_window_pattern": [2],
+    "query_pre_attn_scalar": [16],
     "rope_theta": [77.0],
     "global_attn_every_n_layers": [2],
     "global_rope_theta": [99.0],
@@ -203,7 +214,7 @@ def variations(kind: str, form: str) -> Iterator[tuple[str, Any]]:
         (kind, form)
         for kind in sorted(TINY)
         for form in ("embedder", "reranker")
-        if (kind, form) != ("qwen3", "reranker")
+        if form == "embedder" or kind not in ("gemma3_text", "qwen3")
     ],
 )
 def test_one_key_at_a_time(tmp_path: Path, kind: str, form: str) -> None:
@@ -293,7 +304,8 @@ def test_labels_of_tokens_are_no_scores(tmp_path: Path) -> None:
         ("xlm-roberta-reranker", {"add_prefix_space": True}, None),
         ("xlm-roberta-reranker", {"do_lower_case": True}, "do_lower_case"),
         ("qwen3-embedder", {"add_prefix_space": True}, "add_prefix_space"),
-        ("qwen3-embedder", {"add_eos_token": True}, "add_eos_token"),
+        ("qwen3-embedder", {"add_eos_token": True, "eos_token": "<|im_end|>"}, "add_eos_token"),
+        ("xlm-roberta-reranker", {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}, None),
         ("qwen3-embedder", {"add_prefix_space": False, "add_bos_token": False}, None),
     ],
 )

@@ -32,6 +32,9 @@ LAYERS = {
     "bert": BERT,
     "qwen3": QWEN3,
     "modernbert": MODERN,
+    "gemma3": replace(
+        QWEN3, causal=False, window=4, local_theta=1e4, post_norms=True, activation="gelu_tanh", kv_heads=1
+    ),
     "mpnet": replace(BERT, buckets=8),
     "gte": replace(BERT, rope_theta=1.6e5, gated=True),
     # No model of ours is one of these; they hold the runtimes to the description rather than to three models.
@@ -49,7 +52,14 @@ def random_weights(spec: LayerSpec, seed: int = 0) -> dict[str, NDArray[Any]]:
     for tensor in spec.tensors():
         if tensor.name == "kind":
             value = np.ones(2)  # a local layer that norms its input
-        elif tensor.name in ("norm1.weight", "norm2.weight", "q_norm.weight", "k_norm.weight"):
+        elif tensor.name in (
+            "norm1.weight",
+            "norm2.weight",
+            "norm3.weight",
+            "norm4.weight",
+            "q_norm.weight",
+            "k_norm.weight",
+        ):
             value = 1 + 0.1 * random.standard_normal(tensor.shape)
         elif tensor.name.endswith(".scale"):
             rows = spec.matrices()[tensor.name.removesuffix(".scale")][0]
