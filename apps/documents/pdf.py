@@ -37,6 +37,7 @@ from edge.apps.documents.base import (
     first_heading,
     meaningful,
 )
+from edge.apps.documents.columns import line_ranges
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
 from edge.errors import InputError
@@ -249,11 +250,10 @@ def _picture(document: Any, at: int) -> Any:
 def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_PageLine]:
     """A page's lines that are not empty, numbered in order."""
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
-    number = at = 0
-    for line in text.split("\n"):
-        begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
-        at += len(line) + 1
-        shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub(_HYPHEN, line.replace("\xad", "")))).split())
+    number = 0
+    for begin, end in line_ranges(text, text_page, raw):
+        line = text[begin:end].replace("\xad", "")
+        shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub(_HYPHEN, line))).split())
         if not shown:
             continue
         number += 1

@@ -119,9 +119,16 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, help="every file's figures")
     parser.add_argument("--every", type=int, default=1, help="only every N-th file")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first of these files")
+    parser.add_argument("--merge", type=Path, nargs="*", help="only adds up reports of parts")
     options = parser.parse_args()
     results: list[dict[str, Any]] = []
-    chosen = files(options.folder)[:: options.every]
+    if options.merge:
+        for report in options.merge:
+            results += json.loads(report.read_text())["files"]
+        print(json.dumps(summary(results), indent=1))
+        return 0
+    chosen = files(options.folder)[options.first :: options.every]
     with Extractor(budget=MemoryBudget(300 * 10**6)) as extractor:
         for number, path in enumerate(chosen, 1):
             results.append(read(extractor, path))
