@@ -80,7 +80,10 @@ def test_modules(variant: Variant, tmp_path: Path) -> None:
         head_of(folder, tmp_path)
     (folder / "config_sentence_transformers.json").unlink()
     write(folder / "modules.json", [*modules, {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}])
-    with pytest.raises(ModelError, match=r"a Dense module of sentence_transformers\.models is not supported"):
+    with pytest.raises(ModelError, match="names Transformer, Pooling, Normalize, Dense"):
+        head_of(folder, tmp_path)
+    write(folder / "modules.json", [*modules, {"type": "sentence_transformers.models.LSTM", "path": "3_LSTM"}])
+    with pytest.raises(ModelError, match=r"a LSTM module of sentence_transformers\.models is not supported"):
         head_of(folder, tmp_path)
     write(folder / "modules.json", [modules[0], {**modules[1], "path": "../../elsewhere"}])
     with pytest.raises(ModelError, match="points outside"):
