@@ -195,7 +195,7 @@ def _version(name: str) -> str | None:
 def _usable(runtime: str) -> bool:
     if runtime == "native":
         return processor_level() > 0
-    needs = {"onnx": "onnxruntime", "mlx": "mlx", "metal": "mlx", "cuda": "torch"}.get(runtime)
+    needs = {"onnx": "onnxruntime", "mlx": "mlx", "metal": "mlx", "cuda": "torch", "webgpu": "wgpu"}.get(runtime)
     return needs is None or importlib.util.find_spec(needs) is not None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,7 @@ class Card:
         kind = info["adapter_type"]
         self.shared, self.software = kind != "DiscreteGPU", kind == "CPU"
         self.hardware = f"{info['device']} ({_KINDS.get(kind, 'a GPU of an unknown kind')}, {info['backend_type']})"
-        features = [name for name in ("shader-f16",) if name in adapter.features]
-        self.device = adapter.request_device_sync(required_features=features)
-        self.halves = bool(features)
+        self.device = adapter.request_device_sync()
         self.memory = MemoryBudget(parse_size(cap) if cap else _SHARED_CAP if self.shared else _CAP, part=True)
         self.lock = threading.RLock()
         self.held = 0
@@ -204,7 +202,12 @@ class Card:
 
 
 class Shared:
-    """One user's hold on a card, with what the library and the driver take in this process."""
+    """One user's hold on a card, with what the library and the driver take in this process.
+
+    Attributes:
+        card: the card.
+        host: the process's ledger.
+    """
 
     def __init__(self, host: MemoryBudget, on: str, cap: int | str) -> None:
         """
@@ -217,7 +220,9 @@ class Shared:
             ConfigError: the card is open with another limit.
             BudgetExceeded: the host's part does not fit.
         """
+        self.host = host
         self._leases: list[Lease] = []
+        self._compiled: set[Hashable] = set()
         with _opening, host.charge("webgpu driver") as lease:
             self._leases.append(lease)
             card = _open.get(on)
@@ -236,6 +241,17 @@ class Shared:
         except BaseException:
             self.close()
             raise
+
+    @contextmanager
+    def compiling(self, kernels: Hashable) -> Iterator[None]:
+        """Leases what some kernels take in this process when the driver compiles them, at their first use."""
+        if kernels in self._compiled:
+            yield
+            return
+        self._compiled.add(kernels)
+        with self.host.charge("webgpu kernels") as lease:
+            self._leases.append(lease)
+            yield
 
     def close(self) -> None:
         """Ends the use. The last user closes the card."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.devices.webgpu.card import Shared
@@ -22,6 +24,8 @@ class WebGpuDevice:
 
     Attributes:
         card: the GPU, which all devices of this process that are open on it share.
+        host: the process's ledger.
+        compiling: see `Shared`.
         hardware: the name and the kind of the GPU, for people.
     """
 
@@ -44,10 +48,12 @@ class WebGpuDevice:
         """
         self._hold = Shared(memory, on, cap)
         self.card = self._hold.card
+        self.host = memory
+        self.compiling = self._hold.compiling
         self.hardware = self.card.hardware
         self.memory = self.card.memory
         self.link = Lane("webgpu link", trace=trace)
-        self._search = DeviceSearch(self.card, memory)
+        self._search = DeviceSearch(self._hold)
         self._slabs = Slabs(self.card, self._search.scratch)
         self.card.makes_room = self._slabs.shrink
         self._closed = False
@@ -77,6 +83,23 @@ class WebGpuDevice:
         with self.card.lock:
             self.card.write(buffer.slab.buffer, buffer.offset, data)
         self.card.synchronize()
+
+    def download(self, buffer: Any, nbytes: int) -> npt.NDArray[np.uint8]:
+        """The first bytes of a buffer of the card, after everything that was submitted.
+
+        Raises:
+            BudgetExceeded: they do not fit the host.
+            DeviceLost: the GPU does not answer.
+        """
+        with self.host.reserve("webgpu results", 2 * nbytes):
+            landing = self.card.landing(nbytes)
+            with self.card.lock, self.card.answering():
+                encoder = self.card.device.create_command_encoder()
+                encoder.copy_buffer_to_buffer(buffer, 0, landing, 0, nbytes)
+                self.card.device.queue.submit([encoder.finish()])
+            found = self.card.read(landing, nbytes)
+            landing.destroy()
+        return found
 
     def free(self, buffer: ListBuffer) -> None:
         """Gives the room back. Commands that read it were submitted before those that will write to it anew."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.budget import Lease, MemoryBudget
+from edge.budget import Lease
 from edge.devices.faiss_codec import turn_of
-from edge.devices.webgpu.card import Card
+from edge.devices.webgpu.card import Shared
 from edge.devices.webgpu.slabs import Slab
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, CodecSpec, Scanner, Vectors
@@ -102,20 +100,18 @@ class DeviceSearch:
         turn: held during a search. Lists do not move meanwhile.
     """
 
-    def __init__(self, card: Card, host: MemoryBudget) -> None:
+    def __init__(self, hold: Shared) -> None:
         """
         Args:
-            host: the process's ledger, for what comes back.
+            hold: the hold on the card of the device that searches.
         """
-        self._card = card
+        self._hold = hold
+        self._card = hold.card
         self.turn = threading.Lock()
         self._buffers: dict[str, Any] = {}
         self._landing: Any = None
         self._lease: Lease | None = None
-        self._landed = host.reserve("webgpu results", 0)
-        self._host = host
-        self._compiled: set[tuple[Any, ...]] = set()
-        self._kernels: list[Lease] = []
+        self._landed = hold.host.reserve("webgpu results", 0)
 
     def prepare(self) -> None:
         """Takes the memory that a search works with, before lists take all there is.
@@ -166,8 +162,7 @@ class DeviceSearch:
             if self._landing is not None:
                 self._landing.destroy()
                 self._landing = None
-            for lease in (self._landed, *self._kernels):
-                lease.release()
+            self._landed.release()
             if self._lease is not None:
                 self._lease.release()
                 self._lease = None
@@ -224,7 +219,7 @@ class DeviceSearch:
             Rows that may be among the best, [n, 2 + words]: item and row in one number, query, and the words with the
             code. None if there are more than `capacity`.
         """
-        card = self._card
+        card, size = self._card, spec.code_size
         ranges, slots, groups = _ranges(rows, batch, k)
         nbytes = capacity * (2 + words) * 4
         with card.lock:
@@ -240,12 +235,12 @@ class DeviceSearch:
                 card.write(self._room("eight", max(_UNIFORM_NBYTES, wide.nbytes)), 0, wide)
             table = np.zeros((len(ranges), 64), np.uint32)
             for number, (_, _, item, slot, together) in enumerate(ranges):
-                table[number, :8] = item, slot, together, groups, capacity, k, spec.code_size, words
+                table[number, :8] = item, slot, together, groups, capacity, k, size, words
             card.write(self._room("ranges", table.nbytes), 0, table)
             for name, needed in (("floors", 4 * TOGETHER), ("number", 4), ("found", nbytes)):
                 self._room(name, needed)
             landing = self._land(4 + nbytes)
-        with self._compiling(spec, sizes):
+        with self._hold.compiling((spec.name, spec.dim, size, *sorted(sizes))):
             with card.lock:
                 self._submit(spec, ranges, nbytes, landing)
             landed = card.read(landing, 4 + nbytes)
@@ -253,18 +248,6 @@ class DeviceSearch:
         if count > capacity:
             return None
         return landed[4 : 4 + count * (2 + words) * 4].view(np.uint32).reshape(count, 2 + words).astype(np.int64)
-
-    @contextmanager
-    def _compiling(self, spec: CodecSpec, together: set[int]) -> Iterator[None]:
-        """Leases what kernels take in this process when the driver compiles them, at their first use."""
-        key = spec.name, spec.dim, spec.code_size, *sorted(together)
-        if key in self._compiled:
-            yield
-            return
-        self._compiled.add(key)
-        with self._host.charge("webgpu kernels") as lease:
-            self._kernels.append(lease)
-            yield
 
     def _submit(self, spec: CodecSpec, ranges: list[_Range], nbytes: int, landing: Any) -> None:
         card, own = self._card, self._buffers

@@ -1,0 +1,250 @@
+"""One encoder layer on a GPU, as a fixed row of kernels (layer.wgsl) for each chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights
+from edge.runtimes.webgpu.states import DeviceRows
+
+SHADER = Path(__file__).with_name("layer.wgsl")
+
+_TILE = 32
+_QUERIES = 8
+_WIDEST_HEAD = 128
+_PRECISIONS = {"fp32": 0, "fp16": 1, "int8": 2}
+_ACTIVATIONS = {"": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}
+_ALIGNMENT = 16
+
+_SATURATING_TOKENS = 16384
+"""Tokens of a chunk beyond which a GPU gains little: a chunk costs the host about a millisecond for its commands."""
+
+
+def refusal(spec: LayerSpec) -> str | None:
+    """The reason why such layers do not run here; None if they do."""
+    encoder = spec.norm == "layer" and not spec.norm_first and spec.bias and not spec.gated
+    if not encoder or spec.causal or spec.qk_norm or spec.rope_theta is not None or spec.window:
+        return "the webgpu runtime runs the layers of BERT and XLM-R only; choose the runtime onnx"
+    if spec.head_size > _WIDEST_HEAD or spec.hidden % 2:
+        return f"the webgpu runtime runs heads of at most {_WIDEST_HEAD} components and an even width"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Mapping[str, Any]):
+    """A layer's weights on the GPU.
+
+    Attributes:
+        buffer: holds all tensors.
+        places: the first byte of each.
+        own: whether the kernel made the buffer.
+    """
+
+    buffer: Any
+    places: Mapping[str, int]
+    own: bool = False
+
+    def __getitem__(self, name: str) -> int:
+        return self.places[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+class WebGpuLayerKernel(LayerKernel):
+    """One layer for packed sequences. fp16 weights are multiplied in float32. int8 layers quantize
+    activations per token and multiply integers, as in all runtimes.
+
+    Attributes:
+        buffers: what chunks are computed in, by name.
+    """
+
+    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, device: Any) -> None:
+        """
+        Args:
+            device: `edge.devices.webgpu.device.WebGpuDevice`, whose owner calls `release` before it is closed.
+
+        Raises:
+            CapabilityError: no such layers run here.
+        """
+        if (reason := refusal(spec)) is not None:
+            raise CapabilityError(reason)
+        self.spec = spec
+        self.hidden_dtype = hidden_dtype
+        self.saturating_tokens = _SATURATING_TOKENS
+        self._device = device
+        self._card = device.card
+        self.buffers: dict[str, Any] = {}
+        self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def bind(self, weights: Weights) -> Any:
+        """The layer's weights on the GPU; arrays of the host are sent there, in place of those sent before."""
+        if isinstance(weights, Bound):
+            return weights
+        places, at = {}, 0
+        for tensor in self.spec.tensors():
+            places[tensor.name] = at
+            at += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        block = np.zeros(at, np.uint8)
+        for tensor in self.spec.tensors():
+            start = places[tensor.name]
+            block[start : start + tensor.nbytes] = np.ascontiguousarray(weights[tensor.name]).reshape(-1).view(np.uint8)
+        buffer = self._room("weights", at)
+        self._card.write(buffer, 0, block)
+        return Bound(buffer, places, own=True)
+
+    def run(
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> Hidden:
+        assert prefix is None
+        result: Hidden = np.ascontiguousarray(states).copy()
+        self.advance(result, lengths, weights)
+        return result
+
+    def advance(
+        self, states: Any, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> None:
+        """Advances states on the GPU in place, or states of the host by way of the GPU."""
+        assert prefix is None
+        if not len(lengths):
+            return
+        bound = self.bind(weights)
+        if isinstance(states, DeviceRows):
+            self._submit(states.buffer, states.first, lengths, bound)
+            return
+        card = self._card
+        own = self._room("states", states.nbytes)
+        with card.lock:
+            card.write(own, 0, states)
+            self._submit(own, 0, lengths, bound)
+        states[...] = self._device.download(own, states.nbytes).view(states.dtype).reshape(states.shape)
+
+    def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, object]:
+        raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
+
+    def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
+        """Bytes of device memory: what a chunk is computed in, and a copy of states and weights of the host."""
+        spec = self.spec
+        tiles = 16 * (tokens // _QUERIES + tokens)
+        states = tokens * spec.hidden * np.dtype(self.hidden_dtype).itemsize
+        return sum(self._sizes(tokens).values()) + tiles + states + len(self._sizes(1)) * 256 + 512
+
+    def release(self) -> None:
+        """Gives the memory back that chunks are computed in."""
+        with self._card.lock:
+            self._groups.clear()
+            for buffer in self.buffers.values():
+                self._card.destroy(buffer)
+            self.buffers.clear()
+
+    def _sizes(self, tokens: int) -> dict[str, int]:
+        spec = self.spec
+        attention, own = (spec.heads + 2 * spec.kv_heads) * spec.head_size, spec.heads * spec.head_size
+        widths = {"x": spec.hidden, "wide": max(attention, spec.ffn), "context": own, "added": spec.hidden, "scales": 1}
+        return {name: 4 * tokens * width for name, width in widths.items()}
+
+    def _submit(self, states: Any, first: int, lengths: npt.NDArray[np.int32], w: Bound) -> None:
+        """Puts the kernels of a chunk into the queue.
+
+        Args:
+            states: the buffer with the chunk's states, which begin at row `first`.
+        """
+        spec, card = self.spec, self._card
+        tokens = int(lengths.sum())
+        tiles = _tiles(lengths)
+        with card.lock:
+            own = {name: self._room(name, nbytes) for name, nbytes in self._sizes(tokens).items()}
+            own |= {"tiles": self._room("tiles", tiles.nbytes), "chunk": self._room("chunk", 16)}
+            card.write(own["tiles"], 0, tiles)
+            card.write(own["chunk"], 0, np.array([tokens, first, 0, 0], np.uint32))
+            own |= {"states": states, "weights": w.buffer}
+            steps = self._steps(tokens, len(tiles), w)
+            with self._device.compiling((spec, self.hidden_dtype)), card.answering():
+                encoder = card.device.create_command_encoder()
+                work = encoder.begin_compute_pass()
+                for entry, constants, bindings, count in steps:
+                    pipeline = card.pipeline(SHADER, entry, **constants)
+                    work.set_pipeline(pipeline)
+                    work.set_bind_group(0, self._group(pipeline, {n: own[name] for n, name in bindings.items()}))
+                    work.dispatch_workgroups(*count)
+                work.end()
+                card.device.queue.submit([encoder.finish()])
+
+    def _steps(
+        self, tokens: int, tiles: int, w: Bound
+    ) -> list[tuple[str, dict[str, float], dict[int, str], tuple[int, ...]]]:
+        """The kernels of a layer: entry point, constants, names of the buffers by binding, and workgroups."""
+        spec, half = self.spec, self.hidden_dtype == "float16"
+        steps: list[tuple[str, dict[str, float], dict[int, str], tuple[int, ...]]] = []
+
+        def product(name: str, source: str, into: str, activation: str = "") -> None:
+            inputs, outputs = spec.matrices()[name]
+            bindings = {0: "chunk", 1: "weights", 3: source, 4: into}
+            constants: dict[str, float] = {
+                "K": inputs, "N": outputs, "WEIGHT": w[f"{name}.weight"], "BIAS": w[f"{name}.bias"],
+                "PRECISION": _PRECISIONS[spec.precision], "ACTIVATION": _ACTIVATIONS[activation],
+            }  # fmt: skip
+            bindings[6] = "scales"
+            if spec.precision == "int8":
+                constants["SCALE"] = w[f"{name}.scale"]
+                steps.append(("row_scales", {"K": inputs}, {3: source, 6: "scales"}, (tokens,)))
+            steps.append(("product", constants, bindings, (-(-outputs // _TILE), -(-tokens // _TILE))))
+
+        def norm(name: str, last: bool) -> None:
+            constants: dict[str, float] = {
+                "K": spec.hidden, "WEIGHT": w[f"{name}.weight"], "BIAS": w[f"{name}.bias"],
+                "EPSILON": spec.norm_eps, "STORE": last, "HALF": half,
+            }  # fmt: skip
+            steps.append(("norm", constants, {0: "chunk", 1: "weights", 2: "states", 4: "x", 5: "added"}, (tokens,)))
+
+        steps.append(("enter", {"K": spec.hidden, "HALF": half}, {0: "chunk", 2: "states", 4: "x"}, (tokens,)))
+        product("qkv", "x", "wide")
+        heads: dict[str, float] = {"HEADS": spec.heads, "KV_HEADS": spec.kv_heads, "HEAD": spec.head_size}
+        steps.append(("attend", heads, {3: "wide", 4: "context", 7: "tiles"}, (tiles, spec.heads)))
+        product("out", "context", "added")
+        norm("norm1", False)
+        product("up", "x", "wide", spec.activation)
+        product("down", "wide", "added")
+        norm("norm2", True)
+        return steps
+
+    def _group(self, pipeline: Any, buffers: dict[int, Any]) -> Any:
+        key = id(pipeline), *((number, id(buffer)) for number, buffer in buffers.items())
+        if key not in self._groups:
+            # The objects are kept, so that no other one gets their numbers.
+            self._groups[key] = self._card.bind(pipeline, buffers), (pipeline, buffers)
+        return self._groups[key][0]
+
+    def _room(self, name: str, nbytes: int) -> Any:
+        buffer = self.buffers.get(name)
+        if buffer is None or buffer.size < nbytes:
+            with self._card.lock:
+                if buffer is not None:
+                    self._groups.clear()
+                    del self.buffers[name]
+                    self._card.destroy(buffer)
+                self.buffers[name] = self._card.buffer(nbytes)
+        return self.buffers[name]
+
+
+def _tiles(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
+    """Eight tokens each of one sequence: first token, tokens, and the sequence's first token and its end, [n, 4]."""
+    own = lengths.astype(np.int64)
+    counts = -(-own // _QUERIES)
+    of = np.repeat(np.arange(len(own)), counts)
+    ends = np.cumsum(own)
+    starts = ends - own
+    first = (np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)) * _QUERIES
+    tiles = np.stack((starts[of] + first, np.minimum(_QUERIES, own[of] - first), starts[of], ends[of]), axis=1)
+    return tiles.astype(np.uint32)

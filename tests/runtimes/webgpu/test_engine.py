@@ -1,0 +1,136 @@
+"""Reranking and embedding on the device `webgpu`: as the reference does, wherever weights and states lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from making.synth import synth
+
+from edge.config import Config
+from edge.errors import BudgetExceeded, CapabilityError, DeviceLost
+from edge.runtimes.base import chosen_runtime
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.engine import Tuning
+from edge.runtimes.reranker import Reranker
+
+QUERY = "which river floods"
+RESIDENT, STREAMED = Tuning(chunk_tokens=60), Tuning(chunk_tokens=60, buffers=2)
+OFFLOADED = Tuning(chunk_tokens=60, buffers=2, offload=True)
+WAYS = pytest.mark.parametrize("tuning", [RESIDENT, STREAMED, OFFLOADED], ids=["resident", "streamed", "offloaded"])
+
+
+def documents(count: int = 14) -> list[str]:
+    random = np.random.default_rng(3)
+    words = [f"word{i}" for i in range(60)]
+    return [" ".join(random.choice(words, random.integers(1, 9))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    folder = tmp_path_factory.mktemp("packs")
+
+    def packed(shape: str, precision: Any = "fp32") -> Path:
+        path = folder / f"{shape}-{precision}"
+        if not path.exists():
+            synth(shape, path, precision).close()
+        return path
+
+    return packed
+
+
+def config(**flags: Any) -> Config:
+    return Config.load(flags={"memory": "40GB", "threads": 1, **flags})
+
+
+def on_device(path: Path, tuning: Tuning, **flags: Any) -> Reranker:
+    given = {"device": "webgpu", "device_memory": "32MB", **flags}
+    return Reranker(str(path), config=config(**given), tuning=tuning, max_tokens=250)
+
+
+def scores_of(reranker: Reranker, docs: list[str], **options: Any) -> dict[int, float]:
+    return {r.index: r.score for r in reranker.rank(QUERY, docs, **options)}
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("shape", "precision"),
+    [("tiny-bert", "fp32"), ("tiny-bert", "fp16"), ("tiny-bert", "int8"), ("tiny-xlm-roberta", "fp16")],
+)
+def test_ranks_as_the_reference_does(pack: Any, shape: str, precision: str, tuning: Tuning) -> None:
+    path, docs = pack(shape, precision), documents()
+    with Reranker(str(path), config=config(runtime="numpy"), tuning=tuning, max_tokens=250) as reference:
+        expected = scores_of(reference, docs, threshold="inf")
+    with on_device(path, tuning) as reranker:
+        memory = reranker.engine.place.memory
+        assert memory is not reranker.budget
+        found = scores_of(reranker, docs, threshold="inf")
+        assert found == scores_of(reranker, docs, threshold="inf")
+        assert reranker.engine.place.device.card.held <= memory.limit
+    tolerance = {"fp32": 1e-4, "fp16": 1e-3, "int8": 0.03}[precision]  # int8: an activation half-way between two steps
+    assert max(abs(found[i] - expected[i]) for i in expected) < tolerance
+    if precision != "int8":
+        assert list(found) == list(expected)
+
+
+@pytest.mark.parametrize("chunk_tokens", [13, 40, 1000])
+def test_scores_do_not_depend_on_chunks(pack: Any, chunk_tokens: int) -> None:
+    path, docs = pack("tiny-bert", "fp16"), documents()
+    with on_device(path, RESIDENT) as first, on_device(path, Tuning(chunk_tokens=chunk_tokens)) as second:
+        expected, found = (scores_of(each, docs, threshold="inf") for each in (first, second))
+    assert found == expected
+
+
+@WAYS
+def test_embeds_as_the_reference_does(pack: Any, tuning: Tuning) -> None:
+    path, texts = pack("tiny-bert-embedder"), documents()
+    with Embedder(str(path), config=config(runtime="numpy"), max_tokens=60) as reference:
+        expected = reference.embed(texts)
+    device = config(device="webgpu", device_memory="32MB")
+    with Embedder(str(path), config=device, tuning=tuning, max_tokens=60) as embedder:
+        assert np.abs(embedder.embed(texts) - expected).max() < 1e-4
+
+
+@WAYS
+def test_prunes_as_the_reference_does(pack: Any, tuning: Tuning) -> None:
+    """Gaps that pruning leaves among the states."""
+    path, docs = pack("tiny-bert"), documents(40)
+    with Reranker(str(path), config=config(runtime="numpy"), tuning=tuning, max_tokens=250) as reference:
+        expected = reference.explain(QUERY, docs, 5, threshold=0.01, mode="top-k")
+    with on_device(path, tuning) as reranker:
+        found = reranker.explain(QUERY, docs, 5, threshold=0.01, mode="top-k")
+    assert expected.stats.evaluations < expected.stats.evaluations_full, "somebody must be pruned"
+    assert found.stats.evaluations == expected.stats.evaluations
+    assert [r.index for r in found.results] == [r.index for r in expected.results]
+
+
+def test_everything_is_given_back(pack: Any) -> None:
+    with on_device(pack("tiny-bert"), STREAMED) as reranker:
+        scores_of(reranker, documents())
+        card, budget = reranker.engine.place.device.card, reranker.budget
+    assert not {owner: n for owner, n in budget.holders().items() if "webgpu" in owner and n}
+    assert card.held == 16, "only what the card waits with"
+
+
+def test_a_lost_gpu_is_told(pack: Any) -> None:
+    with on_device(pack("tiny-bert"), STREAMED) as reranker:
+        reranker.engine.place.device.card.device.destroy()
+        with pytest.raises(DeviceLost, match="webgpu does not answer"):
+            scores_of(reranker, documents())
+
+
+def test_layers_of_other_models_are_refused_by_name(pack: Any) -> None:
+    with pytest.raises(CapabilityError, match="layers of BERT and XLM-R only; choose the runtime onnx"):
+        on_device(pack("tiny-qwen3"), RESIDENT)
+
+
+def test_a_cap_that_is_too_small_is_told(pack: Any) -> None:
+    with pytest.raises(BudgetExceeded), on_device(pack("tiny-bert"), RESIDENT, device_memory="20kB") as reranker:
+        scores_of(reranker, documents())
+
+
+def test_the_device_chooses_the_runtime() -> None:
+    assert chosen_runtime(config(device="webgpu:cap=9MB")) == "webgpu:cap=9MB"
