@@ -61,6 +61,8 @@ _expired = click.option("--show-expired", is_flag=True, help="Also memories that
 @click.option("--valid-from", metavar="WHEN", help="Since when it holds, if that is not when it was said.")
 @click.option("--valid-until", metavar="WHEN", help="Until when it holds.")
 @click.option("--importance", type=float, help="0 ... 1, for `search --importance`.")
+@click.option("--no-supersede", is_flag=True, help="End no earlier memory, whatever is said.")
+@click.option("--explain", is_flag=True, help="Show why each near memory was ended or not.")
 @click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model.")
 @scope_options
 @engine_options
@@ -73,6 +75,8 @@ def add(
     valid_from: str | None,
     valid_until: str | None,
     importance: float | None,
+    no_supersede: bool,
+    explain: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -90,6 +94,8 @@ def add(
             valid_from=valid_from,
             valid_until=valid_until,
             importance=importance,
+            supersede=not no_supersede,
+            explain=explain,
         )
     if as_json:
         print_json(result)
@@ -99,6 +105,12 @@ def add(
         click.echo(f"{added['id']}  {added['memory']}{known}")
         for other in added.get("similar", ()):
             click.echo(f"    much like {other['id']} ({other['similarity']:.2f})  {other['memory']}")
+        for other in added.get("supersedes", ()):
+            click.echo(f"    in place of {other['id']}  {other['memory']}")
+        for other in added.get("judged", ()):
+            click.echo(
+                f"    {'ends' if other['ends'] else 'keeps'} {other['id']}  {other['memory']}: {other['reason']}"
+            )
 
 
 @memory.command()

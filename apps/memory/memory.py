@@ -140,6 +140,8 @@ class Memory(Closing):
         importance: float | None = None,
         infer: bool = False,
         prompt: str | None = None,
+        supersede: bool = True,
+        explain: bool = False,
     ) -> dict[str, Any]:
         """Remembers a text, a message, or a list of either, as one transaction.
 
@@ -155,10 +157,15 @@ class Memory(Closing):
             infer: let the generator extract facts, and store those. If the extraction fails, the messages are stored
                 unchanged, and `result["extraction"]` gives the reason.
             prompt: instructions for the extraction.
+            supersede: let a statement end an earlier one of the same scope, role and speaker that it gives another
+                value: "I moved to Trondheim" ends "I live in Oslo". Texts of one statement alone are compared, without
+                a model. What is not understood ends nothing. `supersede(id, None)` undoes an ending.
+            explain: add the verdict about each memory that was compared as `judged`.
 
         Returns:
             `{"results": [{"id", "memory", "event", ...}]}`. The event is ADD, or NONE if the same memory (text, role,
-            metadata, dates) already exists in this scope. `similar` names earlier memories that resemble it.
+            metadata, dates) already exists in this scope. `similar` names earlier memories that resemble it, and
+            `supersedes` those that it ended.
 
         Raises:
             InputError: the scope is missing, or a value cannot be stored.
@@ -181,22 +188,22 @@ class Memory(Closing):
             shared = shared.said(timestamp)
         with self.budget.reserve("texts to remember", held_nbytes(messages)):
             self.store.check_room()
-            return self._add(read_entries(messages, shared), shared, scope, infer, prompt)
-
-    def _add(
-        self, entries: list[Entry], shared: Entry, scope: Scope, infer: bool, prompt: str | None
-    ) -> dict[str, Any]:
-        failure = None
-        if infer and entries:
-            if self._generator is None:
-                raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
-            extraction = extract(self._generator, entries, shared, prompt)
-            entries, failure = list(extraction.entries), extraction.failure
-        result: dict[str, Any] = {"results": [added.to_json() for added in self._writer.add(entries, scope)]}
+            entries, failure = read_entries(messages, shared), None
+            if infer and entries:
+                entries, failure = self._extracted(entries, shared, prompt)
+            added = self._writer.add(entries, scope, supersede=supersede)
+            result: dict[str, Any] = {"results": [one.to_json(explain=explain) for one in added]}
         if failure is not None:
             logging.getLogger(__name__).warning("stored as it came, because %s", failure)
             result["extraction"] = {"stored": "messages", "reason": failure}
         return result
+
+    def _extracted(self, entries: list[Entry], shared: Entry, prompt: str | None) -> tuple[list[Entry], str | None]:
+        """The facts in entries, or the entries with the reason why there are none."""
+        if self._generator is None:
+            raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
+        extraction = extract(self._generator, entries, shared, prompt)
+        return list(extraction.entries), extraction.failure
 
     def update(
         self,

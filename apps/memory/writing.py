@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import Entry, goes_on
+from edge.apps.memory.judge import Verdict, judge, read
 from edge.apps.memory.models import REBUILD, Vectors, in_context
 from edge.apps.memory.records import (
     SELECT,
@@ -48,6 +49,12 @@ _TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance", "vali
 MOST_LINKS = 3
 """The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
 
+CANDIDATES = 12
+"""The most earlier memories that a new one may end: the nearest of its scope."""
+
+_TOGETHER = 32
+"""The most statements of the same call that a new one may end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Similar:
@@ -70,14 +77,21 @@ class Added:
         record: the new memory, or the existing one.
         event: ADD, or NONE if the same memory existed before.
         similar: the earlier memories that it was linked to, most similar first.
+        judged: the memories that were compared with it, each with the verdict; an ended one as it is stored now.
     """
 
     record: Record
     event: str
     similar: tuple[tuple[Record, float], ...] = ()
+    judged: tuple[tuple[Record, Verdict], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories if there are any."""
+    def to_json(self, *, explain: bool = False) -> dict[str, Any]:
+        """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories and those that it
+        `supersedes`, if there are any.
+
+        Args:
+            explain: also the verdict about each memory that was compared, as `judged`.
+        """
         record = self.record
         document: dict[str, Any] = {"id": record.uuid, "memory": record.text, "event": self.event}
         if record.role is not None:
@@ -85,6 +99,18 @@ class Added:
         if self.similar:
             document["similar"] = [
                 {"id": other.uuid, "memory": other.text, "similarity": similarity} for other, similarity in self.similar
+            ]
+        ended = [other for other, _ in self.judged if other.superseded_by == record.uuid]
+        if ended:
+            document["supersedes"] = [
+                {"id": other.uuid, "memory": other.text, "valid_until": other.valid_until} for other in ended
+            ]
+        if record.superseded_by is not None:
+            document |= {"superseded_by": record.superseded_by, "valid_until": record.valid_until}
+        if explain:
+            document["judged"] = [
+                {"id": other.uuid, "memory": other.text, "ends": verdict.ends, "reason": verdict.reason}
+                for other, verdict in self.judged
             ]
         return document
 
@@ -100,9 +126,15 @@ _COLUMNS = 2_048
 
 
 def find_similar(
-    db: Connection, index: VectorIndex, vectors: Vectors, scope: Scope, budget: MemoryBudget
+    db: Connection,
+    index: VectorIndex,
+    vectors: Vectors,
+    scope: Scope,
+    budget: MemoryBudget,
+    judged: Sequence[bool] | None = None,
 ) -> list[list[Similar]]:
     """The memories most similar to each of `vectors`, with a cosine of at least `NEAR`; at most 3, most similar first.
+    For rows that are `judged`, the nearest `CANDIDATES` with any cosine.
 
     They are memories stored under exactly the ids of `scope`, and earlier rows of `vectors`, given as `-1 - row`.
 
@@ -113,24 +145,27 @@ def find_similar(
         BudgetExceeded: there is no room for the cosines.
     """
     found: list[list[Similar]] = []
+    most = [CANDIDATES if judged is not None and judged[row] else MOST_LINKS for row in range(len(vectors))]
     sql, params = scope.exactly()
     rows = db.execute(f"SELECT id FROM memories WHERE {sql} LIMIT ?", (*params, _FEW + 1)).fetchall()
     allowed = np.sort(np.array([row[0] for row in rows], np.int64)) if len(rows) <= _FEW else None
     for start in range(0, len(vectors), _BLOCK):
         block = vectors[start : start + _BLOCK]
-        found += _in_index(db, index, block, scope, allowed) if rows else [[] for _ in block]
+        near = _in_index(db, index, block, scope, allowed) if rows else [[] for _ in block]
+        for row, similar in enumerate(near, start):
+            found.append([one for one in similar if most[row] == CANDIDATES or one.similarity >= NEAR])
     if len(vectors) > 1:
         with budget.reserve("memory duplicates", 4 * min(_BLOCK, len(vectors)) * min(_COLUMNS, len(vectors))):
             for start in range(0, len(vectors), _BLOCK):
-                _add_earlier(found, vectors, start)
-    return [_most_similar(similar) for similar in found]
+                _add_earlier(found, vectors, start, most)
+    return [_most_similar(similar, count) for similar, count in zip(found, most, strict=True)]
 
 
-def _most_similar(similar: list[Similar]) -> list[Similar]:
-    return sorted(similar, key=lambda one: -one.similarity)[:MOST_LINKS]
+def _most_similar(similar: list[Similar], most: int) -> list[Similar]:
+    return sorted(similar, key=lambda one: -one.similarity)[:most]
 
 
-def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int) -> None:
+def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int, most: Sequence[int]) -> None:
     """Adds the most similar earlier rows of `vectors` to the results of the block that begins at `start`."""
     block = vectors[start : start + _BLOCK]
     for first in range(0, start + len(block), _COLUMNS):
@@ -143,16 +178,17 @@ def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int) -> No
                 found[start + row].append(Similar(-1 - first - int(best[row]), float(cosines[row, best[row]])))
                 cosines[row, best[row]] = -1
         # Cut after each block of columns: if a text is repeated often, nearly all rows are near.
-        found[start : start + _BLOCK] = [_most_similar(similar) for similar in found[start : start + _BLOCK]]
+        ends = slice(start, start + _BLOCK)
+        found[ends] = [_most_similar(similar, count) for similar, count in zip(found[ends], most[ends], strict=True)]
 
 
 def _in_index(
     db: Connection, index: VectorIndex, block: Vectors, scope: Scope, allowed: npt.NDArray[np.int64] | None
 ) -> list[list[Similar]]:
     with remedy(REBUILD):
-        result = index.search(db, block, MOST_LINKS if allowed is not None else _BEYOND, allowed=allowed)
+        result = index.search(db, block, CANDIDATES if allowed is not None else _BEYOND, allowed=allowed)
     near = [
-        [Similar(int(i), float(s)) for i, s in zip(ids, scores, strict=True) if i >= 0 and s >= NEAR]
+        [Similar(int(i), float(s)) for i, s in zip(ids, scores, strict=True) if i >= 0]
         for ids, scores in zip(result.ids, result.scores, strict=True)
     ]
     if allowed is not None:
@@ -177,8 +213,12 @@ class Writer:
         self._store = store
         self._clock = clock
 
-    def add(self, entries: Sequence[Entry], scope: Scope) -> list[Added]:
-        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none."""
+    def add(self, entries: Sequence[Entry], scope: Scope, *, supersede: bool = True) -> list[Added]:
+        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none.
+
+        Args:
+            supersede: whether they may end earlier memories under the same ids (`edge.apps.memory.judge`).
+        """
         if not entries:
             return []
         store = self._store
@@ -194,10 +234,13 @@ class Writer:
         if before is not None:
             previous[0], follows[0] = len(entries), before.id
         vectors = in_context(vectors, previous)
+        judged = [supersede and any(clause.subject for clause in read(entry.text).clauses) for entry in entries]
         with store.read() as db:
-            similar = find_similar(db, index, vectors, scope, store.budget)
+            similar = find_similar(db, index, vectors, scope, store.budget, judged)
         with store.write() as db:
             added = self._insert(db, index, entries, vectors, similar, follows, scope)
+            if supersede:
+                added = self._judge(db, added, similar, judged)
         store.upkeep.wrote(len(added))
         return added
 
@@ -377,6 +420,33 @@ class Writer:
         advance(db)
         return outcomes
 
+    def _judge(
+        self, db: Connection, outcomes: list[Added], similar: Sequence[Sequence[Similar]], judged: Sequence[bool]
+    ) -> list[Added]:
+        """Ends the memories that new ones supersede. A new one that was said before another is itself ended by it."""
+        before: list[int] = []
+        for number, outcome in enumerate(outcomes):
+            if not judged[number] or outcome.event != "ADD":
+                continue
+            record = outcome.record
+            ids = dict.fromkeys([one.id for one in similar[number] if one.id >= 0] + before[-_TOGETHER:])
+            verdicts: list[tuple[Record, Verdict]] = []
+            for other in read_records(db, ids, self._store.budget).values():
+                if (other.scope, other.role, other.actor_id) != (record.scope, record.role, record.actor_id):
+                    continue
+                if other.valid_until is not None or other.forgotten_at is not None or record.valid_until is not None:
+                    continue
+                later = record.since >= other.since
+                old, new = (other, record) if later else (record, other)
+                verdict = judge(read(old.text), read(new.text))
+                if verdict.ends:
+                    ended = self._end(db, old, new)
+                    record, other = (record, ended) if later else (ended, other)
+                verdicts.append((other, verdict))
+            before.append(record.id)
+            outcomes[number] = replace(outcome, record=record, judged=tuple(verdicts))
+        return outcomes
+
     def _replace(self, db: Connection, old: Record, new: Record, event: str) -> None:
         """Replaces a memory by a new version, whose `updated_at` is the moment of the change."""
         if new.indexed_text != old.indexed_text:
@@ -464,7 +534,7 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
     record = outcome.record
     found = {twin.id: (twin, similarity) for twin, similarity in outcome.similar}
     exactly, ids = record.scope.exactly()
-    for candidate in similar:
+    for candidate in (one for one in similar if one.similarity >= NEAR):
         identifier = outcomes[-1 - candidate.id].record.id if candidate.id < 0 else candidate.id
         row = db.execute(f"{SELECT} WHERE memories.id = ? AND {exactly}", (identifier, *ids)).fetchone()
         if row is not None and identifier != record.id:
@@ -473,7 +543,7 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
     db.executemany(
         "INSERT INTO links VALUES (?, ?, ?)", [(record.id, other.id, similarity) for other, similarity in linked]
     )
-    return Added(record, outcome.event, tuple(linked))
+    return replace(outcome, similar=tuple(linked))
 
 
 def check_validity(start: str | None, end: str | None) -> None:

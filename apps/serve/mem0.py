@@ -61,6 +61,8 @@ class AddBody(ScopeFields, kw_only=True):
     valid_from: Any = None
     valid_until: Any = None
     importance: Any = None
+    supersede: bool | None = None
+    explain: bool | None = None
 
 
 @with_idle({**_NARROWED, "metadata": ({},), "fields": ([],), "reference_date": ()}, ("keyword_search",))
@@ -145,6 +147,7 @@ def add(call: Call, body: AddBody) -> Any:
     """Remembers `messages`."""
     names = ("metadata", "timestamp", "expiration_date", "valid_from", "valid_until", "importance")
     given = {name: getattr(body, name) for name in names}
+    given |= {"supersede": body.supersede is not False, "explain": bool(body.explain)}
     return _told(call, lambda memory: memory.add(body.messages, **body.scope(), **given))
 
 

@@ -41,6 +41,7 @@ MEMORY_VERBS = {
     "list": ["list"],
     "get": ["get", "ID"],
     "update": ["update", "ID", "The river floods in May."],
+    "supersede": ["supersede", "ID", "--undo"],
     "delete": ["delete", "ID"],
     "history": ["history", "ID"],
     "export": ["export", "out.jsonl"],

@@ -32,6 +32,7 @@ _MODULES = {
     "search-quality": "search",
     "searchers": "searchers",
     "serve": "serve",
+    "supersession": "supersession",
     "traversal": "traversal",
     "tune": "tune",
     "warm": "warm",

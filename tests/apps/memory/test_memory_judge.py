@@ -1,0 +1,95 @@
+"""What a new statement ends without being told, and what it leaves as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge.apps.memory.judge import judge, read
+from edge.apps.memory.memory import Memory
+
+Make = Callable[..., Memory]
+
+ENDED = (
+    ("I live in Oslo", "I moved to Trondheim"),
+    ("Ich arbeite bei Siemens", "Ich arbeite jetzt bei Bosch"),
+    ("Je fume", "Je ne fume plus"),
+    ("Mi jefe se llama Pablo", "Mi nuevo jefe se llama Marcos"),
+    ("La riunione è lunedì", "La riunione è stata spostata a martedì"),
+    ("My dog is called Max", "Sorry, my dog is called Milo, not Max"),
+    ("I drive a Toyota", "I sold the Toyota and drive a Skoda now"),
+    ("Ann: I live in Oslo", "Ann: Hi Bob! I moved to Trondheim. It rains."),
+)
+KEPT = (
+    ("I live in Oslo", "My sister moved to Trondheim"),
+    ("I like tea", "I also like coffee"),
+    ("I live in Oslo", "I would like to move to Trondheim"),
+    ("I live in Oslo", "I used to live in Bergen"),
+    ("I live in Oslo", "Did you move to Trondheim? I moved the sofa."),
+    ("I live in Oslo", "I live in Oslo with two cats"),
+    ("I live in Oslo and work at Initech", "I moved to Trondheim"),
+    ("Ann: I live in Oslo", "Bob: I moved to Trondheim"),
+    ("The meeting is on Monday", "The meeting is important"),
+    ("I quit smoking", "I won't quit smoking"),
+    ("She lives in Oslo", "She moved to Trondheim"),
+    ("I take 5 mg of aspirin", "I now take 10 mg of iron"),
+    ("I am reading Dune", "I am now reading Emma"),
+    ("", "?"), ("I", "I"), ("x" * 10_000, "I moved to Bergen"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), ENDED)
+def test_what_has_another_value_now_ends(old: str, new: str) -> None:
+    assert judge(read(old), read(new)).ends
+
+
+@pytest.mark.parametrize(("old", "new"), KEPT)
+def test_what_may_still_hold_is_kept(old: str, new: str) -> None:
+    verdict = judge(read(old), read(new))
+    assert not verdict.ends
+    assert verdict.reason
+
+
+def shown(memory: Memory, **options: Any) -> set[str]:
+    found = memory.search("live moved home", 50, **{"user_id": "ann"} | options)
+    return {hit["memory"] for hit in found["results"]}
+
+
+def test_a_chain_of_homes_ends_where_it_began(memory: Memory, clock: Any) -> None:
+    for text in ("I live in Oslo", "I moved to Bergen", "I live in Oslo"):
+        clock.forward(days=30)
+        (added,) = memory.add(text, user_id="ann", explain=True)["results"]
+        assert added["event"] == "ADD"
+        assert shown(memory) == {text}
+    assert [(one["memory"], one["ends"]) for one in added["judged"]] == [("I moved to Bergen", True)]
+    assert [one["memory"] for one in added["supersedes"]] == ["I moved to Bergen"]
+    assert len(memory.history(added["id"], whole_chain=True)) == 5
+    assert shown(memory, as_of="2026-07-15") == {"I live in Oslo"}
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+
+
+def test_what_was_said_before_is_ended_by_what_is_known(memory: Memory) -> None:
+    memory.add("I moved to Bergen", user_id="ann", timestamp="2026-03-01")
+    (late,) = memory.add("I live in Oslo", user_id="ann", timestamp="2025-03-01")["results"]
+    assert late["valid_until"].startswith("2026-03-01")
+    assert shown(memory) == {"I moved to Bergen"}
+    assert shown(memory, as_of="2025-06-01") == {"I live in Oslo"}
+
+
+def test_statements_of_one_call_end_each_other_in_their_order(memory: Memory) -> None:
+    results = memory.add(["I live in Oslo", "I moved to Bergen", "I moved to Bodo"], user_id="ann")["results"]
+    assert [one.get("supersedes", [{}])[0].get("memory") for one in results] == [
+        None, "I live in Oslo", "I moved to Bergen",
+    ]  # fmt: skip
+    assert shown(memory) == {"I moved to Bodo"}
+
+
+def test_nothing_else_is_ended(memory: Memory) -> None:
+    memory.add("I live in Oslo", user_id="ann")
+    memory.add("I moved to Bergen", user_id="bob")
+    memory.add("I moved to Bergen", user_id="ann", run_id="r")
+    memory.add({"role": "assistant", "content": "I moved to Bergen"}, user_id="ann")
+    memory.add("I moved to Bodo", user_id="ann", supersede=False)
+    assert "I live in Oslo" in shown(memory)

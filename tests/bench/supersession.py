@@ -1,0 +1,89 @@
+"""`supersession`: counts what a memory's judge ends rightly and wrongly, in pairs of statements in five languages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from bench.figures import higher, lower, neither, tabulate
+from bench.memory import turns_of
+from bench.options import Folder, Output, benchmark
+from edge.apps.memory.judge import judge, read
+from edge.models.training.corpora import load
+
+PAIRS = Path(__file__).parent / "supersession_set" / "pairs.tsv"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An old and a new statement, and whether the new one ends the old one.
+
+    Attributes:
+        half: `open` for what was looked at while the judge was written. Of `sealed` only the totals were looked at.
+    """
+
+    half: str
+    language: str
+    ends: bool
+    old: str
+    new: str
+
+
+def pairs() -> Iterator[Pair]:
+    """The pairs of the set. A hash of the texts tells the half."""
+    for line in PAIRS.read_text("utf-8").splitlines():
+        language, _, ends, old, new = line.split("\t")
+        sealed = hashlib.md5(f"{old}\t{new}".encode()).digest()[0] & 1
+        yield Pair("sealed" if sealed else "open", language, ends == "1", old, new)
+
+
+def counts() -> dict[str, dict[str, float]]:
+    """The counts of each half: pairs that end, those found, pairs that do not, those wrongly ended."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for pair in pairs():
+        ended = judge(read(pair.old), read(pair.new)).ends
+        row = found[pair.half]
+        row["endings" if pair.ends else "others"] += 1
+        row["right" if pair.ends else "wrong"] += ended
+    for row in found.values():
+        row["right_share"], row["wrong_share"] = row["right"] / row["endings"], row["wrong"] / row["others"]
+    return {half: dict(row) for half, row in sorted(found.items())}
+
+
+@benchmark
+def supersession(
+    *,
+    data: Annotated[
+        Folder | None, "Conversations in BEIR's layout (such as LoCoMo), all of whose pairs of turns are judged."
+    ] = None,
+    output: Output,
+) -> None:
+    """Count the endings that the judge of memories finds, and the wrong ones; no model is used."""
+    report: dict[str, Any] = {"pairs": counts()}
+    if data is not None:
+        report["conversations"] = conversations(data)
+    columns = {
+        "right_share": higher("endings found", "%"), "wrong_share": lower("wrong endings", "%"),
+        "endings": neither("pairs that end"), "others": neither("other pairs"),
+    }  # fmt: skip
+    output.put(report, tabulate(report["pairs"], columns), "what a new statement ends")
+
+
+def conversations(data: Path) -> dict[str, Any]:
+    """The endings among all pairs of turns of each conversation, each as (old, new, reason)."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for (conversation, _), turns in turns_of(load(data)).items():
+        said[conversation] += [text for _, text in turns]
+    ended = []
+    for texts in said.values():
+        known: list[str] = []
+        for new in texts:
+            verdicts = ((old, judge(read(old), read(new))) for old in known)
+            ended += [(old, new, verdict.reason) for old, verdict in verdicts if verdict.ends]
+            if len(read(new).clauses) == 1 and read(new).clauses[0].subject:
+                known.append(new)
+    return {"turns": sum(map(len, said.values())), "endings": ended}

@@ -1,0 +1,23 @@
+"""The judge of memories keeps to what its page promises, on both halves of its set."""
+
+from __future__ import annotations
+
+from bench.supersession import counts, pairs
+
+
+def test_the_set_has_pairs_of_each_kind() -> None:
+    found = list(pairs())
+    assert len(found) >= 200
+    assert len({(pair.old, pair.new) for pair in found}) == len(found)
+    assert {(pair.half, pair.language, pair.ends) for pair in found} == {
+        (half, language, ends)
+        for half in ("open", "sealed")
+        for language in ("en", "de", "fr", "es", "it")
+        for ends in (True, False)
+    }
+
+
+def test_endings_are_found_and_few_are_wrong() -> None:
+    for half, row in counts().items():
+        assert row["right_share"] >= 0.9, half
+        assert row["wrong_share"] <= 0.02, half
