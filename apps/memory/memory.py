@@ -26,6 +26,7 @@ from edge.apps.memory.arguments import (
     parse_day,
     parse_local,
     parse_moment,
+    stamp,
 )
 from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
@@ -34,8 +35,9 @@ from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher, Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.time_questions import time_asked
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
-from edge.apps.memory.validity import chain, moment_of
+from edge.apps.memory.validity import Asked, chain, moment_of
 from edge.apps.memory.writing import Writer, check_validity
 from edge.apps.pool import Held
 from edge.apps.store.health import Health
@@ -381,7 +383,7 @@ class Memory(Closing):
             threshold=check_share(threshold, "threshold"),
             weights=weights,
             show_expired=show_expired,
-            as_of=None if as_of is None else moment_of(as_of),
+            asked=self._asked(query, as_of, show_expired),
         )
         results = [candidate.to_json(explain=explain) for candidate in candidates]
         if neighbours:
@@ -389,6 +391,14 @@ class Memory(Closing):
                 around = self._searcher.neighbours(candidate.record, check_count(neighbours), show_expired=show_expired)
                 result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
         return {"results": results}
+
+    def _asked(self, query: str, as_of: object, at_any_time: bool) -> Asked:
+        """The time that a search asks about: the one given or, without one, the one that the question names."""
+        now = self._clock()
+        if as_of is not None:
+            moment = moment_of(as_of)
+            return Asked(stamp(now), moment, moment)
+        return Asked(stamp(now), at_any_time=True) if at_any_time else time_asked(query, now)
 
     def get(self, memory_id: str) -> dict[str, Any] | None:
         """One memory, hidden or ended or not, with `links` to similar memories; None if there is none in this scope."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -23,7 +24,7 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, bounded_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.validity import held, holding
+from edge.apps.memory.validity import Asked, chain
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
@@ -48,6 +49,13 @@ even "of" is a rare word. Without this share, a fact that has only "of" in commo
 BM25, because no fact has a better score."""
 
 
+_STANDING = 3
+"""The most memories of a chain that are judged for the one that holds."""
+
+_REMEMBERED = 2
+"""The number of sets of ids that are cached: a search needs the memories that hold, and those of chains that do not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retrieved:
     """The results of the first stage, by row number.
@@ -57,16 +65,31 @@ class Retrieved:
         near: the cosines of all results.
         records: the records of all results.
         whole: the query's `LexicalIndex.whole_score`.
+        instead: for results that do not fit the time that is asked about, the memory of their chain that does.
     """
 
     words: Mapping[int, float]
     near: Mapping[int, float]
     records: Mapping[int, Record]
     whole: float = 0.0
+    instead: Mapping[int, Record] = field(default_factory=dict)
 
     def fused(self) -> list[tuple[int, float]]:
         """The fused scores of all results by id, best first."""
         return convex_combination(self.words, self.near, BM25_WEIGHT, full=FULL_MATCH * self.whole)
+
+    def pool(self, count: int) -> list[tuple[int, float]]:
+        """The best of `fused` that stand for `count` memories, at most `_STANDING` for each."""
+        chosen: list[tuple[int, float]] = []
+        stand_for: Counter[int] = Counter()
+        for identifier, score in self.fused():
+            memory = self.instead[identifier].id if identifier in self.instead else identifier
+            if memory not in stand_for and len(stand_for) == count:
+                break
+            stand_for[memory] += 1
+            if stand_for[memory] <= _STANDING:
+                chosen.append((identifier, score))
+        return chosen
 
 
 class Searcher:
@@ -76,7 +99,7 @@ class Searcher:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
-        self._remembered: tuple[object, Ids, bool] | None = None
+        self._remembered: dict[object, tuple[Ids, bool]] = {}
         self._lease = store.budget.reserve("memory scope", 0)
 
     def search(
@@ -90,19 +113,19 @@ class Searcher:
         threshold: float | None,
         weights: Weights,
         show_expired: bool,
-        as_of: str | None = None,
+        asked: Asked | None = None,
     ) -> list[Candidate]:
         """The best `top_k` memories of `scope` that meet `condition`, best first.
 
         Args:
             threshold: the lowest relevance; results below it are left out.
-            as_of: the moment at which the memories held, in its stored form; None for now.
+            asked: the time at which the memories held, if not now.
         """
         if top_k == 0:
             return []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
-        found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired, as_of=as_of)
-        fused = found.fused()[: max(POOL, top_k)]
+        found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired, asked=asked)
+        fused = found.pool(max(POOL, top_k))
         candidates = [
             Candidate(
                 found.records[identifier],
@@ -114,7 +137,10 @@ class Searcher:
         ]
         if rerank and candidates:
             # Recency and importance may lift any candidate, so with them all candidates need their final scores.
-            candidates = self._rerank(query, candidates, scope, None if weights else min(top_k, len(candidates)))
+            beside = sum(candidate.record.id in found.instead for candidate in candidates)
+            most = min(top_k + beside, len(candidates))
+            candidates = self._rerank(query, candidates, scope, None if weights else most)
+        candidates = list(_each_once(candidates, found.instead))
         if weights:
             candidates = weigh(candidates, weights, self._clock())
         if threshold is not None:
@@ -129,28 +155,33 @@ class Searcher:
         depth: int,
         *,
         show_expired: bool,
-        as_of: str | None = None,
+        asked: Asked | None = None,
     ) -> Retrieved:
-        """The best `depth` memories by full text and the best `depth` by vectors, in one consistent view."""
+        """The best `depth` memories by full text and the best `depth` by vectors, in one consistent view.
+
+        A memory is also found by what it superseded, and by what superseded it: as many memories are looked for that do
+        not hold at the time that is asked about.
+        """
         index = self._store.index
         if index is None:
             return Retrieved({}, {}, {})
         vector = self._store.embed([query], query=True)
+        query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         now = self._clock()
         shown = self.condition(scope, condition, now, show_expired=show_expired)
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
-            whose = shown
-            if as_of is not None:
-                whose = Condition.all_of([shown, held(as_of, as_of)])
-            elif not show_expired:
-                whose = Condition.all_of([shown, holding(db, stamp(now))])
-            allowed, everything = self._allowed(db, whose)
-            if len(allowed) == 0:
-                return Retrieved({}, {}, {})
-            with remedy(REBUILD):
-                found = index.search(db, vector, depth, allowed=None if everything else allowed)
-            near = {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
-            words = self._lexical(db, query, depth, whose, everything)
+            asked = asked or Asked(stamp(now), at_any_time=show_expired)
+            near: dict[int, float] = {}
+            words: dict[int, float] = {}
+            for part in asked.conditions(db):
+                whose = Condition.all_of([shown, part])
+                allowed, everything = self._allowed(db, whose)
+                if len(allowed) == 0:
+                    continue
+                with remedy(REBUILD):
+                    found = index.search(db, vector, depth, allowed=None if everything else allowed)
+                near |= {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
+                words |= self._lexical(db, query, depth, whose, everything)
             unknown = [identifier for identifier in words if identifier not in near]
             if unknown:  # the vector search did not return these, or a rebuild has not made their vectors yet
                 vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
@@ -159,7 +190,28 @@ class Searcher:
             for identifier in near.keys() - records.keys():
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
             whole = self._store.lexical.whole_score(db, query)
-            return Retrieved(words, near, records, whole)
+            instead = self._instead(db, asked, records.values(), shown)
+            gone = [i for i, record in records.items() if i not in instead and not asked.fits(record)]
+            for identifier in gone:
+                del near[identifier], records[identifier]
+                words.pop(identifier, None)
+            return Retrieved(words, near, records, whole, instead)
+
+    def _instead(self, db: Connection, asked: Asked, records: Iterable[Record], shown: Condition) -> dict[int, Record]:
+        """For the records of chains, the shown one of the chain that answers at the time that is asked about, where it
+        is another one."""
+        chosen: dict[str, Record | None] = {}
+        found: dict[int, Record] = {}
+        for record in asked.of_chains(db, records):
+            if record.uuid not in chosen:
+                uuids = chain(db, record.uuid, record.scope)
+                sql = f"{SELECT} WHERE memories.uuid IN ({', '.join('?' * len(uuids))}) AND {shown.sql}"
+                members = bounded_records(db.execute(sql, (*uuids, *shown.params)), self._store.budget)
+                chosen |= dict.fromkeys(uuids, asked.best(list(members)))
+            other = chosen[record.uuid]
+            if other is not None and other.id != record.id:
+                found[record.id] = other
+        return found
 
     def listed(
         self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0
@@ -203,7 +255,7 @@ class Searcher:
     def close(self) -> None:
         """Frees the cached ids."""
         with self._lock:
-            self._remembered = None
+            self._remembered = {}
             self._lease.release()
 
     def _allowed(self, db: Connection, whose: Condition) -> tuple[Ids, bool]:
@@ -212,8 +264,8 @@ class Searcher:
         generation = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()[0]
         key = (generation, whose.sql, whose.params)
         with self._lock:
-            if self._remembered is not None and self._remembered[0] == key:
-                return self._remembered[1], self._remembered[2]
+            if key in self._remembered:
+                return self._remembered[key]
         # The ids are read as one text, because 100,000 rows of one id take three times as long.
         sql = f"SELECT group_concat(memories.id) FROM memories WHERE {whose.sql}"
         text = db.execute(sql, whose.params).fetchone()[0]
@@ -221,8 +273,9 @@ class Searcher:
         total = db.execute("SELECT count(*) FROM memories").fetchone()[0]
         total += db.execute("SELECT count(*) FROM actions").fetchone()[0]
         with self._lock:
-            self._lease.resize(allowed.nbytes)
-            self._remembered = (key, allowed, len(allowed) == total)
+            latest = list(self._remembered.items())[1 - _REMEMBERED :]
+            self._lease.resize(allowed.nbytes + sum(ids.nbytes for _, (ids, _) in latest))
+            self._remembered = {**dict(latest), key: (allowed, len(allowed) == total)}
         return allowed, len(allowed) == total
 
     def _lexical(self, db: Connection, query: str, depth: int, whose: Condition, everything: bool) -> dict[int, float]:
@@ -367,6 +420,16 @@ class Candidate:
         if explain:
             document["score_details"] = dict(self.details)
         return document
+
+
+def _each_once(candidates: Sequence[Candidate], instead: Mapping[int, Record]) -> Iterator[Candidate]:
+    """The candidates, each as the memory that it stands for, which has the score of the best of them."""
+    seen: set[int] = set()
+    for candidate in candidates:
+        record = instead.get(candidate.record.id, candidate.record)
+        if record.id not in seen:
+            seen.add(record.id)
+            yield replace(candidate, record=record)
 
 
 def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:

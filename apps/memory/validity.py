@@ -6,8 +6,12 @@ holds until `valid_until`, or until now.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 from edge.apps.memory.arguments import Scope, parse_moment, whole_day
 from edge.apps.memory.filters import Condition
+from edge.apps.memory.records import Record
 from edge.ivf.base import Connection
 
 _SINCE = "coalesce(memories.valid_from, memories.timestamp, memories.created_at)"
@@ -28,7 +32,84 @@ def moment_of(value: object) -> str:
     return parse_moment(value if day is None else day + _DAYS_END, "as_of")
 
 
-def holding(db: Connection, now: str) -> Condition:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The time that a search asks about, in stored moments.
+
+    Attributes:
+        now: the present moment.
+        start, end: a moment (`as_of`), or a period that a question names; empty for what holds now.
+        before: what held before now is asked for.
+        at_any_time: whatever was ever remembered is.
+    """
+
+    now: str
+    start: str = ""
+    end: str = ""
+    before: bool = False
+    at_any_time: bool = False
+
+    @property
+    def strictly(self) -> bool:
+        """Whether only memories that held at the moment, as far as is known, are results."""
+        return bool(self.start) and self.start == self.end
+
+    def conditions(self, db: Connection) -> list[Condition]:
+        """The conditions of the memories that are results by themselves and, if there are any, of the others that may
+        stand for one: those that ended, and those of chains."""
+        if self.at_any_time:
+            return [Condition("1")]
+        own = _held(self.start, self.end) if self.strictly else _holding(db, self.now)
+        if db.execute("SELECT 1 FROM memories WHERE valid_until IS NOT NULL LIMIT 1").fetchone() is None:
+            return [own]
+        return [own, Condition.all_of([Condition(f"memories.id IN ({_ENDED} UNION ALL {_LATER})"), own.negated()])]
+
+    def fits(self, record: Record) -> bool:
+        """Whether a memory may be a result."""
+        if self.at_any_time:
+            return True
+        if self.strictly:
+            return self._held(record)
+        if self.before and record.valid_until is not None:
+            return True
+        return self._holds(record) or (bool(self.start) and self._held(record))
+
+    def of_chains(self, db: Connection, records: Iterable[Record]) -> list[Record]:
+        """The records that another one of their chain may stand for."""
+        if self.at_any_time:
+            return []
+        soft = self.before or (bool(self.start) and not self.strictly)
+        later = {row[0] for row in db.execute(_SUCCESSORS)} if soft else set()
+        return [
+            record
+            for record in records
+            if not self.fits(record) or (soft and (record.superseded_by is not None or record.uuid in later))
+        ]
+
+    def best(self, chain: Sequence[Record]) -> Record | None:
+        """The memory of a chain that answers: the latest of those that held then, or else of those that hold now."""
+        if self.before:
+            ended = [one for one in chain if one.valid_until is not None and one.since < one.valid_until <= self.now]
+            if ended:
+                return max(ended, key=lambda one: (one.valid_until or "", one.id))
+        then = [one for one in chain if self.start and self._held(one)]
+        then = then or [one for one in chain if not self.strictly and self._holds(one)]
+        return max(then, key=lambda one: (one.since, one.id), default=None)
+
+    def _holds(self, record: Record) -> bool:
+        begun = record.valid_from is None or record.valid_from <= self.now
+        return begun and (record.valid_until is None or record.valid_until > self.now)
+
+    def _held(self, record: Record) -> bool:
+        return record.since <= self.end and (record.valid_until is None or record.valid_until > self.start)
+
+
+_ENDED = "SELECT id FROM memories WHERE valid_until IS NOT NULL"
+_SUCCESSORS = "SELECT DISTINCT superseded_by FROM memories WHERE superseded_by IS NOT NULL"
+_LATER = f"SELECT id FROM memories WHERE uuid IN ({_SUCCESSORS})"
+
+
+def _holding(db: Connection, now: str) -> Condition:
     """The condition that a memory holds now. It is the same, parameters included, until one begins or ends to hold, so
     that the ids that meet it can be cached."""
     until, since = (
@@ -43,7 +124,7 @@ def holding(db: Connection, now: str) -> Condition:
     return Condition(f"memories.id NOT IN ({ended})", (until or "", since or ""))
 
 
-def held(start: str, end: str) -> Condition:
+def _held(start: str, end: str) -> Condition:
     """The condition that a memory held at a moment between two moments, both included, as far as is known."""
     return Condition(f"{_SINCE} <= ? AND (memories.valid_until IS NULL OR memories.valid_until > ?)", (end, start))
 

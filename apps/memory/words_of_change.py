@@ -49,8 +49,8 @@ MOVED = _words(
     "subió aumentó aumentato salito"
 )
 OTHER_VERBS = _words(
-    "has have had uses use drive drives costs cost runs plays play likes like eats eat speaks read starts quit "
-    "switched got hat habe haben fahre fährt benutze benutzt benutzen kostet beträgt läuft spielt spiele wurde wird "
+    "has have had uses use drive drives costs runs plays play likes like eats eat speaks read starts started "
+    "quit switched got hat habe haben fahre fährt benutze benutzt benutzen kostet beträgt läuft spielt spiele wurde "
     "mag esse spreche a ai as utilise conduis conduit coûte tourne joue fume fumo mange parle aime va utiliza usa "
     "cuesta corre toca juega tiene se ha costa gira suona utilizzo prende planned painted smoke rauche deploy"
 )

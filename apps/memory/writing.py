@@ -136,7 +136,8 @@ def find_similar(
     """The memories most similar to each of `vectors`, with a cosine of at least `NEAR`; at most 3, most similar first.
     For rows that are `judged`, the nearest `CANDIDATES` with any cosine.
 
-    They are memories stored under exactly the ids of `scope`, and earlier rows of `vectors`, given as `-1 - row`.
+    They are memories stored under exactly the ids of `scope`, in a small scope without those that ended, and earlier
+    rows of `vectors`, given as `-1 - row`.
 
     Args:
         vectors: the vectors of the new memories, [n, dim].
@@ -147,7 +148,9 @@ def find_similar(
     found: list[list[Similar]] = []
     most = [CANDIDATES if judged is not None and judged[row] else MOST_LINKS for row in range(len(vectors))]
     sql, params = scope.exactly()
-    rows = db.execute(f"SELECT id FROM memories WHERE {sql} LIMIT ?", (*params, _FEW + 1)).fetchall()
+    # Without those that ended: the nearest of a long chain would all be earlier values.
+    own = f"SELECT id FROM memories WHERE {sql} AND id NOT IN (SELECT id FROM memories WHERE valid_until IS NOT NULL)"
+    rows = db.execute(f"{own} LIMIT ?", (*params, _FEW + 1)).fetchall()
     allowed = np.sort(np.array([row[0] for row in rows], np.int64)) if len(rows) <= _FEW else None
     for start in range(0, len(vectors), _BLOCK):
         block = vectors[start : start + _BLOCK]

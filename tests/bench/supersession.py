@@ -6,16 +6,21 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from bench.figures import higher, lower, neither, tabulate
 from bench.memory import turns_of
 from bench.options import Folder, Output, benchmark
 from edge.apps.memory.judge import judge, read
+from edge.apps.memory.memory import Memory
 from edge.models.training.corpora import load
 
-PAIRS = Path(__file__).parent / "supersession_set" / "pairs.tsv"
+FOLDER = Path(__file__).parent / "supersession_set"
+NOW = datetime(2025, 6, 1, tzinfo=timezone.utc)
+"""The day on which the questions are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Pair:
 
 def pairs() -> Iterator[Pair]:
     """The pairs of the set. A hash of the texts tells the half."""
-    for line in PAIRS.read_text("utf-8").splitlines():
+    for line in (FOLDER / "pairs.tsv").read_text("utf-8").splitlines():
         language, _, ends, old, new = line.split("\t")
         sealed = hashlib.md5(f"{old}\t{new}".encode()).digest()[0] & 1
         yield Pair("sealed" if sealed else "open", language, ends == "1", old, new)
@@ -60,17 +65,37 @@ def supersession(
     data: Annotated[
         Folder | None, "Conversations in BEIR's layout (such as LoCoMo), all of whose pairs of turns are judged."
     ] = None,
+    memory: str = "300MB",
     output: Output,
 ) -> None:
-    """Count the endings that the judge of memories finds, and the wrong ones; no model is used."""
-    report: dict[str, Any] = {"pairs": counts()}
+    """Count the endings that the judge of memories finds, the wrong ones, and the right facts after updates."""
+    report: dict[str, Any] = {"pairs": counts(), "questions": questions(memory)}
     if data is not None:
         report["conversations"] = conversations(data)
     columns = {
         "right_share": higher("endings found", "%"), "wrong_share": lower("wrong endings", "%"),
         "endings": neither("pairs that end"), "others": neither("other pairs"),
     }  # fmt: skip
-    output.put(report, tabulate(report["pairs"], columns), "what a new statement ends")
+    asked = {"first": higher("right fact first", "%"), "questions": neither("questions")}
+    figures = [*tabulate(report["pairs"], columns), *tabulate(report["questions"], asked, "questions after updates")]
+    output.put(report, figures, "what a new statement ends")
+
+
+def questions(limit: str) -> dict[str, dict[str, float]]:
+    """The share of questions after updates whose right fact is the first result: about now, with `as_of`, and with
+    words that name a time."""
+    asked: dict[str, list[bool]] = defaultdict(list)
+    with TemporaryDirectory() as folder, Memory(folder, memory=limit, clock=lambda: NOW) as memory:
+        for line in (FOLDER / "timelines.tsv").read_text("utf-8").splitlines():
+            user, when, text = line.split("\t")
+            memory.add(text, user_id=user, timestamp=when)
+        for line in (FOLDER / "questions.tsv").read_text("utf-8").splitlines():
+            user, as_of, question, right = line.split("\t")
+            past = " did " in question or " was " in question
+            results = memory.search(question, 1, user_id=user, as_of=None if as_of == "-" else as_of)["results"]
+            kind = "as_of" if as_of != "-" else "named times" if past else "now"
+            asked[kind].append(bool(results) and results[0]["memory"] == right)
+    return {kind: {"first": sum(found) / len(found), "questions": len(found)} for kind, found in asked.items()}
 
 
 def conversations(data: Path) -> dict[str, Any]:

@@ -93,3 +93,47 @@ def test_nothing_else_is_ended(memory: Memory) -> None:
     memory.add({"role": "assistant", "content": "I moved to Bergen"}, user_id="ann")
     memory.add("I moved to Bodo", user_id="ann", supersede=False)
     assert "I live in Oslo" in shown(memory)
+
+
+def test_a_memory_is_found_by_what_it_superseded(memory: Memory) -> None:
+    memory.add("I work as a welder at Initech", user_id="ann", timestamp="2025-01-01")
+    memory.add("I have begun something else", user_id="ann", timestamp="2025-06-01")
+    memory.add(["the weather is fine", "tea is ready"], user_id="ann")
+    old, new = (m["id"] for m in memory.get_all(user_id="ann")["results"][3:1:-1])
+    memory.supersede(old, new)
+    for rerank in (False, True):
+        first = memory.search("welder at Initech", 1, user_id="ann", rerank=rerank)["results"][0]
+        assert first["id"] == new
+        then = memory.search("begun something", 1, user_id="ann", as_of="2025-03-01", rerank=rerank)["results"][0]
+        assert then["id"] == old
+
+
+@pytest.mark.parametrize(
+    ("question", "home"),
+    [
+        ("where is home", "Bodo"), ("where was home before", "Bergen"), ("where was home before the flood", "Bodo"),
+        ("wo war home früher", "Bergen"), ("où était home avant ?", "Bergen"), ("home in May 2025", "Bergen"),
+        ("home in 2024", "Bodo"), ("home in March 2025", "Oslo"), ("home last year", "Bergen"),
+        ("home im Februar 2025", "Oslo"), ("home in May", "Bodo"), ("home in December", "Bergen"),
+        ("home in 2030", "Bodo"),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_question_choose_the_time(memory: Memory, question: str, home: str) -> None:
+    ids = [
+        memory.add(f"home is {city}", user_id="ann", timestamp=when)["results"][0]["id"]
+        for city, when in (("Oslo", "2025-01-01"), ("Bergen", "2025-05-01"), ("Bodo", "2026-01-01"))
+    ]
+    memory.supersede(ids[0], ids[1])
+    memory.supersede(ids[1], ids[2])
+    memory.add("may the flood pass", user_id="ann")
+    found = [hit["memory"] for hit in memory.search(question, user_id="ann", rerank=False)["results"]]
+    assert sorted(found) == sorted([f"home is {home}", "may the flood pass"])
+
+
+def test_many_ended_memories_hide_none_that_holds(memory: Memory, clock: Any) -> None:
+    memory.add("the port is open", user_id="ann")
+    for number in range(250):
+        clock.forward(minutes=1)
+        memory.add(f"the port of the server is {number}", user_id="ann")
+    found = memory.search("the port of the server", 50, user_id="ann", rerank=False)["results"]
+    assert [hit["memory"] for hit in found] == ["the port of the server is 249", "the port is open"]
