@@ -25,6 +25,7 @@ _VERBS = {
     "list": "edge.apps.commands.contents:list_files",
     "get": "edge.apps.commands.contents:get",
     "describe": "edge.apps.commands.manage:describe",
+    "cluster": "edge.apps.cluster.command:cluster",
     "collections": "edge.apps.commands.collections:collections",
     "remove": "edge.apps.commands.manage:remove",
     "compact": "edge.apps.commands.manage:compact",

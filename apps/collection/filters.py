@@ -22,6 +22,11 @@ from edge.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from edge.ivf.base import Connection  # whose numpy a search that the server answers does without
 
+
+class NoSuchType(InputError):
+    """No kind of files has that name, and no indexed file has such a suffix."""
+
+
 _FUNCTION = "path_matches"
 
 MOST_ALTERNATIVES = 100
@@ -129,7 +134,7 @@ class Filters:
             db: the connection that will run the condition; a function that matches paths is registered with it.
 
         Raises:
-            InputError: a kind is unknown and no indexed file has such a suffix; the message lists the existing kinds.
+            NoSuchType: a kind is unknown and no indexed file has such a suffix; the message lists the existing kinds.
         """
         clauses: list[str] = []
         params: list[Any] = []
@@ -171,7 +176,7 @@ def _meanings(db: Connection, kind: str) -> list[str]:
     """The kinds and suffixes that a word means, without dots.
 
     Raises:
-        InputError: no kind and no indexed file has that name or suffix.
+        NoSuchType: no kind and no indexed file has that name or suffix.
     """
     name = kind.lower().removeprefix(".")
     if known := meanings(name):
@@ -183,7 +188,7 @@ def _meanings(db: Connection, kind: str) -> list[str]:
         here = f"; this collection has {present}" if present else ""
         close = get_close_matches(name, NAMES, n=1, cutoff=0.75)
         meant = f", did you mean {close[0]!r}?" if close else ":"
-        raise InputError(
+        raise NoSuchType(
             f"there is no type {kind!r}{meant} a type is one of {', '.join(KIND_NAMES)}, a language such as python, or "
             f"the suffix of a file's name{here}"
         )

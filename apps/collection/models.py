@@ -45,8 +45,14 @@ class CollectionModels:
         *,
         embedder: str | Embedder | Held[Embedder] | None,
         reranker: str | Reranker | Held[Reranker] | None,
+        holds_passages: Callable[[Connection], bool] | None = None,
     ) -> None:
-        """Stores which models to open. The caller must close models that it passes open or lends."""
+        """Stores which models to open. The caller must close models that it passes open or lends.
+
+        Args:
+            holds_passages: whether there are passages, so that the embedder cannot change; None asks the database.
+        """
+        self._holds_passages = holds_passages or _has_passages
         self._database = database
         self._config = config
         self._budget = budget
@@ -73,7 +79,7 @@ class CollectionModels:
         identity = self._use_embedder(self._identity_of)
         with self._database.write() as db:
             # A repair may have lost the setting. The passages that it saved are then embedded again.
-            if not _has_passages(db) or get_setting(db, _SETTING) is None:
+            if not self._holds_passages(db) or get_setting(db, _SETTING) is None:
                 set_setting(db, _SETTING, identity.to_json())
 
     def embedder(self) -> Embedder:
@@ -234,7 +240,7 @@ class CollectionModels:
         if identity is None or identity.fingerprint == opened.fingerprint:
             return
         with self._database.read() as db:
-            if not _has_passages(db):
+            if not self._holds_passages(db):
                 return
         path = self._database.path.parent
         if identity.name == opened.name:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.catalog import groups, is_mail, not_stored, verify_file, verify_place, verify_text
-from edge.apps.collection.filters import Filters
+from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.paths import checked
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
@@ -28,12 +28,19 @@ from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
-from edge.apps.store.lexical import POSTING_NBYTES, LexicalIndex, Statistics, bounded_query
+from edge.apps.store.lexical import (
+    POSTING_NBYTES,
+    LexicalIndex,
+    Statistics,
+    bounded_query,
+    shown_terms,
+    shown_weights,
+)
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.spelling import nearest_word, stems_like
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-from edge.ivf.base import Connection, Found
+from edge.ivf.base import Connection, Found, Ids
 from edge.ivf.index import VectorIndex
 from edge.models.blending import BM25_WEIGHT
 from edge.trace import Trace
@@ -58,6 +65,9 @@ Ranking = list[tuple[int, float]]
 
 Key = tuple[int, int]
 """The number of a source, and the id of a passage in it."""
+
+_EVERY = 2**31
+"""More lists than any index has."""
 
 _MAIL_OF_CHUNK = "LEFT JOIN mails ON mails.file = files.id AND mails.page = ifnull(chunks.page, 0)"
 _PASSING = f"SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id {_MAIL_OF_CHUNK} WHERE {{}}"
@@ -144,12 +154,14 @@ class Within:
     Attributes:
         seconds: the time that all queries may take together; None for as long as the recall target needs.
         window: a lookahead for this search, which ends when the search begins.
+        exhaustive: probe all lists, so that it does not matter which vectors share a list.
         took: seconds spent in the vector index so far.
         waiting: searches of an index that share the rest of the time.
     """
 
     seconds: float | None = None
     window: Lookahead | None = None
+    exhaustive: bool = False
     took: float = 0.0
     waiting: int = 1
 
@@ -157,6 +169,33 @@ class Within:
     def share(self) -> float | None:
         """The seconds for the next search of an index; None without a bound."""
         return None if self.seconds is None else max(0.0, self.seconds - self.took) / self.waiting
+
+
+class Source(Protocol):
+    """The passages of one collection, here or elsewhere; see `PassageSource`, which raises the same errors."""
+
+    def view(self) -> AbstractContextManager[object]: ...
+    def statistics(self, queries: Sequence[str]) -> Statistics: ...
+    def gather(
+        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
+        within: Within,
+    ) -> list[tuple[Ranking, Ranking]]: ...  # fmt: skip
+    def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]: ...
+    def hits(self, ids: Sequence[int]) -> dict[int, Hit]: ...
+
+
+Result = TypeVar("Result")
+
+
+class Fan(Protocol):
+    """Calls functions, one for each source, and returns their results in order."""
+
+    def __call__(self, calls: Sequence[Callable[[], Result]]) -> list[Result]: ...
+
+
+def in_turn(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Calls one after the other, in this thread."""
+    return [call() for call in calls]
 
 
 class PassageSource:
@@ -180,14 +219,14 @@ class PassageSource:
     def statistics(self, queries: Sequence[str]) -> Statistics:
         """The figures of this collection that BM25 needs for the words of some queries."""
         with self._database.read() as db:
-            return self._lexical.statistics(db, queries)
+            return self._lexical.statistics(db, [term for query in queries for term in self._lexical.terms(query)])
 
     def gather(
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
-        """For each query the `depth` passages with the highest BM25 scores, with those that equal the last of them,
-        and the `depth` passages with the highest cosines.
+        """For each query the `depth` passages with the highest BM25 scores, and the `depth` passages with the highest
+        cosines, each with those that equal the last of them.
 
         Args:
             queries: the words of each, and the vectors [n, dim] of which the nearest counts. Both may be missing.
@@ -199,7 +238,7 @@ class PassageSource:
                 condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 words: list[Ranking] = []
                 for query, _ in queries:
-                    counts = self._lexical.statistics(db, [query]).counts
+                    counts = self._lexical.statistics(db, self._lexical.terms(query)).counts
                     nbytes = POSTING_NBYTES * sum(counts[term] for term in whole.significant(counts))
                     with self._budget.reserve("full text", nbytes):
                         words += [self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)]
@@ -217,7 +256,8 @@ class PassageSource:
                     near[number] += [pair for pair in zip(ids, scores, strict=True) if pair[0] >= 0]
             for ranking in near:  # of a query's vectors the nearest counts
                 best = dict(sorted(ranking, key=lambda pair: pair[1]))
-                ranking[:] = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:depth]
+                order = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
+                ranking[:] = [pair for pair in order if pair[1] >= order[min(depth, len(order)) - 1][1]]
         return list(zip(words, near, strict=True))
 
     def resembling(self, word: str) -> str:
@@ -257,23 +297,30 @@ class PassageSource:
     def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
         """Adds to hits their snippets for the query, their best lines, and the descriptions of their folders."""
         with self._database.read() as db:
-            weights = self._lexical.weights(db, query)
+            weights = shown_weights(query, self._lexical.statistics(db, shown_terms(query).values()))
             described = read_descriptions(db)
-        return [
-            replace(
-                hit, snippet=found.text, marks=found.marks, line=hit.line_at(best_sentence(hit.text, weights)),
-                description=description_of(hit.path, described),
-            )
-            for hit, found in ((hit, snippet(hit.text, weights)) for hit in hits)
-        ]  # fmt: skip
+        return [shown(replace(hit, description=description_of(hit.path, described)), weights) for hit in hits]
 
     def _nearest(
         self, db: Connection, index: VectorIndex, vectors: Floats, depth: int, clause: str, params: Sequence[object],
         within: Within,
     ) -> Found:  # fmt: skip
-        """The nearest passages to each of `vectors` [n, dim], in one search of the index."""
+        """The `depth` nearest passages to each of `vectors` [n, dim], in one search of the index, followed by all
+        passages that equal the last of them, and some more."""
         started = time.perf_counter()
-        search = partial(index.search, db, vectors, depth, seconds=within.share, window=within.window)
+
+        def search(allowed: Ids | None = None) -> Found:
+            k, window = depth + 1, within.window
+            while True:
+                found = index.search(
+                    db, vectors, k, nprobe=_EVERY if within.exhaustive else None, seconds=within.share,
+                    allowed=allowed, window=window,
+                )  # fmt: skip
+                tied = (found.ids[:, -1] >= 0) & (found.scores[:, -1] == found.scores[:, depth - 1])
+                if not tied.any() or k >= _DEEPEST:
+                    return found
+                k, window = min(_DEEPER * k, _DEEPEST), None
+
         with remedy("edge index --rebuild"):
             if not clause:
                 found = search()
@@ -292,24 +339,29 @@ class PassageSource:
 
 
 def candidates(
-    sources: Mapping[str, PassageSource],
+    sources: Mapping[str, Source],
     queries: Sequence[str],
     vectors: Sequence[Sequence[Floats | None]],
     k: int,
     *,
     where: Filters,
     within: Within | None = None,
+    fan: Fan = in_turn,
 ) -> list[list[Hit]]:
     """The best `k` passages of all sources for each query, by the fused scores of BM25 and vectors, best first. Of
     passages with the same wording, such as a licence in every folder, only the best is returned.
 
-    Results do not depend on how passages are distributed over sources. Only where passages with equal vectors are more
-    than the depth, those with the smallest ids of each source are considered.
+    Results do not depend on how passages are distributed over sources. Only where more than `_DEEPEST` passages have
+    equal vectors, those with the smallest ids of each source are considered.
 
     Args:
         sources: by the names that hits get as `collection`; their file numbers become different from each other.
         queries: words of each query; if empty, only the vectors are searched.
         vectors: for each source and query the vectors [n, dim], of which the nearest counts; None without any.
+        fan: calls the sources. Any but `in_turn` needs sources that are not bound to a thread.
+
+    Raises:
+        NoSuchType: no source has a type of `where`.
     """
     within = within or Within()
     named = list(sources.items())
@@ -318,12 +370,20 @@ def candidates(
     with ExitStack() as views:
         for _, source in named:
             views.enter_context(source.view())
-        whole = sum((source.statistics(queries) for _, source in named), Statistics())
+        whole = sum(fan([partial(source.statistics, queries) for _, source in named]), Statistics())
         while left:
-            gathered = []
-            for at, ((_, source), own) in enumerate(zip(named, vectors, strict=True)):
-                within.waiting = len(named) - at
-                gathered.append(source.gather([(queries[i], own[i]) for i in left], depth, whole, where, within))
+            asked = [[(queries[i], own[i]) for i in left] for own in vectors]
+            calls = [
+                partial(_gathered, source, own, depth, whole, where, within, len(named) - at if fan is in_turn else 1)
+                for at, ((_, source), own) in enumerate(zip(named, asked, strict=True))
+            ]
+            answers = fan(calls)
+            refusals = [answer for answer in answers if isinstance(answer, NoSuchType)]
+            if len(refusals) == len(answers):
+                raise refusals[0]
+            gathered: list[list[tuple[Ranking, Ranking]]] = [
+                [([], []) for _ in left] if isinstance(answer, NoSuchType) else answer for answer in answers
+            ]
             scarce = []
             for number, *found in zip(left, *gathered, strict=True):
                 words, near = (
@@ -337,8 +397,20 @@ def candidates(
     return results
 
 
+def _gathered(
+    source: Source, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
+    within: Within, waiting: int,
+) -> list[tuple[Ranking, Ranking]] | NoSuchType:  # fmt: skip
+    """What a source gathers. A type that its files do not have is no error while another source has such files."""
+    within.waiting = waiting
+    try:
+        return source.gather(queries, depth, whole, where, within)
+    except NoSuchType as error:
+        return error
+
+
 def _best(
-    named: Sequence[tuple[str, PassageSource]], scored: Sequence[tuple[Key, float]], k: int | None = None
+    named: Sequence[tuple[str, Source]], scored: Sequence[tuple[Key, float]], k: int | None = None
 ) -> list[tuple[Key, float]]:
     """The `k` passages with the highest scores, best first; ties in the order of their paths and places in a file."""
     counts = Counter(score for _, score in scored)
@@ -350,7 +422,7 @@ def _best(
 
 
 def _distinct(
-    named: Sequence[tuple[str, PassageSource]],
+    named: Sequence[tuple[str, Source]],
     words: Sequence[tuple[Key, float]],
     near: Sequence[tuple[Key, float]],
     k: int,
@@ -375,6 +447,13 @@ def _distinct(
             file = hit.file * len(named) + key[0]
             hits.append(replace(hit, score=score, stages=stages, collection=named[key[0]][0], file=file))
     return hits
+
+
+def shown(hit: Hit, weights: Mapping[str, float]) -> Hit:
+    """A hit with its snippet and its best line, by the weights of the query's words."""
+    found = snippet(hit.text, weights)
+    line = hit.line_at(best_sentence(hit.text, weights))
+    return replace(hit, snippet=found.text, marks=found.marks, line=line)
 
 
 def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:

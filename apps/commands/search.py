@@ -28,6 +28,7 @@ from edge.apps.options import Setup, collections_option, figures_options, setup_
 from edge.apps.requests import SearchOptions
 from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
 from edge.config import Config, counted, format_size
+from edge.errors import InputError
 from edge.text.control_characters import escaped
 
 _COLUMNS = (
@@ -42,6 +43,8 @@ _COLUMNS = (
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
+@click.option("--cluster", metavar="ADDRESS", help="Search a collection in shards, which Ray at ADDRESS reaches.")
+@click.option("--partial", is_flag=True, help="With --cluster: if a shard is lost, give the results of the others.")
 @collections_option
 @setup_options(device=True, server=True)
 @figures_options
@@ -50,6 +53,8 @@ def search(
     query: str,
     options: SearchOptions,
     explain: bool,
+    cluster: str | None,
+    partial: bool,
     embedder: str | None,
     reranker: str | None,
     collections: tuple[str, ...],
@@ -68,13 +73,23 @@ def search(
     reranker's own probability, which is comparable between searches.
     """
     config = setup.config(embedder=embedder, reranker=reranker)
+    if partial and cluster is None:
+        raise InputError("--partial needs --cluster: one collection has no shards")
     try:
+        if cluster is not None:
+            raise Unserved("the collection is in shards")
         alone = own_options(memory=setup.memory, threads=setup.threads, trace=trace)
         found, server = _served(collections, config, query, options, alone)
     except Unserved as reason:
-        from edge.apps.commands.searching import searched
+        if cluster is not None:
+            from edge.apps.cluster.command import searched as spread
 
-        found, server = searched(collections, config, trace, query, options), f"not used: {reason}"
+            found = spread(cluster, collections, config, trace, query, options, partial=partial)
+        else:
+            from edge.apps.commands.searching import searched
+
+            found = searched(collections, config, trace, query, options)
+        server = f"not used: {reason}"
     figures = {**found.figures, "server": server}
     for trouble in found.troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)

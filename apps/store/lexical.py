@@ -196,9 +196,27 @@ class LexicalIndex:
         rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
-    def statistics(self, db: Connection, queries: Iterable[str]) -> Statistics:
-        """The figures of the committed rows, for the terms of some queries."""
-        return self._statistics(db, [term for query in queries for term in self._terms(query)])
+    def terms(self, query: str) -> list[str]:
+        """The different words and phrases of a query, as FTS5 strings."""
+        return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
+
+    def statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
+        """The figures of the committed rows, for some terms of queries."""
+        wanted = dict.fromkeys(terms)
+        # FTS5's totals and its list of segments. The list changes with every change of a row.
+        blocks = db.execute(f"SELECT block FROM {self.table}_data WHERE id IN (1, 10) ORDER BY id").fetchall()
+        state = [block for (block,) in blocks]
+        rows, words = (*_integers(state[0] if state else b""), 0, 0)[:2]
+        with self._lock:
+            counts = dict(self._counts) if state == self._state else {}
+        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
+        for term in wanted:
+            if term not in counts:
+                counts[term] = int(db.execute(statement, (term,)).fetchone()[0])
+        with self._lock:
+            if len(counts) <= _REMEMBERED:
+                self._state, self._counts = state, counts
+        return Statistics(rows, words, {term: counts[term] for term in wanted})
 
     def search(
         self,
@@ -219,7 +237,7 @@ class LexicalIndex:
             whole: the statistics of all rows that compete; those of this table if not given.
             where: an SQL condition on `rowid` with its `params`, such as `rowid IN (SELECT ...)`.
         """
-        own = self.statistics(db, [query])
+        own = self.statistics(db, self.terms(query))
         whole = whole or own
         terms = [term for term in whole.significant(own.counts) if own.counts[term]] if k > 0 else []
         if not terms:
@@ -278,44 +296,30 @@ class LexicalIndex:
     def whole_score(self, db: Connection, query: str) -> float:
         """The BM25 score of a row of average length that holds every word and phrase of the query once. A word that no
         row holds has the largest weight."""
-        statistics = self.statistics(db, [query])
+        statistics = self.statistics(db, self.terms(query))
         return sum(max(0.0, statistics.rarity(term)) for term in statistics.counts)
-
-    def weights(self, db: Connection, query: str) -> dict[str, float]:
-        """The query's significant words with their inverse document frequencies. Snippets are chosen by them."""
-        words = {word: next(_written(word), '""') for word in _WORD.findall(unicodedata.normalize("NFC", query))}
-        statistics = self._statistics(db, words.values())
-        chosen = set(statistics.significant(statistics.counts))
-        return {
-            word: math.log(1 + statistics.rows / statistics.counts[term])
-            for word, term in words.items()
-            if term in chosen
-        }
 
     def optimize(self, db: Connection) -> None:
         """Merges the index into one b-tree. This frees the space of deleted rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
-    def _statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
-        wanted = dict.fromkeys(terms)
-        # FTS5's totals and its list of segments. The list changes with every change of a row.
-        blocks = db.execute(f"SELECT block FROM {self.table}_data WHERE id IN (1, 10) ORDER BY id").fetchall()
-        state = [block for (block,) in blocks]
-        rows, words = (*_integers(state[0] if state else b""), 0, 0)[:2]
-        with self._lock:
-            counts = dict(self._counts) if state == self._state else {}
-        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
-        for term in wanted:
-            if term not in counts:
-                counts[term] = int(db.execute(statement, (term,)).fetchone()[0])
-        with self._lock:
-            if len(counts) <= _REMEMBERED:
-                self._state, self._counts = state, counts
-        return Statistics(rows, words, {term: counts[term] for term in wanted})
 
-    def _terms(self, query: str) -> list[str]:
-        """The different words and phrases of a query, as FTS5 strings."""
-        return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
+def shown_terms(query: str) -> dict[str, str]:
+    """The words of a query, each with its FTS5 string."""
+    return {word: next(_written(word), '""') for word in _WORD.findall(unicodedata.normalize("NFC", query))}
+
+
+def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
+    """The query's significant words with their inverse document frequencies. Snippets are chosen by them.
+
+    Args:
+        statistics: those of `shown_terms(query)`.
+    """
+    words = shown_terms(query)
+    chosen = set(statistics.significant(dict.fromkeys(words.values())))
+    return {
+        word: math.log(1 + statistics.rows / statistics.counts[term]) for word, term in words.items() if term in chosen
+    }
 
 
 def bounded_query(text: str) -> str:

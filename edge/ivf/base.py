@@ -180,6 +180,42 @@ class CodecSpec:
         return self.name in ("pq", "opq")
 
 
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """Lists that several indexes share, so that together they give the results of one index.
+
+    Attributes:
+        version: above 0; tells quantizers apart.
+        spec: the codec of all lists.
+        centroids: [nlist, dim]; nlist == 1 means flat and exact.
+        recall: (nprobe, recall@10), ascending, as every index uses it; empty if it is not measured yet.
+    """
+
+    version: int
+    spec: CodecSpec
+    centroids: Vectors
+    recall: tuple[tuple[int, float], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """The quantizer as bytes."""
+        about = {
+            "version": self.version, "codec": self.spec.name, "dim": self.spec.dim, "code_size": self.spec.code_size,
+            "state": len(self.spec.state), "recall": self.recall,
+        }  # fmt: skip
+        head = json.dumps(about).encode()
+        return len(head).to_bytes(4, "little") + head + self.spec.state + self.centroids.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Quantizer:
+        """The quantizer that `to_bytes` wrote."""
+        end = 4 + int.from_bytes(data[:4], "little")
+        about = json.loads(data[4:end])
+        state = data[end : end + about["state"]]
+        spec = CodecSpec(about["codec"], about["dim"], about["code_size"], state)
+        centroids = np.frombuffer(data, np.float32, offset=end + len(state)).reshape(-1, about["dim"])
+        return cls(about["version"], spec, centroids, tuple((int(n), float(r)) for n, r in about["recall"]))
+
+
 class Scanner(Protocol):
     """Scores coded rows against one query. Belongs to one thread; releases the interpreter lock while it scans."""
 
@@ -286,9 +322,11 @@ class Snapshot:
         codec: the open codec of every list; `codec.spec.exact` says whether re-scoring is needed.
         centroids: [nlist, dim]; nlist == 1 means flat and exact.
         lists: for each list, those of its parts that have live rows.
-        pending_ids, pending_vectors: [n], [n, dim]: rows that are not yet in segments and are scanned exactly.
+        pending_ids, pending_vectors: [n], [n, dim]: rows that are not yet in segments and are scored exactly.
         recall: measured (nprobe, recall@10), ascending; empty before the first measurement and for one list.
         rows: number of live rows.
+        pending_lists: [n], the lists that the pending rows belong to, if other indexes share the lists. Then a pending
+            row is only found in a list that is probed, because it may be in a segment elsewhere. None: always.
         tuned: the parameters that the index was tuned to; None if it was not.
         held: the leases that the snapshot needs. They are released with the last reference to it.
     """
@@ -303,6 +341,7 @@ class Snapshot:
     recall: tuple[tuple[int, float], ...]
     rows: int
     tuned: Tuned | None = None
+    pending_lists: Ids | None = None
     held: object = field(default=None, repr=False, compare=False)
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.errors import BudgetExceeded, CapabilityError, InputError
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, InputError
 from edge.ivf.base import (
     Codecs,
     Connection,
@@ -24,6 +24,7 @@ from edge.ivf.base import (
     IndexStatus,
     IndexTuning,
     MaintenanceReport,
+    Quantizer,
     Snapshot,
     Vectors,
 )
@@ -39,6 +40,7 @@ from edge.trace import Trace
 
 if TYPE_CHECKING:
     from edge.cache.lookahead import Lookahead
+    from edge.ivf.maintenance.training import Curve
     from edge.ivf.maintenance.work import Progress, Work, Write
     from edge.ivf.storage.segment_writer import SegmentWriter
     from edge.ivf.storage.verification import Verification
@@ -256,11 +258,14 @@ class VectorIndex(Closing):
             questions: [q, dim], of the kind that will be asked. Without them, questions are made from rows.
 
         Raises:
-            InputError: there are too few vectors, or no parameters keep the goal.
+            InputError: there are too few vectors, no parameters keep the goal, or the lists are shared.
             BudgetExceeded, CorruptBlock, StorageError: a step cannot be done, and nothing has changed.
         """
         from edge.tuning.tuner import tuned
 
+        with write() as db:
+            if IndexManifest(db).state().quantizer:
+                raise InputError("this index shares its lists with others, which were trained together")
         given = None if questions is None else checked_queries(questions, self.dim)
         return tuned(self._work(write, stop=stop, progress=progress), goal, given)
 
@@ -280,6 +285,37 @@ class VectorIndex(Closing):
 
         given = None if questions is None else checked_queries(questions, self.dim)
         examine(self._work(write, progress=progress), use, given)
+
+    def install_quantizer(self, write: Write, quantizer: Quantizer) -> Curve:
+        """Sorts all vectors into lists that other indexes have, too; see `edge.ivf.maintenance.retraining.install`.
+
+        Returns:
+            The recall curve of the quantizer; if it has none, the curve of this index alone.
+
+        Raises:
+            ConfigError: the quantizer is of another width.
+            StorageError: another thread or process maintains the index.
+            BudgetExceeded, CorruptBlock, StorageError: sorting failed, and nothing has changed.
+        """
+        from edge.ivf.maintenance.maintainer import installed
+
+        if quantizer.spec.dim != self.dim:
+            raise ConfigError(f"the quantizer is of width {quantizer.spec.dim}, and the vectors of width {self.dim}")
+        return installed(self._work(write), quantizer)
+
+    def drawn(self, db: Connection, count: int, seed: int) -> Vectors:
+        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer. Raises as
+        `search` does."""
+        from edge.ivf.maintenance.training import sample
+        from edge.ivf.maintenance.work import VectorSource
+
+        manifest = self._manifest(db)
+        sources = [
+            VectorSource(segment, manifest.all_deleted_rows(name))
+            for name, segment in self._snapshots.segments(manifest).items()
+        ]
+        none = np.empty((0, self.dim), np.float32)
+        return np.concatenate([none, *(vectors for _, vectors in sample(sources, count, seed))])
 
     def discard(self, write: Write) -> int:
         """Removes the files that are out of use at once; returns their number.

@@ -218,10 +218,8 @@ class IndexSearcher:
                     unread = self._would_read(needed, place or self.host)
                     if window is not None:
                         window.search_needs([part.key for part in needed], unread)
-                    for number in own.tolist():
-                        rows = snapshot.pending_vectors[pending]
-                        scores = codec_scores(snapshot.codec, rows, queries[number])
-                        results.add(number, scores, snapshot.pending_ids[pending])
+                if not low or snapshot.pending_lists is not None:
+                    self._score_pending(snapshot, queries, own, probed, pending, results)
                 scan.run(emit)
             results.count(high, scan.parts_read, scan.bytes_read, scan.hits)
             self._learn(scan.slow_seconds)
@@ -229,6 +227,17 @@ class IndexSearcher:
             if last or not len(active):
                 return needed
             low, high = high, min(nlist, 2 * high)
+
+    @staticmethod
+    def _score_pending(
+        snapshot: Snapshot, queries: Vectors, numbers: Numbers, probed: Numbers,
+        pending: npt.NDArray[np.bool_] | slice, results: Results,
+    ) -> None:  # fmt: skip
+        """Scores the pending rows for the queries `numbers` [n] that probe the lists `probed` [n, lists]."""
+        ids, vectors, lists = snapshot.pending_ids[pending], snapshot.pending_vectors[pending], snapshot.pending_lists
+        for number, own in zip(numbers.tolist(), probed, strict=True):
+            near = slice(None) if lists is None else member(np.sort(own), lists[pending])
+            results.add(number, codec_scores(snapshot.codec, vectors[near], queries[number]), ids[near])
 
     def _search_on_all(
         self,

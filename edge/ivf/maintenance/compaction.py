@@ -186,6 +186,8 @@ def split(work: Work) -> None:
     """
     with work.write() as db:
         manifest = IndexManifest(db)
+        if manifest.state().quantizer:
+            return  # the lists are those of other indexes, too
         training, number_of_training = work.snapshots.training(manifest), manifest.state().training
         sources = list(work.sources(manifest).values())
     nlist = len(training.centroids)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge.errors import StorageError
-from edge.ivf.base import MaintenanceReport, Tuned
+from edge.ivf.base import MaintenanceReport, Quantizer, Tuned
 from edge.ivf.maintenance.compaction import clean, flush, merge, split
-from edge.ivf.maintenance.training import due, remeasure
+from edge.ivf.maintenance.training import Curve, due, remeasure
 from edge.ivf.maintenance.work import Stopped, Work
 from edge.ivf.storage.manifest import IndexManifest
 from edge.resident import trim_heap
@@ -44,6 +44,22 @@ def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> Mainten
                 clean(work)
     work.report.seconds = time.perf_counter() - started
     return work.report
+
+
+def installed(work: Work, quantizer: Quantizer) -> Curve:
+    """Installs a quantizer; see `edge.ivf.maintenance.retraining.install`.
+
+    Raises:
+        StorageError: another thread or process maintains the index. Others as for `maintain`.
+    """
+    from edge.ivf.maintenance.retraining import install
+
+    with Guard(work.folder / _LOCK) as guard:
+        if not guard.held:
+            raise StorageError(f"{work.folder} is being maintained by another process; try again later")
+        curve = install(work, quantizer)
+        clean(work)
+    return curve
 
 
 def discard(work: Work) -> int:

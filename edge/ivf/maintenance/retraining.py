@@ -19,11 +19,12 @@ import numpy.typing as npt
 from edge.blocks import stretches
 from edge.errors import StorageError
 from edge.files.output_file import write_all
-from edge.ivf.base import NO_IDS, Codec, Ids, Tuned, Vectors
+from edge.ivf.base import NO_IDS, Codec, CodecSpec, Ids, Quantizer, Tuned, Vectors
+from edge.ivf.maintenance.compaction import flush
 from edge.ivf.maintenance.training import Curve, aim, measured, sample, train
 from edge.ivf.maintenance.work import Copy, VectorSource, Work, live_rows, put_in_place, retire, workspace
 from edge.ivf.plan import member
-from edge.ivf.storage.manifest import IndexManifest
+from edge.ivf.storage.manifest import IndexManifest, State
 from edge.ivf.storage.segment_writer import (
     WRITER_NBYTES,
     Lists,
@@ -181,7 +182,8 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
         sources = list(work.sources(manifest).values())
     total = live_rows(sources)
     spec, centroids, seen = train(
-        sources,
+        total,
+        lambda count: sample(sources, count, work.options.seed),
         work.codecs,
         work.options,
         work.snapshots.dim,
@@ -190,15 +192,65 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
         check=lambda done: work.check("train", done, total),
     )
     trim_heap()  # each phase allocates blocks of other sizes
+    _sort_into(work, state, sources, spec, centroids, seen, tuned, chosen)
+    work.report.trained = True
+    work.trace.count("index.trainings")
+
+
+def install(work: Work, quantizer: Quantizer) -> Curve:
+    """Sorts the index into the lists of a quantizer that other indexes have, too. The index then trains no more, splits
+    no list, and forgets its tuning. A version that it has already only gets its recall curve replaced.
+
+    Returns:
+        The recall curve of the quantizer; if it has none, the curve of this index alone.
+
+    Raises:
+        BudgetExceeded, CorruptBlock, StorageError: sorting failed, and nothing has changed.
+    """
+    with work.write() as db:
+        manifest = IndexManifest(db)
+        state = manifest.state()
+        if state.quantizer == quantizer.version:
+            if quantizer.recall:
+                manifest.touch(recall=quantizer.recall)
+            return quantizer.recall or state.recall
+    flush(work)
+    with work.write() as db:
+        manifest = IndexManifest(db)
+        state = manifest.state()
+        sources = list(work.sources(manifest).values())
+    return _sort_into(
+        work, state, sources, quantizer.spec, quantizer.centroids, NO_IDS, None, None, version=quantizer.version,
+        recall=quantizer.recall,
+    )  # fmt: skip
+
+
+def _sort_into(
+    work: Work, state: State, sources: list[VectorSource], spec: CodecSpec, centroids: Vectors, seen: Ids,
+    tuned: Tuned | None, chosen: Tuned | None, *, version: int = 0, recall: Curve = (),
+) -> Curve:  # fmt: skip
+    """Sorts all rows into new lists, and puts these in place of the old ones.
+
+    Args:
+        state: the state when the `sources` were read.
+        seen: ids the training has seen, ascending.
+        tuned: the parameters of the new lists, and `chosen` the same if they are to be recorded.
+        version: of the quantizer, if other indexes share it.
+        recall: its curve; measured here if empty.
+
+    Returns:
+        The recall curve.
+    """
+    total = live_rows(sources)
     codec = work.codecs.open(spec)
     copies: list[Copy] = []
     fit = 0.0
-    curve: Curve = ()
+    curve = recall
     if total:
         copy, fit = _sorted(work, sources, codec, centroids, seen)
         copies.append(copy)
         trim_heap()
-        curve = measured(work, [VectorSource(copy.segment, NO_IDS)], codec, centroids, tuned)
+        curve = curve or measured(work, [VectorSource(copy.segment, NO_IDS)], codec, centroids, tuned)
     covered = {source.segment.name for source in sources}
     for _ in range(_CATCH_UPS):
         with work.write() as db:
@@ -225,7 +277,10 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
             recall=curve,
             measured_rows=total,
             measured_lists=len(centroids),
+            quantizer=version,
         )
+        if version:
+            manifest.forget_tuned()
         manifest.set_training(spec, centroids[:0] if flat else centroids)
         if chosen is not None:
             manifest.set_tuned(replace(chosen, aim=aim(curve, chosen.nprobe)))
@@ -233,8 +288,7 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
             put_in_place(manifest, each, stamp)
         kept = {source.segment.name for each in copies for source in each.sources}
         retire(manifest, [source for name, source in present.items() if name not in kept])
-    work.report.trained = True
-    work.trace.count("index.trainings")
+    return curve
 
 
 def sorting_nbytes(nlist: int, dim: int) -> int:

@@ -8,7 +8,7 @@ training, and as queries when recall is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,13 @@ _MOST = 256 << 20
 
 def due(state: State, options: IndexOptions, tuned: Tuned | None = None) -> bool:
     """Whether the index needs its first centroids, has outgrown its centroids, or has drifted from them."""
+    if state.quantizer:
+        return False  # the owner of all indexes that share it decides
+    return outgrown(state, options, tuned)
+
+
+def outgrown(state: State, options: IndexOptions, tuned: Tuned | None = None) -> bool:
+    """The same, whoever trains the index."""
     if state.training == 0:
         return choose_nlist(state.rows, options, tuned) > 1
     if state.rows >= _OUTGROWN * state.trained_rows or state.rows * _OUTGROWN <= state.trained_rows:
@@ -80,7 +87,8 @@ def choose_codec(options: IndexOptions, rows: int, dim: int, limit: int) -> str:
 
 
 def train(
-    sources: Sequence[VectorSource],
+    rows: int,
+    drawn: Callable[[int], Iterable[tuple[Ids, Vectors]]],
     codecs: Codecs,
     options: IndexOptions,
     dim: int,
@@ -89,9 +97,10 @@ def train(
     budget: MemoryBudget,
     check: Callable[[int], None],
 ) -> tuple[CodecSpec, Vectors, Ids]:
-    """Fits codec and centroids on a random sample of the sources.
+    """Fits codec and centroids on a random sample of `rows` vectors.
 
     Args:
+        drawn: gives at most a number of random rows, block by block: ids [n] and vectors [n, dim].
         tuned: the parameters that the index was tuned to, if it was.
 
     Returns:
@@ -101,7 +110,6 @@ def train(
         BudgetExceeded, ConfigError, CorruptBlock, StorageError: the memory does not suffice, the codec cannot be
             trained, or a row cannot be read.
     """
-    rows = live_rows(sources)
     nlist = choose_nlist(rows, options, tuned)
     if nlist == 1:
         spec = codecs.train("flat", np.empty((0, dim), np.float32), seed=options.seed)
@@ -122,11 +130,12 @@ def train(
         held = np.empty((count, dim), np.float16)
         held_ids = np.empty(count, np.int64)
         at = 0
-        for ids, vectors in sample(sources, count, options.seed):
+        for ids, vectors in drawn(count):
             held[at : at + len(vectors)] = vectors
             held_ids[at : at + len(vectors)] = ids
             at += len(vectors)
             check(at)
+        held, held_ids, count = held[:at], held_ids[:at], at
         centroids = codecs.cluster(held, nlist, iterations=_ITERATIONS, seed=options.seed)
         some = np.random.default_rng(options.seed).choice(count, min(count, _CODEC_ROWS), replace=False)
         spec = codecs.train(name, held[some].astype(np.float32), seed=options.seed, code_size=code_size)
@@ -384,9 +393,13 @@ def remeasure(work: Work) -> None:
     with work.write() as db:
         manifest = IndexManifest(db)
         state = manifest.state()
-        if state.training == 0 or (
-            _near(state.rows, state.measured_rows, _ROWS_CHANGE)
-            and _near(manifest.list_count(), state.measured_lists, _LISTS_CHANGE)
+        if (
+            state.training == 0
+            or state.quantizer
+            or (
+                _near(state.rows, state.measured_rows, _ROWS_CHANGE)
+                and _near(manifest.list_count(), state.measured_lists, _LISTS_CHANGE)
+            )
         ):
             return
         training, tuned = work.snapshots.training(manifest), manifest.tuned()

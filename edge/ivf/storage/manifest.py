@@ -135,6 +135,8 @@ class State:
     recall: tuple[tuple[int, float], ...]
     measured_rows: int
     measured_lists: int
+    quantizer: int
+    """The version of the quantizer that several indexes share; 0: the index trains itself."""
 
 
 class IndexManifest:
@@ -152,7 +154,7 @@ class IndexManifest:
         """All numbers of the state."""
         row: tuple[Any, ...] = self.db.execute(
             "SELECT generation, stamp, dim, rows, training, trained_rows, trained_misfit, newer_rows, newer_misfit,"
-            " recall, measured_rows, measured_lists FROM ivf_state"
+            " recall, measured_rows, measured_lists, quantizer FROM ivf_state"
         ).fetchone()
         recall = tuple((int(n), float(r)) for n, r in json.loads(row[9]))
         return State(*(*row[:9], recall, *row[10:]))
@@ -188,7 +190,7 @@ class IndexManifest:
         """Forgets every vector and all training. Vectors that come next may have another width."""
         self.touch(
             recall=(), dim=0, rows=0, training=0, trained_rows=0, trained_misfit=0.0, newer_rows=0, newer_misfit=0.0,
-            measured_rows=0, measured_lists=0,
+            measured_rows=0, measured_lists=0, quantizer=0,
         )  # fmt: skip
         self.retire_segments(self.segment_names(), at)
         for table in ("ivf_pending", "ivf_lists", "ivf_codec", "ivf_tuning"):
@@ -217,6 +219,10 @@ class IndexManifest:
         self.db.execute(
             "INSERT OR REPLACE INTO ivf_tuning(one, record, crc) VALUES (1, ?, ?)", (record, row_sum(record))
         )
+
+    def forget_tuned(self) -> None:
+        """Removes the record of the tuning."""
+        self.db.execute("DELETE FROM ivf_tuning")
 
     def list_count(self) -> int:
         """Number of lists; one before the first training."""
@@ -266,7 +272,8 @@ class IndexManifest:
         """Makes a file that is on disk part of the state."""
         parts, pages = entry.parts.tobytes(), entry.pages.tobytes()
         self.db.execute(
-            "INSERT INTO ivf_segments(name, rows, nbytes, parts, pages, crc) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO ivf_segments(name, rows, nbytes, parts, pages, crc, quantizer) "
+            "VALUES (?, ?, ?, ?, ?, ?, (SELECT quantizer FROM ivf_state))",
             (entry.name, entry.rows, entry.nbytes, parts, pages, row_sum(parts, pages)),
         )
 

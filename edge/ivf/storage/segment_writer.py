@@ -187,10 +187,15 @@ _ROWS = 1024
 """Vectors multiplied with the centroids, or encoded, at a time: enough to occupy the cores, and little memory."""
 
 
+_ROUNDING = 1e-5
+"""More than the rounding errors of an inner product of unit vectors."""
+
+
 def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
     """Assigns each of `vectors` [n, dim] to the list whose centroid has the largest inner product with the vector.
 
-    Holds `assign_nbytes(nlist)` bytes meanwhile.
+    The list of a vector does not depend on the vectors beside it: the last bit of a matrix product does, so centroids
+    that are about as near are compared alone. Holds `assign_nbytes(nlist)` bytes meanwhile.
 
     Args:
         centroids: [nlist, dim].
@@ -204,14 +209,18 @@ def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
         for start in range(0, len(vectors), _ROWS):
             products = vectors[start : start + _ROWS] @ centroids.T
             best = products.argmax(axis=1)
+            near = products >= products.max(axis=1, keepdims=True) - _ROUNDING
+            for row in np.flatnonzero(near.sum(axis=1) > 1):
+                rivals = np.flatnonzero(near[row])
+                best[row] = rivals[np.einsum("ij,j->i", centroids[rivals], vectors[start + row]).argmax()]
             lists[start : start + _ROWS] = best
             scores[start : start + _ROWS] = np.take_along_axis(products, best[:, None], axis=1)[:, 0]
     return lists, scores
 
 
 def assign_nbytes(nlist: int) -> int:
-    """Bytes of the products that `assign` holds."""
-    return _ROWS * nlist * 4
+    """Bytes of the products that `assign` holds, and of their comparison."""
+    return _ROWS * nlist * 5
 
 
 def misfit(vectors: Vectors, scores: Vectors) -> float:

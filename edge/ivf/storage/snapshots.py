@@ -41,11 +41,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Pending rows in the order of their stamps: ids [n], stamps [n], vectors [n, dim]."""
+    """Pending rows in the order of their stamps: ids [n], stamps [n], vectors [n, dim]; and their lists [n], if the
+    lists are shared."""
 
     ids: Ids
     stamps: Ids
     vectors: Vectors
+    lists: Ids | None
     held: SnapshotLease
 
 
@@ -156,7 +158,7 @@ class Snapshots:
         segments = self.segments(manifest)
         chunks = self._chunks(manifest, old)
         deleted = self._deleted(segments, chunks, old)
-        pending = self._pending(manifest, old)
+        pending = self._pending(manifest, old, training if state.quantizer else None)
         if old is not None and old.training is training:
             lists = _changed(old, segments, deleted)
         else:
@@ -173,6 +175,7 @@ class Snapshots:
             recall=state.recall,
             rows=state.rows,
             tuned=manifest.tuned(),
+            pending_lists=pending.lists,
             held=(training.held, pending.held, SnapshotLease(self._budget, nbytes)),
         )
         self._loaded = _Loaded(stamp, training, segments, chunks, deleted, pending, snapshot)
@@ -204,18 +207,32 @@ class Snapshots:
                 deleted[name] = np.concatenate([np.empty(0, np.int64), *rows])
         return deleted
 
-    def _pending(self, manifest: IndexManifest, old: _Loaded | None) -> _Pending:
+    def _pending(self, manifest: IndexManifest, old: _Loaded | None, shared: Training | None) -> _Pending:
+        """Args:
+        shared: the training whose lists other indexes have, too.
+        """
         ids, stamps = manifest.pending_stamps()
         held = SnapshotLease(self._budget, len(ids) * (16 + 4 * self.dim))
         vectors = np.empty((len(ids), self.dim), np.float32)
-        known = np.zeros(len(ids), np.bool_)
+        known, at = np.zeros(len(ids), np.bool_), np.full(len(ids), -1)
         if old is not None and len(old.pending.ids):
             place = {key: at for at, key in enumerate(_keys(old.pending.ids, old.pending.stamps))}
             at = np.array([place.get(key, -1) for key in _keys(ids, stamps)], np.int64)
             known = at >= 0
             vectors[known] = old.pending.vectors[at[known]]
         vectors[~known] = manifest.pending_vectors(ids[~known], self.dim)
-        return _Pending(ids, stamps, vectors, held)
+        if shared is None or len(shared.centroids) == 1:
+            return _Pending(ids, stamps, vectors, None, held)
+        from edge.ivf.storage.segment_writer import assign, assign_nbytes
+
+        lists = np.empty(len(ids), np.int64)
+        if old is not None and old.pending.lists is not None and old.training is shared:
+            lists[known] = old.pending.lists[at[known]]
+        else:
+            known[:] = False
+        with self._budget.reserve("index tables", assign_nbytes(len(shared.centroids))):
+            lists[~known] = assign(vectors[~known], shared.centroids)[0]
+        return _Pending(ids, stamps, vectors, lists, held)
 
 
 def _keys(ids: Ids, stamps: Ids) -> Iterable[tuple[int, int]]:

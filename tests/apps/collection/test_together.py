@@ -58,6 +58,36 @@ def test_several_collections_are_searched_as_one_collection_would_be(
         )
 
 
+@pytest.mark.parametrize("depth", [3, 100])
+def test_more_equal_passages_than_are_looked_at_make_no_difference(
+    make: Any, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """Equal texts have equal vectors. Layouts differ, so that most of them are results."""
+    monkeypatch.setattr("edge.apps.collection.searching.DEPTH", depth)
+    texts = [RIVER.replace(" ", " " * (1 + i % 2)) + f"{'' if i % 3 else ' Ice.'}" for i in range(40)]
+    names = [f"text-{i * 7 % 40:02}" for i in range(40)]
+    for number in range(3):
+        make(str(number)).add(texts[number::3], ids=names[number::3])
+    whole = make("whole")
+    whole.add(texts, ids=names)
+    with Together.opened([str(tmp_path / str(number)) for number in range(3)], tiny_config) as opened:
+        for query in ("river", "vec: ice", "floods in spring"):
+            found, expected = (one.search(query, 20, rerank=False) for one in (opened, whole))
+            assert [(hit.path, hit.score, hit.stages) for hit in found] == [
+                (hit.path, hit.score, hit.stages) for hit in expected
+            ]
+
+
+def test_a_type_needs_to_be_in_one_collection_alone(make: Any, tiny_config: Config, folder: Any) -> None:
+    folder.write("a.odd", RIVER)
+    make("one").index(folder.path)
+    make("two").add([RIVER], ids=["b"])
+    with Together({"one": make("one"), "two": make("two")}) as opened:
+        assert [hit.path for hit in opened.search("river", where="type:odd")] == [str(folder.path / "a.odd")]
+        with pytest.raises(InputError, match="no type 'none'"):
+            opened.search("river", where="type:none")
+
+
 def test_collections_of_different_models_are_searched_each_with_its_own(
     make: Any, tiny_config: Config, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.lexical import LexicalIndex, Statistics
+from edge.apps.store.lexical import LexicalIndex, Statistics, shown_terms, shown_weights
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
 
@@ -88,7 +88,8 @@ def test_ignored_words_count_only_alone_in_phrases_and_as_names() -> None:
 
 def test_weights_are_of_the_words_as_they_were_asked() -> None:
     db, lexical = filled(TEXTS)
-    weights = lexical.weights(db, "River of old floods, absent")
+    query = "River of old floods, absent"
+    weights = shown_weights(query, lexical.statistics(db, shown_terms(query).values()))
     assert weights == {"River": math.log(5), "old": math.log(5), "floods": math.log(3)}
 
 
@@ -142,7 +143,7 @@ def test_scores_are_bm25_by_hand_however_rows_are_distributed(
     tables = [filled(texts[low:high]) for low, high in itertools.pairwise(bounds)]
     for query in ("3 17 250", "2 4 8 16 32", "499 1 77", "12"):
         expected = by_hand(texts, query)
-        whole = sum((lexical.statistics(db, [query]) for db, lexical in tables), Statistics())
+        whole = sum((lexical.statistics(db, lexical.terms(query)) for db, lexical in tables), Statistics())
         found = {
             low + identifier: score
             for low, (db, lexical) in zip(bounds, tables, strict=False)
@@ -167,7 +168,7 @@ def test_scores_do_not_depend_on_earlier_searches() -> None:
     lexical.add(db, [1000, 1001, 1002], ["3 17 17", "250 1", "250 2"])
     lexical.delete(db, [7], [texts[6]])
     assert lexical.search(db, query, 50) == LexicalIndex("fts").search(db, query, 50) != before
-    assert lexical.statistics(db, ["3"]).rows == 202
+    assert lexical.statistics(db, ['"3"']).rows == 202
 
 
 def test_rows_that_equal_the_last_one_are_all_found() -> None:

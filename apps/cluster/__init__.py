@@ -1,0 +1,1 @@
+"""A collection that is spread over several machines."""

@@ -1,0 +1,190 @@
+"""`Places`: where shards run and how requests reach them. `Reading`: requests of one search to one shard, which go to
+another copy if the first is late or gone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol
+
+from edge.apps.cluster.catalogue import Held, Replica
+from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
+from edge.apps.cluster.shard import Shard
+from edge.config import Config
+from edge.errors import EdgeError
+from edge.resident import Closing
+
+_FIRST_HEDGE_S = 0.05
+_SHARE = 0.95
+_LATENCIES = 200
+"""A second copy is asked when the first takes longer than this share of the latest requests did (Dean and Barroso, "The
+tail at scale", 2013)."""
+
+
+class Places(Protocol):
+    """Sends requests to copies of shards, and starts the processes that answer them."""
+
+    def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
+        """Sends a request. The future raises an exception if the copy is gone."""
+
+    def close(self) -> None:
+        """Ends the connection. Shards that others may use go on."""
+
+
+class LocalPlaces(Closing):
+    """Shards in this process, which opens their folders."""
+
+    def __init__(self, *, config: Config) -> None:
+        """`config`: the settings of the shards."""
+        self._config = config
+        self._shards: dict[str, Shard] = {}
+        self._threads = ThreadPoolExecutor(16, "edge-shards")
+        self._opening = threading.Lock()
+
+    def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
+        """See `Places.send`."""
+        return self._threads.submit(self._answer, replica, verb, head, raw)
+
+    def _answer(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        with self._opening:
+            if replica.folder not in self._shards:
+                self._shards[replica.folder] = Shard(replica.folder, memory=replica.memory, config=self._config)
+            shard = self._shards[replica.folder]
+        return shard.answer(verb, head, raw)
+
+    def close(self) -> None:
+        """Closes all shards."""
+        self._threads.shutdown()
+        while self._shards:
+            self._shards.popitem()[1].close()
+
+
+class Latencies:
+    """How long a shard's answers took lately. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=_LATENCIES)
+
+    def add(self, seconds: float) -> None:
+        """Records an answer."""
+        self._seconds.append(seconds)
+
+    @property
+    def hedge_s(self) -> float:
+        """Seconds to wait before another copy is asked as well."""
+        found = sorted(self._seconds)
+        return found[int(_SHARE * len(found))] if len(found) >= 20 else _FIRST_HEDGE_S
+
+
+class Reading:
+    """Sends the requests of one search to a shard: all to the copy that answered first, because ids are its own."""
+
+    def __init__(
+        self, places: Places, replicas: Sequence[Replica], version: int, held: Mapping[tuple[str, int], Held],
+        latencies: Latencies, patience: float,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            replicas: the copies of the shard, the preferred one first.
+            held: the states of all copies in this version.
+            patience: seconds until the shard counts as lost.
+        """
+        self._places = places
+        self._replicas = list(replicas)
+        self._version = version
+        self._held = held
+        self._latencies = latencies
+        self._patience = patience
+        self.hedged = 0
+        """Requests that were sent to a second copy."""
+
+    def __call__(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        """Sends a request.
+
+        Raises:
+            ShardLost: no copy has answered.
+        """
+        shard, began, why = self._replicas[0].shard, time.monotonic(), "it was not asked"
+        end = began + self._patience
+        waiting: dict[Future[tuple[bytes, bytes]], Replica] = {}
+        left = list(self._replicas)
+        while left or waiting:
+            if left and (not waiting or time.monotonic() - began >= self._latencies.hedge_s):
+                self.hedged += bool(waiting)
+                replica = left.pop(0)
+                waiting[self._places.send(replica, verb, head, raw)] = replica
+            limit = end if not left else min(end, began + self._latencies.hedge_s)
+            done, _ = wait(waiting, max(0.0, limit - time.monotonic()), FIRST_COMPLETED)
+            if not done and time.monotonic() >= end:
+                why = f"there is no answer after {self._patience:g} s"
+                break
+            for future in done:
+                replica = waiting.pop(future)
+                try:
+                    answer = self._checked(replica, future.result(), verb, head, raw, end)
+                except Exception as error:  # whatever the transport raises for a process that is gone
+                    why = str(error).strip().split("\n")[0] or type(error).__name__
+                    continue
+                self._replicas = [replica]
+                self._latencies.add(time.monotonic() - began)
+                return answer
+        raise ShardLost(shard, why)
+
+    def _checked(
+        self, replica: Replica, answer: tuple[bytes, bytes], verb: str, head: bytes, raw: bytes, end: float
+    ) -> tuple[bytes, bytes]:
+        """An answer, asked for again if the copy has been restarted and is still in the state of this version."""
+        if not answer[0].startswith(b'{"error"') or json.loads(answer[0])["error"][0] != NoSuchVersion.__name__:
+            return answer
+        token = self._held[replica.shard, replica.number].token
+        send(self._places, replica, "publish", end - time.monotonic(), version=self._version, token=token)
+        again = self._places.send(replica, verb, head, raw)
+        return again.result(max(0.0, end - time.monotonic()))
+
+
+def send(
+    places: Places, replica: Replica, verb: str, seconds: float | None, raw: bytes = b"", **arguments: Any
+) -> tuple[Any, bytes]:
+    """The answer of one copy to a request, and the raw bytes beside it.
+
+    Raises:
+        ShardLost: there is none after some seconds; None waits for ever, which writing needs.
+        EdgeError: the shard refused.
+    """
+    return asked(_one(places, replica, seconds), verb, raw, **arguments)
+
+
+def send_all(
+    places: Places, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
+) -> list[tuple[Any, bytes]]:
+    """The answers of several copies, which work in parallel.
+
+    Args:
+        arguments: the raw bytes and the arguments for each.
+
+    Raises:
+        ShardLost: one is gone. The others have finished.
+        EdgeError: one has refused.
+    """
+    with ThreadPoolExecutor(max(1, len(replicas))) as threads:
+        found = []
+        for replica in replicas:
+            raw, named = arguments(replica)
+            found.append(threads.submit(asked, _one(places, replica, None), verb, raw, **named))
+    return [each.result() for each in found]
+
+
+def _one(places: Places, replica: Replica, seconds: float | None) -> Call:
+    def call(verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        try:
+            return places.send(replica, verb, head, raw).result(seconds)
+        except EdgeError:
+            raise
+        except Exception as error:
+            raise ShardLost(replica.name, str(error).strip().split("\n")[0] or type(error).__name__) from error
+
+    return call

@@ -1,0 +1,189 @@
+"""`Catalogue`: the shards of a collection and where they are, its versions, and its quantizers, in one SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.apps.collection.schema import get_setting, set_setting
+from edge.apps.store.database import Database
+from edge.apps.store.folder import make_folder
+from edge.budget import MemoryBudget
+from edge.errors import InputError
+from edge.ivf.base import Connection, Quantizer
+from edge.resident import Closing
+
+FILE = "cluster.db"
+"""Name of the catalogue in its folder."""
+
+_TABLES = """
+CREATE TABLE settings(
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE shards(
+    name TEXT PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('serving', 'filling', 'joining'))
+) WITHOUT ROWID;
+
+CREATE TABLE replicas(
+    shard TEXT NOT NULL REFERENCES shards(name),
+    number INTEGER NOT NULL,
+    place TEXT NOT NULL,
+    folder TEXT NOT NULL,
+    memory INTEGER NOT NULL,
+    PRIMARY KEY (shard, number),
+    UNIQUE (place, folder)
+) WITHOUT ROWID;
+
+CREATE TABLE versions(
+    version INTEGER NOT NULL,
+    shard TEXT NOT NULL,
+    replica INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    quantizer INTEGER NOT NULL,
+    PRIMARY KEY (version, shard, replica)
+) WITHOUT ROWID;
+
+CREATE TABLE quantizers(
+    version INTEGER PRIMARY KEY,
+    data BLOB NOT NULL
+);
+"""
+
+_VERSION = "version"
+_KEPT = 2
+"""Versions and quantizers that are remembered: searches may still be under way in the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One copy of a shard.
+
+    Attributes:
+        place: the machine that has its folder, as the transport names it.
+        folder: the directory of its collection there.
+        memory: the limit of its process in bytes.
+    """
+
+    shard: str
+    number: int
+    place: str
+    folder: str
+    memory: int
+
+    @property
+    def name(self) -> str:
+        """`shard`, or `shard/number` of a further copy."""
+        return f"{self.shard}/{self.number}" if self.number else self.shard
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The state that a copy of a shard holds as a version: a name of it, and the version of its quantizer."""
+
+    token: str
+    quantizer: int
+
+
+class Catalogue(Closing):
+    """The one file that says what a spread collection consists of. A change is one transaction.
+
+    A shard is `filling` while its documents are copied to it, and `joining` while they are removed elsewhere. It is
+    searched from the next version on, when it is `serving`.
+    """
+
+    def __init__(self, folder: Path, *, budget: MemoryBudget, read_only: bool = False) -> None:
+        """Opens the catalogue in a directory, or makes one there. Raises as `Database` does."""
+        if not read_only:
+            make_folder(folder)
+        self.database = Database(folder / FILE, [_TABLES], budget=budget, read_only=read_only)
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether there is a catalogue in a directory."""
+        return (folder / FILE).is_file()
+
+    def add(self, replicas: Iterable[Replica], state: str) -> None:
+        """Adds shards with their copies.
+
+        Raises:
+            InputError: a shard or a place is there already.
+        """
+        with self.database.write() as db:
+            for one in replicas:
+                taken = db.execute(
+                    "SELECT shard FROM replicas WHERE (shard = ? AND number = ?) OR (place = ? AND folder = ?)",
+                    (one.shard, one.number, one.place, one.folder),
+                ).fetchone()
+                if taken is not None:
+                    raise InputError(f"shard {taken[0]} is in {one.folder} on {one.place} already, or has that name")
+                db.execute("INSERT OR IGNORE INTO shards VALUES (?, ?)", (one.shard, state))
+                row = (one.shard, one.number, one.place, one.folder, one.memory)
+                db.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
+
+    def set_state(self, shard: str, state: str) -> None:
+        """Changes the state of a shard."""
+        with self.database.write() as db:
+            db.execute("UPDATE shards SET state = ? WHERE name = ?", (state, shard))
+
+    def shards(self) -> dict[str, str]:
+        """The state of each shard."""
+        with self.database.read() as db:
+            return dict(db.execute("SELECT name, state FROM shards ORDER BY name"))
+
+    def replicas(self) -> list[Replica]:
+        """All copies of all shards."""
+        with self.database.read() as db:
+            rows = db.execute("SELECT shard, number, place, folder, memory FROM replicas ORDER BY shard, number")
+            return [Replica(*row) for row in rows]
+
+    # Versions
+
+    def version(self) -> tuple[int, dict[tuple[str, int], Held]]:
+        """The present version, and the state of each copy of a shard in it; 0 before the first."""
+        with self.database.read() as db:
+            number = _version(db)
+            rows = db.execute("SELECT shard, replica, token, quantizer FROM versions WHERE version = ?", (number,))
+            return number, {(shard, replica): Held(token, quantizer) for shard, replica, token, quantizer in rows}
+
+    def set_version(self, number: int, held: Mapping[tuple[str, int], Held]) -> None:
+        """Makes a version the present one. Shards that were `joining` are `serving` in it."""
+        with self.database.write() as db:
+            db.executemany(
+                "INSERT INTO versions VALUES (?, ?, ?, ?, ?)",
+                [(number, *key, one.token, one.quantizer) for key, one in held.items()],
+            )
+            db.execute("DELETE FROM versions WHERE version <= ?", (number - _KEPT,))
+            db.execute("UPDATE shards SET state = 'serving' WHERE state = 'joining'")
+            set_setting(db, _VERSION, str(number))
+
+    # Quantizers
+
+    def quantizer(self) -> Quantizer | None:
+        """The newest quantizer."""
+        with self.database.read() as db:
+            row = db.execute("SELECT data FROM quantizers ORDER BY version DESC LIMIT 1").fetchone()
+        return None if row is None else Quantizer.from_bytes(row[0])
+
+    def set_quantizer(self, quantizer: Quantizer) -> None:
+        """Adds a quantizer, or replaces the one of that version."""
+        with self.database.write() as db:
+            row = (quantizer.version, quantizer.to_bytes())
+            db.execute("INSERT OR REPLACE INTO quantizers VALUES (?, ?)", row)
+            db.execute("DELETE FROM quantizers WHERE version <= ?", (quantizer.version - _KEPT,))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.database.close()
+
+
+def has_version(db: Connection) -> bool:
+    """Whether anything was ever searchable."""
+    return _version(db) > 0
+
+
+def _version(db: Connection) -> int:
+    return int(get_setting(db, _VERSION) or 0)

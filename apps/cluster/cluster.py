@@ -1,0 +1,470 @@
+"""`Cluster`: a collection that is spread over shards and searched as one.
+
+Its results, order and scores are those of one collection that holds everything: the shards are sources of the same
+search (`edge.apps.collection.searching`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edge.apps.cluster.calling import Latencies, Places, Reading, send, send_all
+from edge.apps.cluster.catalogue import Catalogue, Held, Replica, has_version
+from edge.apps.cluster.documents import Document, packed
+from edge.apps.cluster.messages import ShardLost
+from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.source import Figures, ShardSource
+from edge.apps.collection.hits import Hit, kept, reranked
+from edge.apps.collection.models import CollectionModels
+from edge.apps.collection.searching import Floats, Query, Within, candidates, checked_query, shown
+from edge.apps.requests import POOL, SearchOptions, search_options
+from edge.apps.store.lexical import Statistics, shown_weights
+from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.planning import opened_budget
+from edge.config import Config, parse_size
+from edge.errors import InputError, StorageError
+from edge.ivf.base import IndexOptions, Quantizer
+from edge.ivf.maintenance.training import outgrown, train
+from edge.ivf.storage.manifest import State, flat
+from edge.plugins import load
+from edge.resident import Closing
+from edge.trace import Trace
+
+Result = TypeVar("Result")
+
+PATIENCE_S = 10.0
+"""Seconds after which a shard that does not answer a search counts as lost."""
+
+_BATCH = 500
+"""Documents that a shard looks through, copies or removes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The results of a search.
+
+    Attributes:
+        hits: best first; each names its shard as `collection`.
+        missing: shards that did not answer. The hits are then those of the other shards alone.
+        version: of the collection.
+        trips: the most requests that a shard got.
+    """
+
+    hits: list[Hit]
+    missing: tuple[str, ...]
+    version: int
+    trips: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """One version as it is searched: its shards with their copies, their states, and their known statistics."""
+
+    number: int
+    shards: Mapping[str, Sequence[Replica]]
+    held: Mapping[tuple[str, int], Held]
+    figures: Mapping[str, Figures]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the shards have different lists, so that all must be probed."""
+        return len({one.quantizer for one in self.held.values()}) > 1
+
+
+class Cluster(Closing):
+    """A collection in several shards, on machines that `places` reaches. Threads may search while one writes; several
+    processes may search, and one at a time writes.
+
+    The catalogue in `folder` says what the collection consists of.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        places: Places,
+        *,
+        config: Config,
+        memory: str | int | None = None,
+        embedder: Any = None,
+        reranker: Any = None,
+        trace: Trace | None = None,
+        patience: float = PATIENCE_S,
+        options: IndexOptions | None = None,
+    ) -> None:
+        """Opens the collection whose catalogue is in `folder`, or makes an empty catalogue.
+
+        Args:
+            memory: the limit of this process, for the models and the catalogue.
+            embedder, reranker: see `Collection`.
+            patience: seconds after which a shard counts as lost.
+            options: of the vector index, for the training of a quantizer.
+        """
+        self.config = config
+        self.trace = trace or Trace()
+        self.budget = opened_budget(
+            "the collection", config.memory if memory is None else parse_size(memory), config, embedder=embedder,
+            reranker=reranker, candidates=2 * POOL,
+        )  # fmt: skip
+        self.catalogue = Catalogue(folder, budget=self.budget)
+        self.models = CollectionModels(
+            self.catalogue.database, config, self.budget, self.trace, embedder=embedder, reranker=reranker,
+            holds_passages=has_version,
+        )  # fmt: skip
+        self._places = places
+        self._patience = patience
+        self._options = options or IndexOptions()
+        self._lock = WriterLock(folder / LOCK)
+        self._latencies: dict[str, Latencies] = {}
+        self._version: _Version | None = None
+        self._turn = itertools.count()
+        self._threads = ThreadPoolExecutor(64, "edge-cluster")
+
+    # Searching
+
+    def search(
+        self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, partial: bool = False,
+        **named: Any,
+    ) -> Spread:  # fmt: skip
+        """Searches like `Collection.search`.
+
+        Args:
+            partial: if a shard is lost, give the results of the others, and name it.
+
+        Raises:
+            ShardLost: a shard does not answer, and `partial` is not set, or none answers.
+            StorageError: nothing was published yet.
+            As `Collection.search` does.
+        """
+        chosen = search_options(top_k, options, named)
+        parts = Query.parse(checked_query(query))
+        self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
+        vectors: Floats | None = None
+        if (parts.questions or parts.passages) and self.models.identity() is not None:
+            with self.trace.timed("search.embed_s", "embed", "search"):
+                vectors = self.models.embed_parts(parts.questions, parts.passages)
+        version, missing = self._current(), list[str]()
+        while True:
+            try:
+                with self.trace.timed("search.search_s", "search", "search"):
+                    hits, weights, trips = self._candidates(version, missing, parts, vectors, chosen)
+                break
+            except ShardLost as lost:
+                if self._current().number != version.number:
+                    version, missing = self._current(), []
+                elif not partial or len(missing) + 1 == len(version.shards):
+                    raise
+                else:
+                    missing.append(lost.shard)
+        if chosen.rerank:
+            with self.trace.timed("search.rerank_s", "rerank", "search"):
+                hits = reranked(self.models, parts.asked, hits, chosen.top_k)
+        found = [shown(hit, weights) for hit in kept(hits, chosen)]
+        return Spread(found, tuple(sorted(missing)), version.number, trips)
+
+    def _candidates(
+        self, version: _Version, missing: Sequence[str], parts: Query, vectors: Floats | None, chosen: SearchOptions
+    ) -> tuple[list[Hit], Mapping[str, float], int]:
+        """The candidates of all shards but the missing ones, the weights of the words to show, and the most requests
+        that a shard got."""
+        turn = next(self._turn)
+        sources = {
+            name: ShardSource(
+                Reading(
+                    self._places, [*copies[turn % len(copies) :], *copies[: turn % len(copies)]], version.number,
+                    version.held, self._latencies.setdefault(name, Latencies()), self._patience,
+                ),
+                version.number, version.figures[name], chosen.candidates, parts.shown,
+            )
+            for name, copies in version.shards.items() if name not in missing
+        }  # fmt: skip
+        (hits,) = candidates(
+            sources, [parts.words], [[vectors]] * len(sources), chosen.candidates, where=chosen.filters,
+            within=Within(exhaustive=version.mixed), fan=self._fan,
+        )  # fmt: skip
+        statistics = sum(self._fan([source.shown for source in sources.values()]), Statistics())
+        return hits, shown_weights(parts.shown, statistics), max(source.trips for source in sources.values())
+
+    def _fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        return list(self._threads.map(lambda call: call(), calls))
+
+    def _current(self) -> _Version:
+        """The present version.
+
+        Raises:
+            StorageError: there is none.
+        """
+        number, held = self.catalogue.version()
+        known = self._version
+        if known is None or known.number != number:
+            if not number:
+                raise StorageError(f"nothing was indexed into {self.catalogue.database.path.parent} yet")
+            shards: dict[str, list[Replica]] = {}
+            for replica in self.catalogue.replicas():
+                if (replica.shard, replica.number) in held:
+                    shards.setdefault(replica.shard, []).append(replica)
+            known = self._version = _Version(number, shards, held, {name: Figures() for name in shards})
+        return known
+
+    # Writing
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Excludes other writers while the block runs, after unfinished changes were finished.
+
+        Raises:
+            StorageError: another process keeps writing.
+            ShardLost: a shard that an unfinished change needs does not answer.
+        """
+        with self._lock():
+            self._finish_growth()
+            yield
+
+    def create(self, replicas: Sequence[Replica]) -> None:
+        """Makes the first shards. Their folders must be empty or absent.
+
+        Raises:
+            InputError: there are shards already, or none was given.
+        """
+        with self._lock():
+            if self.catalogue.shards() or not replicas:
+                raise InputError("the first shards are named once; further ones join with `grow`")
+            self.models.claim()
+            identity = self.models.identity()
+            assert identity is not None
+            self.catalogue.set_quantizer(Quantizer(1, flat(identity.dim), np.zeros((1, identity.dim), np.float32)))
+            self._prepare(replicas)
+            self.catalogue.add(replicas, "serving")
+            self.publish()
+
+    def put(self, documents: Sequence[Document]) -> int:
+        """Adds documents, and replaces those of the same path. When this returns they are durable in every copy; they
+        are found from the next version on. Returns how many passages were added.
+
+        Raises:
+            ShardLost: a copy is gone. Documents of the others may have been added, and adding all again does no harm.
+        """
+        own: dict[str, list[Document]] = {}
+        shards = list(self.catalogue.shards())
+        for one in documents:
+            own.setdefault(home(one.path, shards), []).append(one)
+        bodies = {shard: packed(group) for shard, group in own.items()}
+        replicas = [replica for replica in self.catalogue.replicas() if replica.shard in own]
+        answers = self._all(
+            replicas, "put", lambda to: (bodies[to.shard][1], {"documents": bodies[to.shard][0]})
+        )  # fmt: skip
+        return sum(answer for to, answer in zip(replicas, answers, strict=True) if to.number == 0)
+
+    def remove(self, paths: Iterable[str]) -> int:
+        """Removes documents, durably in every copy; returns how many there were. Raises as `put` does."""
+        own: dict[str, list[str]] = {}
+        shards = list(self.catalogue.shards())
+        for path in paths:
+            own.setdefault(home(path, shards), []).append(path)
+        replicas = [replica for replica in self.catalogue.replicas() if replica.shard in own]
+        answers = self._all(replicas, "remove", lambda to: (b"", {"paths": own[to.shard]}))
+        return sum(answer for to, answer in zip(replicas, answers, strict=True) if to.number == 0)
+
+    def known(self, paths: Sequence[str]) -> dict[str, list[Any]]:
+        """Size, times and content hash of those of `paths` that are indexed completely in every copy."""
+        found: dict[str, list[Any]] = {}
+        missing: set[str] = set()
+        own: dict[str, list[str]] = {}
+        shards = list(self.catalogue.shards())
+        for path in paths:
+            own.setdefault(home(path, shards), []).append(path)
+        replicas = [replica for replica in self.catalogue.replicas() if replica.shard in own]
+        answers = self._all(replicas, "known", lambda to: (b"", {"paths": own[to.shard]}))
+        for to, answer in zip(replicas, answers, strict=True):
+            found.update(answer)
+            missing.update(set(own[to.shard]) - answer.keys())
+        return {path: stamp for path, stamp in found.items() if path not in missing}
+
+    def finish(self) -> int:
+        """Keeps the vector indexes in order, trains them together if they have outgrown their lists, and publishes what
+        was written; returns the version."""
+        replicas = self.catalogue.replicas()
+        self._all(replicas, "maintain", lambda _: (b"", {}))
+        states = self.states()
+        merged = _merged([states[one.name]["index"] for one in replicas if one.number == 0])
+        if outgrown(merged, self._options):
+            self.train()
+        return self.publish()
+
+    def train(self) -> Quantizer:
+        """Trains one quantizer for all shards, on a sample of all their vectors, and installs it. Until the next
+        version, searches use the lists of the version before. Raises as `VectorIndex.install_quantizer` does."""
+        identity, last = self.models.identity(), self.catalogue.quantizer()
+        assert identity is not None
+        assert last is not None
+        replicas = self.catalogue.replicas()
+        first = [one for one in replicas if one.number == 0]
+        self._all(replicas, "maintain", lambda _: (b"", {"full": True}))
+        rows = {one.shard: self.states()[one.name]["index"]["rows"] for one in first}
+        total = sum(rows.values())
+
+        def drawn(count: int) -> Iterator[tuple[Any, Floats]]:
+            for at, one in enumerate(first):
+                share = count * rows[one.shard] // max(1, total)
+                found, raw = send(self._places, one, "sample", None, count=share, seed=at)
+                yield np.arange(found), np.frombuffer(raw, np.float32).reshape(-1, identity.dim)
+
+        codecs = load("edge.codecs", "faiss")(threads=self.config.threads)
+        self.budget.hold_libraries(codecs.libraries)
+        spec, centroids, _ = train(
+            total, drawn, codecs, self._options, identity.dim, None, budget=self.budget, check=lambda _: None
+        )
+        quantizer = Quantizer(last.version + 1, spec, centroids)
+        body = quantizer.to_bytes()
+        curves = self._all(replicas, "install", lambda _: (body, {}))
+        curve = _averaged(
+            [(rows[one.shard], answer) for one, answer in zip(replicas, curves, strict=True) if one.number == 0]
+        )
+        quantizer = Quantizer(quantizer.version, spec, centroids, curve)
+        self.catalogue.set_quantizer(quantizer)
+        body = quantizer.to_bytes()
+        self._all(replicas, "install", lambda _: (body, {}))
+        return quantizer
+
+    def publish(self) -> int:
+        """Makes the present state of all shards the version that searches see; returns its number."""
+        number = self.catalogue.version()[0] + 1
+        joined = {name for name, state in self.catalogue.shards().items() if state != "filling"}
+        replicas = [one for one in self.catalogue.replicas() if one.shard in joined]
+        answers = self._all(replicas, "publish", lambda _: (b"", {"version": number}))
+        held = {
+            (one.shard, one.number): Held(answer["token"], answer["quantizer"])
+            for one, answer in zip(replicas, answers, strict=True)
+        }
+        self.catalogue.set_version(number, held)
+        self._all(replicas, "retire", lambda _: (b"", {"version": number - 1}))  # searches may be under way in it
+        return number
+
+    def grow(self, replicas: Sequence[Replica]) -> int:
+        """Adds a shard, whose copies are given, and moves its share of the documents to it; returns how many. Searches
+        see the version before until everything is moved. A call that was interrupted is finished by the next writer.
+
+        Raises:
+            InputError: the shard or its folder is there already.
+            ShardLost: a shard is gone.
+        """
+        with self.writing():
+            self._prepare(replicas)
+            self.catalogue.add(replicas, "filling")
+            return self._finish_growth()
+
+    def states(self) -> dict[str, Any]:
+        """The state of each copy of a shard, by its name. Raises `ShardLost` if one is gone."""
+        replicas = self.catalogue.replicas()
+        return dict(zip((one.name for one in replicas), self._all(replicas, "state", lambda _: (b"", {})), strict=True))
+
+    def close(self) -> None:
+        """Closes the models and the catalogue. Shards go on as their places decide."""
+        self._threads.shutdown()
+        self.models.close()
+        self.catalogue.close()
+
+    def _prepare(self, replicas: Sequence[Replica]) -> None:
+        """Tells empty shards their embedder and quantizer."""
+        identity, quantizer = self.models.identity(), self.catalogue.quantizer()
+        assert identity is not None
+        assert quantizer is not None
+        body = quantizer.to_bytes()
+        states = self._all(replicas, "state", lambda _: (b"", {}))
+        if used := [one.folder for one, state in zip(replicas, states, strict=True) if state["documents"]]:
+            raise InputError(f"{used[0]} holds documents already; a shard begins empty")
+        self._all(replicas, "configure", lambda _: (b"", {"identity": identity.to_json()}))
+        self._all(replicas, "install", lambda _: (body, {}))
+
+    def _finish_growth(self) -> int:
+        """Copies documents to shards that are filling, then removes them elsewhere, then publishes."""
+        moved = 0
+        states = self.catalogue.shards()
+        filling = [name for name, state in states.items() if state == "filling"]
+        if filling:
+            moved = sum(self._each_leaving(one, list(states), self._copied) for one in self._first("serving"))
+            for name in filling:
+                self.catalogue.set_state(name, "joining")
+        if any(state == "joining" for state in self.catalogue.shards().values()):
+            for one in self.catalogue.replicas():
+                if states[one.shard] == "serving":
+                    self._each_leaving(one, list(states), self._removed)
+            self._all(self.catalogue.replicas(), "maintain", lambda _: (b"", {}))
+            self.publish()
+        return moved
+
+    def _first(self, state: str) -> list[Replica]:
+        states = self.catalogue.shards()
+        return [one for one in self.catalogue.replicas() if one.number == 0 and states[one.shard] == state]
+
+    def _each_leaving(
+        self, one: Replica, shards: list[str], work: Callable[[Replica, dict[str, Any], bytes], int]
+    ) -> int:
+        """Calls `work` with all documents of a copy of a shard whose home is elsewhere, part by part."""
+        after, done = "", 0
+        data = work == self._copied
+        while True:
+            answer, raw = send(
+                self._places, one, "leaving", None, after=after, limit=_BATCH, shards=shards, own=one.shard, data=data
+            )
+            done += work(one, answer, raw)
+            after = answer["after"]
+            if not after:
+                return done
+
+    def _copied(self, one: Replica, answer: dict[str, Any], raw: bytes) -> int:
+        """Copies documents to their homes."""
+        identity = self.models.identity()
+        assert identity is not None
+        width, at, bodies = 4 * identity.dim, 0, dict[str, tuple[list[Any], bytearray]]()
+        homes = {path: to for to, paths in answer["going"].items() for path in paths}
+        for document in answer["documents"]:
+            end = at + width * len(document["chunks"])
+            about, own = bodies.setdefault(homes[document["path"]], ([], bytearray()))
+            about.append(document)
+            own += raw[at:end]
+            at = end
+        to = [replica for replica in self.catalogue.replicas() if replica.shard in bodies]
+        self._all(to, "put", lambda to: (bytes(bodies[to.shard][1]), {"documents": bodies[to.shard][0]}))
+        return len(answer["documents"])
+
+    def _removed(self, one: Replica, answer: dict[str, Any], raw: bytes) -> int:
+        """Removes documents that have been copied."""
+        paths = [path for own in answer["going"].values() for path in own]
+        self._all([one], "remove", lambda _: (b"", {"paths": paths}))
+        return len(paths)
+
+    def _all(
+        self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
+    ) -> list[Any]:
+        return [answer for answer, _ in send_all(self._places, replicas, verb, arguments)]
+
+
+def _merged(states: Sequence[dict[str, Any]]) -> State:
+    """The state of all indexes as one."""
+    whole = dict(states[0])
+    rows = sum(state["trained_rows"] for state in states)
+    for name in ("rows", "trained_rows", "newer_rows", "newer_misfit"):
+        whole[name] = sum(state[name] for state in states)
+    weighted = sum(state["trained_misfit"] * state["trained_rows"] for state in states)
+    return State(**{**whole, "trained_misfit": weighted / max(1, rows), "recall": ()})
+
+
+def _averaged(curves: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> tuple[tuple[int, float], ...]:
+    """The recall of all shards by the lists probed: the mean of theirs by their rows. It is a lower bound, because the
+    nearest neighbours among all rows are nearer than those in a shard."""
+    known = [(rows, curve) for rows, curve in curves if curve]
+    total = sum(rows for rows, _ in known)
+    points = sorted({nprobe for _, curve in known for nprobe, _ in curve})
+
+    def at(curve: Sequence[tuple[int, float]], nprobe: int) -> float:
+        return next((recall for lists, recall in reversed(curve) if lists <= nprobe), 0.0)
+
+    return tuple((nprobe, sum(rows * at(curve, nprobe) for rows, curve in known) / total) for nprobe in points)

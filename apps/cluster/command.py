@@ -1,0 +1,191 @@
+"""`edge cluster`: a collection on several machines. `searched`: the work of `edge search --cluster`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from edge.apps.cluster.calling import LocalPlaces, Places
+from edge.apps.cluster.catalogue import Catalogue, Replica
+from edge.apps.cluster.cluster import Cluster
+from edge.apps.collection.registry import holds_collection, locate
+from edge.apps.commands.output import SearchOutcome
+from edge.apps.commands.searching import figures
+from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
+from edge.apps.requests import SearchOptions
+from edge.config import Config, counted, format_size, parse_size
+from edge.errors import CollectionMissing, InputError
+from edge.resident import ResidentWatch
+from edge.trace import Trace
+
+HERE = "here"
+"""The address that opens all shards in the command's own process, without Ray."""
+
+_address = click.option(
+    "--cluster", "address", default="auto", show_default=True, metavar="ADDRESS",
+    help=f"HOST:PORT of Ray's head; auto: the one on this machine; {HERE}: all shards in this process.",
+)  # fmt: skip
+_shards = click.option(
+    "--shard", "shards", multiple=True, required=True, metavar="NAME=[PLACE:]DIR",
+    help="A shard, the place (of `edge cluster node`) that holds it, and its empty folder there; the same name again "
+    "is a further copy.",
+)  # fmt: skip
+
+
+@contextmanager
+def opened(address: str, chosen: Path | str | None, config: Config, trace: Trace | None = None) -> Iterator[Cluster]:
+    """The collection whose catalogue is in a directory or has a name.
+
+    Raises:
+        CollectionMissing: there is no catalogue.
+        CapabilityError, StorageError: the shards cannot be reached.
+    """
+    folder = locate(chosen)
+    if not Catalogue.exists(folder):
+        raise CollectionMissing(f"there is no collection in shards in {folder}; `edge cluster create` makes one")
+    with _connected(address, config) as places, Cluster(folder, places, config=config, trace=trace) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _connected(address: str, config: Config) -> Iterator[Places]:
+    if address == HERE:
+        places: Places = LocalPlaces(config=config)
+    else:
+        from edge.apps.cluster.ray_places import RayPlaces
+
+        places = RayPlaces(address, config=config)
+    try:
+        yield places
+    finally:
+        places.close()
+
+
+def searched(
+    address: str, collections: Sequence[str], config: Config, trace: Path | None, query: str, options: SearchOptions,
+    *, partial: bool,
+) -> SearchOutcome:  # fmt: skip
+    """Searches one collection in shards.
+
+    Raises:
+        InputError: several collections are named.
+        The errors of `Cluster`.
+    """
+    if len(collections) > 1:
+        raise InputError("with --cluster one collection is searched; name one")
+    recorder = Trace(events=trace is not None)
+    with ResidentWatch() as resident, opened(address, next(iter(collections), None), config, recorder) as cluster:
+        found = cluster.search(query, options=options, partial=partial)
+        limit = cluster.budget.limit
+    counters = recorder.snapshot()
+    seconds = sum(counters.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank"))
+    if trace is not None:
+        recorder.write(trace)
+    troubles = [f"shard {name} is missing, and these are the results of the others" for name in found.missing]
+    told = figures(counters, {}, seconds, resident.high_water, limit)
+    told |= {"version": found.version, "missing": list(found.missing)}
+    return SearchOutcome(found.hits, {"": troubles}, troubles, figures=told)
+
+
+@click.group(cls=CommandGroup)
+def cluster() -> None:
+    """A collection in shards on several machines, searched as one."""
+
+
+@cluster.command()
+@click.option("--join", metavar="HOST:PORT", help="The head of a cluster; if not given, this machine is the head.")
+@click.option("--place", required=True, help="Name of this machine, by which shards are put there.")
+@click.option("--listen", default="127.0.0.1", show_default=True, help="Address of this machine for the others.")
+@click.option("--port", default=6379, show_default=True, help="Port of the head.")
+@click.option("--object-store", default="80MB", show_default=True, help="Shared memory for Ray.")
+def node(join: str | None, place: str, listen: str, port: int, object_store: str) -> None:
+    """Start Ray on this machine: without its dashboard and reports of use, and with a token.
+
+    The token is in ~/.ray/auth_token (or RAY_AUTH_TOKEN_PATH). Every machine needs the same file. `ray stop` ends it.
+    """
+    from edge.apps.cluster.ray_places import start_node, token_file
+
+    start_node(join, place=place, listen=listen, port=port, nbytes=parse_size(object_store))
+    where = f"{listen}:{port}" if join is None else join
+    click.echo(f"place {place} is in the cluster at {where}; the token is in {token_file()}", err=True)
+
+
+@cluster.command()
+@_shards
+@_address
+@click.option("--embedder", help="Model of the vectors: a known name or the path of a packed model.")
+@collection_option
+@setup_options()
+def create(shards: tuple[str, ...], address: str, embedder: str | None, collection: Path | None, setup: Setup) -> None:
+    """Make an empty collection in shards. --memory is the limit of each shard, Ray's part included."""
+    folder = locate(collection)
+    if holds_collection(folder):
+        raise InputError(f"{folder} holds a collection already; name another folder for the catalogue")
+    config = setup.config(embedder=embedder)
+    with _connected(address, config) as places, Cluster(folder, places, config=config) as made:
+        made.create(_replicas(shards, config.memory))
+    click.echo(f"{counted(len(shards), 'shard')} made", err=True)
+
+
+@cluster.command()
+@_shards
+@_address
+@collection_option
+@setup_options()
+def grow(shards: tuple[str, ...], address: str, collection: Path | None, setup: Setup) -> None:
+    """Add a shard, and move its share of the documents to it. Searches go on meanwhile. --memory is its limit."""
+    config = setup.config()
+    with opened(address, collection, config) as found:
+        moved = found.grow(_replicas(shards, config.memory))
+    click.echo(f"{counted(moved, 'document')} moved", err=True)
+
+
+@cluster.command()
+@_address
+@collection_option
+@setup_options()
+@json_option
+def status(address: str, collection: Path | None, setup: Setup, as_json: bool) -> None:
+    """Print the shards: their documents, their memory, and the version that searches see."""
+    with opened(address, collection, setup.config()) as found:
+        number, held = found.catalogue.version()
+        states = found.states()
+        replicas = {one.name: one for one in found.catalogue.replicas()}
+    if as_json:
+        about = {name: {**state, "place": replicas[name].place, "folder": replicas[name].folder}
+                 for name, state in states.items()}  # fmt: skip
+        click.echo(json.dumps({"version": number, "shards": about}))
+        return
+    click.echo(f"version {number}")
+    for name, state in states.items():
+        one = replicas[name]
+        seen = "" if (one.shard, one.number) in held else ", not searched yet"
+        click.echo(
+            f"{name:12} {one.place or 'anywhere'}:{one.folder}  {counted(state['documents'], 'document')}, "
+            f"{counted(state['passages'], 'passage')}{seen}; {format_size(state['resident'])} of "
+            f"{format_size(state['limit'])}, {format_size(state['began'])} of it before the collection was opened, and "
+            f"{format_size(state['shared'])} shared"
+        )
+
+
+def _replicas(texts: Sequence[str], memory: int) -> list[Replica]:
+    """The copies of shards that options name, each with a limit of memory.
+
+    Raises:
+        InputError: one is not written as `NAME=[PLACE:]DIR`.
+    """
+    found: list[Replica] = []
+    for text in texts:
+        name, _, where = text.partition("=")
+        place, colon, folder = where.partition(":")
+        if not colon:
+            place, folder = "", place
+        if not (name.isidentifier() and folder):
+            raise InputError(f"{text!r} is no shard: write NAME=[PLACE:]DIR, the name of letters, digits and _")
+        number = sum(one.shard == name for one in found)
+        found.append(Replica(name, number, place, folder if place else str(Path(folder).absolute()), memory))
+    return found

@@ -1,0 +1,152 @@
+"""`RayPlaces`: shards as actors of Ray. The only module that imports Ray.
+
+A shard is a detached actor, named after its folder, on a node that offers its place as a resource. Ray starts it again
+when its process dies, and sends a request again that was lost with it; requests may be repeated without harm. A request
+is one call with plain bytes, and so is its answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from edge.apps.cluster.catalogue import Replica
+from edge.apps.cluster.shard import Shard
+from edge.config import Config
+from edge.errors import CapabilityError, StorageError
+from edge.resident import Closing
+
+LOCAL = "local"
+"""The address of a cluster of this process alone."""
+
+OBJECT_STORE_NBYTES = 80 * 10**6
+"""Shared memory of a node for values that are passed around. Ours are smaller than what Ray passes in messages; Ray
+refuses less than 75 MiB, and takes 30 % of the machine's memory if not told."""
+
+_NAMESPACE = "edge"
+_AT_ONCE = 16
+"""Requests that a shard works on at once: searches wait for their version's thread, and writing for the lock."""
+
+_RETRIES = 3
+"""How often Ray sends a request again whose process died."""
+
+_LOOPBACK = "127.0.0.1"
+_SHARE = 1e-3
+"""Amount of its place that a shard takes, so that a place has room for as many shards as anyone puts there."""
+
+
+class RayPlaces(Closing):
+    """Sends requests to shards in a cluster of Ray; see `Places`. Thread-safe."""
+
+    def __init__(self, address: str, *, config: Config) -> None:
+        """Connects to the cluster at `address` (`HOST:PORT`, or `auto` for the one on this machine), or starts one in
+        this process and its children (`local`).
+
+        Args:
+            config: the settings of shards that are started. Their limits of memory include Ray's part of the process.
+
+        Raises:
+            CapabilityError: Ray is not installed.
+            StorageError: there is no cluster at the address, or it has another token.
+        """
+        self._ray = ray = _ray()
+        self._config = config
+        self._actors: dict[str, Any] = {}
+        self._starting = threading.Lock()
+        own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_node_ip_address": _LOOPBACK}
+        try:
+            ray.init(
+                address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error",
+                **(own if address == LOCAL else {}),
+            )  # fmt: skip
+        except Exception as error:  # Ray raises a dozen kinds
+            why = str(error).strip().split("\n")[0]
+            raise StorageError(f"there is no cluster of Ray at {address} that takes us in: {why}") from error
+
+    def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
+        """See `Places.send`. Starts the shard if it does not run."""
+        answer: Future[tuple[bytes, bytes]] = self._actor(replica).answer.remote(verb, head, raw).future()
+        return answer
+
+    def object_store_nbytes(self) -> int:
+        """Bytes of shared memory that Ray may use on all nodes together."""
+        return int(self._ray.cluster_resources().get("object_store_memory", 0))
+
+    def close(self) -> None:
+        """Disconnects. Shards go on, unless the cluster is this process's own."""
+        self._ray.shutdown()
+
+    def _actor(self, replica: Replica) -> Any:
+        name = f"{replica.place}:{replica.folder}"
+        with self._starting:
+            if name not in self._actors:
+                self._actors[name] = (
+                    self._ray.remote(Shard)
+                    .options(
+                        name=name, lifetime="detached", get_if_exists=True, num_cpus=0,
+                        resources={replica.place: _SHARE} if replica.place else None, max_restarts=-1,
+                        max_task_retries=_RETRIES, max_concurrency=_AT_ONCE,
+                    )
+                    .remote(replica.folder, memory=replica.memory, config=self._config)
+                )  # fmt: skip
+            return self._actors[name]
+
+
+def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: int) -> None:
+    """Starts Ray on this machine, which then offers a place to shards.
+
+    Args:
+        head: the address of the cluster to join; None begins one.
+        listen: the address of this machine for the other nodes.
+        port: of the head.
+        nbytes: shared memory for Ray.
+
+    Raises:
+        CapabilityError: Ray is not installed.
+        StorageError: Ray does not start.
+    """
+    _ray()
+    role = ["--head", f"--port={port}", "--include-dashboard=false"] if head is None else [f"--address={head}"]
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", *role, f"--node-ip-address={listen}",
+        "--disable-usage-stats", f"--object-store-memory={nbytes}", f'--resources={{"{place}": 1}}',
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().split("\n")[-1]
+        raise StorageError(f"Ray does not start: {last}")
+
+
+def token_file() -> Path:
+    """The file with the token of the cluster, which every machine must have."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+
+
+def _ray() -> Any:
+    """Ray, told to ask for a token and to report nothing, before it reads its settings.
+
+    Raises:
+        CapabilityError: it is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN" not in os.environ:
+        file = token_file()
+        if not file.exists():
+            with contextlib.suppress(FileExistsError):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                    out.write(secrets.token_hex(32))
+    try:
+        import ray
+    except ImportError as error:
+        raise CapabilityError(
+            "a collection on several machines needs Ray: pip install 'edge-rag[cluster]', on every machine"
+        ) from error
+    return ray

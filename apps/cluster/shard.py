@@ -1,0 +1,296 @@
+"""`Shard`: a collection that holds a part of a larger one, and answers requests.
+
+Searches name a version. A version is one committed state of every shard, and a shard keeps a read transaction open for
+each version that searches may name: writes become visible when the owner of all shards publishes the next version.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edge.apps.cluster.documents import packed, paths_after, put, stored, take, unpacked_documents
+from edge.apps.cluster.messages import NoSuchVersion, answered
+from edge.apps.cluster.rendezvous import home
+from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit
+from edge.apps.collection.schema import description_of, read_descriptions, set_setting
+from edge.apps.collection.searching import PassageSource, Ranking, Within
+from edge.apps.store.fusion import convex_combination
+from edge.apps.store.lexical import Statistics
+from edge.apps.store.lock import LOCK, WriterLock
+from edge.config import Config
+from edge.errors import StorageError
+from edge.ivf.base import Quantizer
+from edge.ivf.index import VectorIndex
+from edge.ivf.storage.manifest import IndexManifest
+from edge.models.blending import BM25_WEIGHT
+from edge.resident import Closing, anonymous_resident
+
+Result = TypeVar("Result")
+
+
+class _View(Closing):
+    """A read transaction in a thread of its own."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._thread = ThreadPoolExecutor(1, "edge-shard-view")
+        self._stack = ExitStack()
+        self._held: object = None
+        try:
+            self.run(self._begin, shard)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls `work` in the transaction."""
+        return self._thread.submit(work, *arguments).result()
+
+    def close(self) -> None:
+        """Ends the transaction."""
+        self._thread.submit(self._stack.close)
+        self._thread.shutdown()
+        self._held = None
+
+    def _begin(self, shard: Shard) -> None:
+        db = self._stack.enter_context(shard.collection.database.read())
+        self.token, self.quantizer = shard.token(db)  # the first read begins the transaction
+        index = shard.collection.vectors
+        self._held = None if index is None else index.snapshot(db)  # keeps its files
+
+
+class Shard(Closing):
+    """Answers requests to one collection; see `answer`. Thread-safe."""
+
+    def __init__(self, path: str | Path, *, memory: str | int, config: Config) -> None:
+        """Opens the collection in the directory `path`, or makes one there. Raises as `Collection` does."""
+        self.began = anonymous_resident()
+        """Anonymous resident bytes before the collection is opened: the interpreter's part, and that of its host."""
+        self.collection = Collection(path, memory=memory, config=config)
+        self._catalog = Catalog()
+        self._lock = WriterLock(self.collection.path / LOCK)
+        self._views: dict[int, _View] = {}
+        self._changing = threading.Lock()
+        self._verbs: dict[str, Callable[..., tuple[Any, bytes]]] = {
+            "configure": self._configure, "publish": self._publish, "retire": self._retire, "state": self._state,
+            "statistics": self._statistics, "gather": self._gather, "hits": self._hits, "put": self._put,
+            "remove": self._remove, "leaving": self._leaving, "known": self._known, "sample": self._sample,
+            "install": self._install, "maintain": self._maintain,
+        }  # fmt: skip
+
+    def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        """The answer to a request (see `edge.apps.cluster.messages`). The verbs are the methods below."""
+        return answered(self._verbs[verb], head, raw)
+
+    def close(self) -> None:
+        """Ends all views and closes the collection."""
+        with self._changing:
+            while self._views:
+                self._views.popitem()[1].close()
+        self.collection.close()
+
+    def token(self, db: Any) -> tuple[str, int]:
+        """A name of the committed state, and the version of its quantizer."""
+        manifest = IndexManifest(db)
+        return "-".join(map(str, manifest.stamp())), manifest.state().quantizer
+
+    # Versions
+
+    def _configure(self, raw: bytes, *, identity: str) -> tuple[Any, bytes]:
+        """Tells an empty shard the embedder of all shards."""
+        with self._lock(), self.collection.database.write() as db:
+            set_setting(db, "embedder", identity)
+        return None, b""
+
+    def _publish(self, raw: bytes, *, version: int, token: str | None = None) -> tuple[Any, bytes]:
+        """Keeps the present state as a version.
+
+        Args:
+            token: the state that the version is known to be; None if it is a new version.
+        """
+        with self._changing:
+            if version not in self._views:
+                view = _View(self)
+                if token not in (None, view.token):
+                    view.close()
+                    raise NoSuchVersion(f"the shard in {self.collection.path} has changed since version {version}")
+                self._views[version] = view
+            view = self._views[version]
+        return {"token": view.token, "quantizer": view.quantizer}, b""
+
+    def _retire(self, raw: bytes, *, version: int) -> tuple[Any, bytes]:
+        """Forgets all versions before one. The log of the database can then be moved into its file."""
+        with self._changing:
+            for old in [number for number in self._views if number < version]:
+                self._views.pop(old).close()
+        return None, b""
+
+    def _view(self, version: int) -> _View:
+        with self._changing:
+            if version not in self._views:
+                raise NoSuchVersion(f"the shard in {self.collection.path} does not hold version {version}")
+            return self._views[version]
+
+    # Searching
+
+    def _statistics(self, raw: bytes, *, version: int, terms: list[str]) -> tuple[Any, bytes]:
+        """The figures that BM25 needs for some terms."""
+        with_view = self._view(version)
+
+        def work() -> Statistics:
+            with self.collection.database.read() as db:
+                return self._catalog.lexical.statistics(db, terms)
+
+        found = with_view.run(work)
+        return {"rows": found.rows, "words": found.words, "counts": dict(found.counts)}, b""
+
+    def _gather(
+        self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any],
+        where: list[str], within: dict[str, Any], k: int,
+    ) -> tuple[Any, bytes]:  # fmt: skip
+        """The rankings of `PassageSource.gather`, with the places of all passages, and with the hits that the results
+        will probably need.
+
+        Args:
+            queries: the words of each, and its number of vectors; `raw` holds the vectors of all.
+        """
+
+        def work() -> dict[str, Any]:
+            asked, at = [], 0
+            dim = 0 if self.collection.identity is None else self.collection.identity.dim
+            rows = np.frombuffer(raw, np.float32).reshape(-1, dim) if raw else None
+            for words, count in queries:
+                asked.append((words, rows[at : at + count] if rows is not None and count else None))
+                at += count
+            source = self.collection.source
+            found = source.gather(asked, depth, Statistics(**whole), Filters.parse(where), Within(**within))
+            ids = dict.fromkeys(i for pair in found for ranking in pair for i, _ in ranking)
+            likely = dict.fromkeys(i for words, near in found for i in _likely(words, near, k))
+            places = source.places(list(ids))
+            return {
+                "rankings": found,
+                "places": [[i, *place] for i, place in places.items()],
+                "hits": [asdict(hit) for hit in self._described(source, list(likely))],
+            }
+
+        return self._view(version).run(work), b""
+
+    def _hits(self, raw: bytes, *, version: int, ids: list[int]) -> tuple[Any, bytes]:
+        """Passages as hits."""
+        found = self._view(version).run(self._described, self.collection.source, ids)
+        return [asdict(hit) for hit in found], b""
+
+    def _described(self, source: PassageSource, ids: list[int]) -> list[Hit]:
+        found = source.hits(ids)
+        with self.collection.database.read() as db:
+            described = read_descriptions(db)
+        return [replace(hit, description=description_of(hit.path, described)) for hit in found.values()]
+
+    # Writing
+
+    @property
+    def _index(self) -> VectorIndex:
+        index = self.collection.vectors
+        if index is None:
+            raise StorageError(f"the shard in {self.collection.path} was not told its embedder")
+        return index
+
+    def _put(self, raw: bytes, *, documents: list[dict[str, Any]]) -> tuple[Any, bytes]:
+        """Adds documents in one transaction, which is durable when this returns; the number of new passages."""
+        index = self._index
+        given = unpacked_documents(documents, raw, index.dim)
+        with self._lock(), self.collection.database.write() as db:
+            return put(db, self._catalog, index, given), b""
+
+    def _remove(self, raw: bytes, *, paths: list[str]) -> tuple[Any, bytes]:
+        """Removes documents in one transaction; how many."""
+        index = self._index
+        with self._lock(), self.collection.database.write() as db:
+            return take(db, self._catalog, index, paths), b""
+
+    def _leaving(
+        self, raw: bytes, *, after: str, limit: int, shards: list[str], own: str, data: bool
+    ) -> tuple[Any, bytes]:
+        """Of the next `limit` documents, those whose home is another shard: their paths by home, and if `data` the
+        documents beside them; and the path to go on after, empty at the end."""
+        index = self._index
+        with self.collection.database.read() as db:
+            paths = paths_after(db, after, limit)
+            going: dict[str, list[str]] = {}
+            for path in paths:
+                if (to := home(path, shards)) != own:
+                    going.setdefault(to, []).append(path)
+            wanted = [path for own in going.values() for path in own] if data else []
+            documents = stored(db, self._catalog, index, wanted)
+        about, beside = packed(documents)
+        return {"going": going, "documents": about, "after": paths[-1] if len(paths) == limit else ""}, beside
+
+    def _known(self, raw: bytes, *, paths: list[str]) -> tuple[Any, bytes]:
+        """The size, times and content of those of `paths` that are indexed completely, to find changed files."""
+        with self.collection.database.read() as db:
+            rows = [row for path in paths if (row := self._catalog.find(db, path)) is not None]
+        return {
+            row.path: [row.size, row.mtime_ns, row.inode, row.ctime_ns, row.racy, row.hash.hex()]
+            for row in rows if row.hash is not None and row.status == "indexed"
+        }, b""  # fmt: skip
+
+    def _sample(self, raw: bytes, *, count: int, seed: int) -> tuple[Any, bytes]:
+        """Random vectors, beside their number."""
+        index = self._index
+        with self.collection.database.read() as db:
+            rows = index.drawn(db, count, seed)
+        return len(rows), rows.tobytes()
+
+    def _install(self, raw: bytes) -> tuple[Any, bytes]:
+        """Sorts the vectors into the lists of a quantizer; its recall curve."""
+        with self._lock():
+            return self._index.install_quantizer(self.collection.database.write, Quantizer.from_bytes(raw)), b""
+
+    def _maintain(self, raw: bytes, *, full: bool = False) -> tuple[Any, bytes]:
+        """Keeps the vector index in order."""
+        with self._lock():
+            return asdict(self._index.maintain(self.collection.database.write, full=full)), b""
+
+    def _state(self, raw: bytes) -> tuple[Any, bytes]:
+        """The state of the index, the number of documents and passages, and memory."""
+        index = self.collection.vectors
+        with self.collection.database.read() as db:
+            state = asdict(IndexManifest(db).state())
+            documents = db.execute("SELECT count(*) FROM files WHERE status = 'indexed'").fetchone()[0]
+            passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+        return {
+            "index": state, "documents": documents, "passages": passages, "versions": sorted(self._views),
+            "pending": 0 if index is None else self._pending(), "limit": self.collection.budget.limit,
+            "pid": os.getpid(), "began": self.began, "resident": anonymous_resident(), "shared": _shared_resident(),
+        }, b""  # fmt: skip
+
+    def _pending(self) -> int:
+        with self.collection.database.read() as db:
+            return IndexManifest(db).pending_count()
+
+
+def _shared_resident() -> int:
+    """Resident bytes of shared memory of this process, such as an object store's; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssShmem")), 0)
+
+
+def _likely(words: Ranking, near: Ranking, k: int) -> list[int]:
+    """The passages of a shard that may be among the best `k` of all. The others decide the best BM25 score, so that
+    the weight of a shard's own ones is not known exactly."""
+    fused = convex_combination(dict(words), dict(near), BM25_WEIGHT)[:k]
+    return [i for i, _ in (*fused, *words[: k // 2], *near[: k // 2])]

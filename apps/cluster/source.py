@@ -1,0 +1,119 @@
+"""`ShardSource`: a shard as a source of a search, which asks it once as a rule: with the rankings come the places and
+hits that the search will ask for. `Figures`: the statistics of one version that were asked for before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+
+from edge.apps.cluster.messages import Call, asked
+from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit, hit_from_json
+from edge.apps.collection.searching import Floats, Ranking, Within
+from edge.apps.store.lexical import Statistics, shown_terms
+
+_REMEMBERED = 50_000
+"""Terms whose number of rows is kept for one version of a shard: about 5 MB."""
+
+
+class Figures:
+    """The statistics of one shard in one version, as far as they are known. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: Statistics | None = None
+
+    def of(self, terms: Sequence[str]) -> Statistics | None:
+        """The figures for some terms; None if one of them is not known."""
+        known = self._known
+        if known is None or any(term not in known.counts for term in terms):
+            return None
+        return Statistics(known.rows, known.words, {term: known.counts[term] for term in terms})
+
+    def add(self, found: Statistics) -> None:
+        """Remembers figures."""
+        with self._lock:
+            kept = {} if self._known is None or len(self._known.counts) > _REMEMBERED else self._known.counts
+            self._known = Statistics(found.rows, found.words, {**kept, **found.counts})
+
+
+class ShardSource:
+    """The passages of one version of a shard, for one search."""
+
+    def __init__(self, call: Call, version: int, figures: Figures, k: int, shown: str = "") -> None:
+        """
+        Args:
+            k: results that the search will ask for.
+            shown: the text whose words snippets will show. Their statistics are asked for, too.
+        """
+        self._call = call
+        self._version = version
+        self._figures = figures
+        self._k = k
+        self._shown = list(shown_terms(shown).values())
+        self._lexical = Catalog().lexical
+        self._places: dict[int, tuple[str, int]] = {}
+        self._hits: dict[int, Hit] = {}
+        self.trips = 0
+        """Requests so far."""
+
+    def view(self) -> AbstractContextManager[object]:
+        """All requests name one version."""
+        return nullcontext()
+
+    def statistics(self, queries: Sequence[str]) -> Statistics:
+        """See `PassageSource.statistics`."""
+        return self._statistics([term for query in queries for term in self._lexical.terms(query)])
+
+    def shown(self) -> Statistics:
+        """The figures for the words that snippets show."""
+        return self._statistics(self._shown)
+
+    def gather(
+        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
+        within: Within,
+    ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
+        """See `PassageSource.gather`."""
+        rows = [np.empty((0, 0), np.float32) if own is None else np.atleast_2d(own) for _, own in queries]
+        self.trips += 1
+        answer, _ = asked(
+            self._call, "gather", b"".join(own.astype(np.float32).tobytes() for own in rows), version=self._version,
+            queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
+            whole={"rows": whole.rows, "words": whole.words, "counts": dict(whole.counts)}, where=where.texts,
+            within={"seconds": within.share, "exhaustive": within.exhaustive}, k=self._k,
+        )  # fmt: skip
+        self._places.update((i, (path, ordinal)) for i, path, ordinal in answer["places"])
+        self._take(answer["hits"])
+        return [
+            ([(i, score) for i, score in words], [(i, score) for i, score in near])
+            for words, near in answer["rankings"]
+        ]
+
+    def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+        """See `PassageSource.places`; of passages that `gather` found."""
+        return {i: self._places[i] for i in ids}
+
+    def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
+        """See `PassageSource.hits`. They have their descriptions."""
+        if missing := [i for i in ids if i not in self._hits]:
+            self.trips += 1
+            answer, _ = asked(self._call, "hits", version=self._version, ids=missing)
+            self._take(answer)
+        return {i: self._hits[i] for i in ids}
+
+    def _take(self, hits: Sequence[dict[str, object]]) -> None:
+        self._hits.update((hit.id, hit) for hit in map(hit_from_json, hits))
+
+    def _statistics(self, terms: Sequence[str]) -> Statistics:
+        found = self._figures.of(terms)
+        if found is None:
+            self.trips += 1
+            wanted = list(dict.fromkeys([*terms, *self._shown]))
+            answer, _ = asked(self._call, "statistics", version=self._version, terms=wanted)
+            found = Statistics(**answer)
+            self._figures.add(found)
+        return found

@@ -1,0 +1,73 @@
+"""`edge cluster` and `edge search --cluster`, with all shards in the process of the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from naive.program import output_of, settings_of, write_tiny_models
+from naive.spread import invented
+
+from edge.apps.cli import edge
+from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.cluster import Cluster
+from edge.apps.cluster.documents import Document
+from edge.apps.collection.catalog import passage
+from edge.apps.documents.chunking import chunks_of
+from edge.apps.documents.plain import text_blocks
+from edge.config import Config
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tiny_models(tmp_path / "models")
+    for name, value in settings_of(tmp_path, EDGE_MEMORY="20GB").items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
+    there = ("-c", str(home / "all"), "--cluster", "here")
+    shards = [word for name in "ab" for word in ("--shard", f"{name}={home / name}")]
+    output_of(edge, "cluster", "create", *there, *shards)
+    with LocalPlaces(config=Config.load()) as places, Cluster(home / "all", places, config=Config.load()) as cluster:
+        documents = []
+        for name, text in invented(1, 60).items():
+            chunks = tuple(chunks_of(text_blocks(text), ""))
+            vectors = cluster.models.embed([passage(chunk.context, chunk.text) for chunk in chunks])
+            documents.append(Document(name, "", "text", "", name.encode(), chunks, vectors))
+        cluster.put(documents)
+        cluster.finish()
+    before = json.loads(output_of(edge, "search", *there, "--json", "old ice"))
+    assert before["stats"]["missing"] == []
+    assert {hit["collection"] for hit in before["results"]} == {"a", "b"}
+    assert "documents moved" in CliRunner().invoke(
+        edge, ["cluster", "grow", *there, "--shard", f"c={home / 'c'}"], catch_exceptions=False
+    ).stderr  # fmt: skip
+    after = json.loads(output_of(edge, "search", *there, "--json", "old ice"))
+    assert [(hit["path"], hit["score"]) for hit in after["results"]] == [
+        (hit["path"], hit["score"]) for hit in before["results"]
+    ]
+    told = output_of(edge, "cluster", "status", *there)
+    assert told.startswith("version 3\n")
+    assert told.count("of 20.0 GB") == 3
+    state = json.loads(output_of(edge, "cluster", "status", *there, "--json"))
+    assert sum(shard["documents"] for shard in state["shards"].values()) == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["search", "--partial", "x"], "--partial needs --cluster"),
+        (["search", "--cluster", "here", "-c", "none", "x"], "there is no collection in shards in"),
+        (["search", "--cluster", "here", "-c", "a", "-c", "b", "x"], "one collection is searched"),
+        (["cluster", "create", "--cluster", "here", "-c", "new", "--shard", "a"], "is no shard: write NAME="),
+        (["cluster", "create", "--cluster", "here", "-c", "new", "--shard", "a=x:"], "is no shard"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(home: Path, words: list[str], told: str) -> None:
+    done = CliRunner().invoke(edge, words)
+    assert done.exit_code != 0
+    assert told in str(done.exception)

@@ -1,0 +1,134 @@
+"""Shards that are late or gone: another copy answers, or the result is marked, or it is an error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+from naive.spread import QUERIES, Small, invented, told
+
+from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.catalogue import Replica
+from edge.apps.cluster.messages import ShardLost, answered, asked
+from edge.apps.cluster.source import Figures
+from edge.apps.collection.filters import NoSuchType
+from edge.apps.store.lexical import Statistics
+from edge.errors import BudgetExceeded, EdgeError, InputError, StorageError
+
+
+class Faulty:
+    """Copies of shards that are gone, or that never answer."""
+
+    def __init__(self, places: LocalPlaces) -> None:
+        self.places = places
+        self.gone: set[str] = set()
+        self.silent: set[str] = set()
+        self.asked: list[tuple[str, str]] = []
+
+    def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
+        self.asked.append((replica.name, verb))
+        if replica.name in self.silent:
+            return Future()
+        if replica.name in self.gone:
+            lost: Future[tuple[bytes, bytes]] = Future()
+            lost.set_exception(RuntimeError("the actor died\nwith a long trace"))
+            return lost
+        return self.places.send(replica, verb, head, raw)
+
+    def close(self) -> None:
+        self.places.close()
+
+
+@pytest.fixture
+def faulty(small: Callable[..., Small]) -> Callable[..., tuple[Small, Faulty]]:
+    def make(copies: int) -> tuple[Small, Faulty]:
+        one = small(3, copies=copies)
+        one.add(invented(5, 90))
+        one.cluster.publish()
+        faults = Faulty(one.places)
+        one.cluster._places = faults
+        return one, faults
+
+    return make
+
+
+def test_a_lost_shard_is_an_error_or_a_marked_result(faulty: Callable[..., tuple[Small, Faulty]]) -> None:
+    one, faults = faulty(1)
+    one.check(QUERIES[:2])
+    faults.gone = {"s1"}
+    with pytest.raises(ShardLost, match=r"shard s1 does not answer: the actor died$"):
+        one.cluster.search("old ice")
+    found = one.cluster.search("old ice", 20, partial=True)
+    assert found.missing == ("s1",)
+    kept = [name for name in one.documents(invented(5, 90)) if name.path in {hit.path for hit in found.hits}]
+    assert kept
+    shard = one.places._shards[one.replica("s1").folder]
+    with shard.collection.database.read() as db:
+        lost = {path for (path,) in db.execute("SELECT path FROM files")}
+    one.whole.delete(sorted(lost))
+    assert [told(hit) for hit in found.hits] == [told(hit) for hit in one.whole.search("old ice", 20)]
+    faults.gone = {"s0", "s1", "s2"}
+    with pytest.raises(ShardLost):
+        one.cluster.search("old ice", partial=True)
+    with pytest.raises(ShardLost):
+        one.cluster.put(one.documents({"new": "old ice"}))
+
+
+def test_a_late_shard_is_lost_after_the_patience(faulty: Callable[..., tuple[Small, Faulty]]) -> None:
+    one, faults = faulty(1)
+    faults.silent = {"s2"}
+    one.cluster._patience = 0.2
+    with pytest.raises(ShardLost, match=r"no answer after 0\.2 s"):
+        one.cluster.search("old ice")
+    assert one.cluster.search("old ice", partial=True).missing == ("s2",)
+
+
+@pytest.mark.parametrize("fault", ["gone", "silent"])
+def test_another_copy_answers(faulty: Callable[..., tuple[Small, Faulty]], fault: str) -> None:
+    one, faults = faulty(2)
+    for lost in ({"s0", "s1/1"}, {"s0/1", "s1", "s2/1"}):
+        setattr(faults, fault, lost)
+        one.check(QUERIES)
+
+
+def test_known_statistics_save_a_trip(faulty: Callable[..., tuple[Small, Faulty]]) -> None:
+    one, faults = faulty(1)
+    for trips in (2, 1):
+        faults.asked.clear()
+        assert one.cluster.search("old ice", 5).trips == trips
+        assert len(faults.asked) == 3 * trips
+    one.cluster.publish()
+    assert one.cluster.search("old ice", 5).trips == 2
+
+
+def test_figures_are_of_all_terms_or_none() -> None:
+    figures = Figures()
+    assert figures.of([]) is None
+    figures.add(Statistics(3, 9, {"a": 1}))
+    assert figures.of(["a"]) == Statistics(3, 9, {"a": 1})
+    assert figures.of(["a", "b"]) is None
+    threads = [threading.Thread(target=figures.add, args=(Statistics(3, 9, {str(n): n}),)) for n in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert figures.of(["a", *map(str, range(50))]) is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InputError("wrong"), InputError),
+        (NoSuchType("no type"), NoSuchType),
+        (BudgetExceeded("too small", owner="x", asked=1, free=0, needed=2), StorageError),
+    ],
+)
+def test_errors_keep_their_kind_and_words(error: EdgeError, kind: type[EdgeError]) -> None:
+    def refuse(raw: bytes) -> tuple[None, bytes]:
+        raise error
+
+    with pytest.raises(kind, match=str(error)) as told:
+        asked(lambda verb, head, raw: answered(refuse, head, raw), "any")
+    assert type(told.value) is kind
