@@ -34,16 +34,18 @@ def load(group: str, name: str) -> Any:
 def parse_device(text: str) -> tuple[str, dict[str, str]]:
     """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
 
+    An option without a value, as in `fpga:simulate`, means `yes`.
+
     Raises:
-        ConfigError: an option has no value.
+        ConfigError: an option lacks its name or its value.
     """
     name, _, rest = text.partition(":")
     options = {}
     for part in filter(None, rest.split(",")):
         key, sign, value = part.partition("=")
-        if not (key and sign and value):
+        if not key.strip() or (sign and not value.strip()):
             raise ConfigError(f"a device's options are written NAME:key=value,key=value, not {text!r}")
-        options[key.strip()] = value.strip()
+        options[key.strip()] = value.strip() if sign else "yes"
     return name.strip(), options
 
 

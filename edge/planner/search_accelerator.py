@@ -216,19 +216,6 @@ def queries_per_second(search: SearchParameters, units: Units, numbers: Accelera
     return numbers.frequency / max(stage_cycles(search, units, numbers).values())
 
 
-def seconds(loads: Sequence[Scanned], units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> float:
-    """Seconds until the last of some queries is answered.
-
-    Queries follow one another through the stages, so that each query after the first adds the time of its slowest
-    stage. Queues receive rows during the scan; they take time of their own only when they are emptied.
-    """
-    if not loads:
-        return 0.0
-    stages = [scanning_cycles(load, units, numbers) for load in loads]
-    first = stages[0].get("tables", 0) + stages[0]["scan"] + emptying_cycles(loads[0], units, numbers)
-    return (first + sum(max(each.values()) for each in stages[1:])) / numbers.frequency
-
-
 def joules(loads: Sequence[Scanned], numbers: AcceleratorNumbers = PUBLISHED) -> float:
     """Energy of some queries that run together, in joules."""
     scanned = sum(load.nbytes for load in loads)
@@ -270,24 +257,6 @@ def resources(
             f"{numbers.usable:.0%} of it can be used"
         )
     return Resources(kept, logic)
-
-
-def most_results(units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> int:
-    """The largest number of results that one pass over the rows can keep. For more, the queues do not fit the chip.
-
-    Raises:
-        RangeError: the queues for a single result do not fit.
-    """
-    resources(units, 1, numbers)
-    few, many = 1, int(numbers.usable / numbers.queue_logic[1])
-    while few < many:
-        middle = (few + many + 1) // 2
-        try:
-            resources(units, middle, numbers)
-            few = middle
-        except RangeError:
-            many = middle - 1
-    return few
 
 
 # The search for the parallel units that answer most queries per second. FANNS tries every combination of units that

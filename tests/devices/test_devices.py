@@ -76,6 +76,7 @@ def test_a_limited_devices_cap_is_held_where_its_bytes_are() -> None:
 
 def test_a_device_is_written_with_its_options() -> None:
     assert parse_device("cpu") == ("cpu", {})
+    assert parse_device("fpga:simulate, units=4") == ("fpga", {"simulate": "yes", "units": "4"})
     assert parse_device("limited:cap=64MB,bandwidth=1GB") == ("limited", {"cap": "64MB", "bandwidth": "1GB"})
     device = open_device("limited:cap=2MB,bandwidth=1MB,latency=0.5", budget())
     assert device.memory.limit == 2_000_000

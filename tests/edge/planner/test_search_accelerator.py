@@ -15,11 +15,9 @@ from edge.planner.search_accelerator import (
     SearchParameters,
     Units,
     joules,
-    most_results,
     queries_per_second,
     resources,
     scanning_cycles,
-    seconds,
     stage_cycles,
 )
 
@@ -96,20 +94,6 @@ def test_vectors_are_scored_by_the_distance_units() -> None:
     assert cycles == {"scan": 138 + 2 * 4 * 100, "selection": 2 * (1600 / 114 + 114 * 5)}
 
 
-def test_queries_follow_one_another_through_the_stages() -> None:
-    load = Scanned(4, 1_000_000, 128, 16, 1, 5)
-    cycles = scanning_cycles(load, LARGEST)
-    first = cycles["tables"] + cycles["scan"] + 2 * 114 * 5
-    assert seconds([load], LARGEST) == pytest.approx(first / 140e6)
-    assert cycles["tables"] < cycles["scan"] < cycles["selection"]
-    assert seconds([load] * 5, LARGEST) == pytest.approx((first + 4 * cycles["selection"]) / 140e6)
-    few = replace(load, rows=100)
-    assert seconds([load, few], LARGEST) == pytest.approx((first + scanning_cycles(few, LARGEST)["tables"]) / 140e6)
-    assert seconds([], LARGEST) == 0
-    twice = replace(PUBLISHED, frequency=280e6)
-    assert seconds([load], LARGEST, twice) == pytest.approx(seconds([load], LARGEST) / 2)
-
-
 MILLIJOULES = {
     16: [(53.6, 28.2, 21.5), (52.3, 26.9, 20.5)], 32: [(95.6, 55.0, 41.1)], 64: [(170.1, 107.8, 85.2)],
 }  # fmt: skip
@@ -145,16 +129,6 @@ def test_short_queues_take_a_fraction_of_the_logic() -> None:
     short = resources(LARGEST, 100)
     assert short.kept == 6
     assert short.logic == pytest.approx(0.01045 + 0.0001613 * (114 * 6 + 100))
-
-
-def test_the_most_results_of_a_pass_fit_and_one_more_does_not() -> None:
-    for units in (LARGEST, Units(8, 5, 9)):
-        most = most_results(units)
-        assert resources(units, most).logic <= PUBLISHED.usable
-        with pytest.raises(RangeError):
-            resources(units, most + 1)
-    with pytest.raises(RangeError):
-        most_results(Units(1, 1, 2000))
 
 
 def test_every_stage_has_a_unit() -> None:

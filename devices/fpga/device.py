@@ -1,0 +1,162 @@
+"""The search accelerator as a device: its lists behind a modelled link, and its searches simulated or modelled."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+
+from edge.budget import MemoryBudget
+from edge.devices.fpga.chip import FREQUENCY
+from edge.devices.fpga.cycles import cycles
+from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
+from edge.devices.fpga.shape import Shape
+from edge.devices.limited import LimitedDevice
+from edge.errors import CapabilityError, ConfigError, RangeError
+from edge.ivf.base import CodecSpec
+from edge.ivf.device import Candidates, Estimate, SearchRequest
+from edge.planner.search_accelerator import Scanned, joules, queue_length
+from edge.plugins import number
+from edge.trace import Trace
+
+_UNITS, _RESULTS = 8, 32
+"""Scoring units, and places of the last queue, if nothing else is asked for."""
+
+_MOST = 1 << 10
+"""Most scoring units and most places."""
+
+_SAMPLE = CodecSpec("pq", 128, 16)
+_SAMPLE_LISTS = (1 << 14,) * 16
+"""What `profile` scans for a request: 4 MB of codes of 16 bytes in 16 lists."""
+
+_SIMULATE = {"yes": True, "no": False}
+
+
+class FpgaDevice(LimitedDevice):
+    """Holds lists behind a cap and a link of the published bandwidth and latency (Chameleon's network: 100 Gbit/s, 10
+    microseconds), and counts the cycles of a design in hardware that searches them.
+
+    Without `simulate` the host searches, and a model gives the design's cycles. With it the design itself runs, as a
+    compiled simulation, and the host scores exactly the rows that it finds. Results are the codec's in both cases. The
+    energy is that of the published accelerator (`edge.planner.search_accelerator.joules`).
+
+    Counters (in `trace`): `modelled.queries`, `modelled.seconds`, `modelled.joules`; `simulated.queries` (a query that
+    is asked again counts again), `simulated.cycles`, `simulated.rescored` (rows that the host scored).
+    """
+
+    kind = "modelled fpga on"
+
+    def __init__(
+        self,
+        memory: MemoryBudget,
+        *,
+        cap: int | str = 64 << 20,
+        bandwidth: float | str = 12.5e9,
+        latency: float | str = 10e-6,
+        units: int | str = _UNITS,
+        results: int | str = _RESULTS,
+        simulate: bool | str = False,
+        trace: Trace | None = None,
+    ) -> None:
+        """
+        Args:
+            memory: the host's ledger, which holds the cap.
+            cap, bandwidth, latency: see `LimitedDevice`.
+            units: that score codes side by side, a power of two.
+            results: places of the last queue. A search for more takes several passes.
+            simulate: whether the design runs (`yes`), which needs the extra `fpga` and a C++ compiler.
+
+        Raises:
+            BudgetExceeded: the cap does not fit.
+            CapabilityError: a simulation is asked for, and a tool is missing.
+            ConfigError: an option is no number or out of range.
+        """
+        if isinstance(simulate, str):
+            if simulate not in _SIMULATE:
+                raise ConfigError(f"the option simulate of device fpga is yes or no, not {simulate!r}")
+            simulate = _SIMULATE[simulate]
+        self.units = int(number("fpga", "units", units, 1, _MOST, whole=True))
+        self.results = int(number("fpga", "results", results, 1, _MOST, whole=True))
+        self.kept = queue_length(self.results, self.units)
+        try:
+            self.shape(_SAMPLE)
+        except RangeError as error:
+            raise ConfigError(f"an fpga of {units!r} units cannot be built: {error}") from None
+        if simulate:
+            from edge.devices.fpga.simulation import missing
+
+            if reason := missing():
+                raise CapabilityError(f"the fpga cannot be simulated here, because {reason}")
+            self.kind = "simulated fpga on"
+        super().__init__(memory, cap=cap, bandwidth=bandwidth, latency=latency, trace=trace)
+        self._trace = trace or Trace()
+        self._host = memory
+        self._simulated: dict[Shape, SimulatedSearch] | None = {} if simulate else None
+        self._building = threading.Lock()
+
+    def shape(self, spec: CodecSpec) -> Shape:
+        """The design that scans codes of a codec."""
+        return shape_for(spec, self.units, self.results, self.kept)
+
+    def search(self, request: SearchRequest) -> Candidates:
+        """Scans with the design or on the host, and counts the accelerator's time and energy for the same lists."""
+        spec, width = request.codec.spec, request.seen.scores.shape[1]
+        rows: list[list[int]] = [[] for _ in request.queries]
+        live = [0] * len(request.queries)
+        for item in request.lists:
+            for query in item.queries:
+                rows[query].append(item.count)
+                live[query] += item.count if item.rows is None else len(item.rows)
+        passes = math.ceil(width / self.results)  # over the same rows, if the queues do not hold all results
+        probing = [lists for lists in rows if lists]
+        self._trace.count("modelled.queries", len(probing))
+        self._trace.count("modelled.seconds", cycles(self.shape(spec), probing * passes) / FREQUENCY)
+        loads = [
+            Scanned(len(lists), own * passes, spec.dim, spec.code_size, tables=1, kept=self.kept)
+            for lists, own in zip(rows, live, strict=True)
+            if lists
+        ]
+        self._trace.count("modelled.joules", joules(loads))
+        if self._simulated is None:
+            return super().search(request)
+        if probing:
+            counted = self._simulate(request)
+            self._trace.count("simulated.queries", counted.passes)
+            self._trace.count("simulated.cycles", counted.cycles)
+            self._trace.count("simulated.rescored", counted.rescored)
+        return request.seen
+
+    def profile(self, stage: str, load: int) -> Estimate:
+        """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes.
+
+        Raises:
+            CapabilityError: another stage.
+        """
+        if stage != "scan":
+            raise CapabilityError(f"device fpga profiles the stage scan, not {stage!r}")
+        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load) / FREQUENCY
+        return Estimate(taken, load / taken, sum(_SAMPLE_LISTS) * _SAMPLE.code_size, modelled=True)
+
+    def _simulate(self, request: SearchRequest) -> Counted:
+        from edge.devices.fpga.simulation import BUILD_NBYTES
+
+        assert self._simulated is not None
+        shape = self.shape(request.codec.spec)
+        with self._building:  # a design is built once
+            if shape not in self._simulated:
+                with self._host.reserve("building the design's simulation", BUILD_NBYTES):
+                    self._simulated[shape] = SimulatedSearch(shape, programs())
+        nbytes = sum(item.count for item in request.lists) * request.codec.spec.code_size
+        with self._host.reserve("words of the simulated design", _COPIES * nbytes):
+            return self._simulated[shape].search(request)
+
+
+_COPIES = 20
+"""Bytes that a simulated search holds for each byte of codes: single bits as bytes, words, and the program's copies."""
+
+
+def programs() -> Path:
+    """The folder of compiled simulations, in the user's cache."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("edge-rag", appauthor=False) / "fpga"

@@ -1,0 +1,180 @@
+"""Queues of the best rows: a systolic priority queue, and truncated queues that lead to one (Chameleon)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.wiring import In, Out
+
+from edge.devices.fpga.shape import Keys
+
+
+def flow(**fields: Any) -> Any:
+    """A stream with ready and valid whose payload has these fields; the first is in the lowest bits."""
+    return stream.Signature(StructLayout(fields))
+
+
+def key_signal(keys: Keys, score: Value, row: Value) -> Value:
+    """The key of a row as a value of the design."""
+    raised = Cat(score[: keys.score - 1], ~score[keys.score - 1])
+    return Mux(row == keys.no_row, 0, Cat(~row, raised))
+
+
+class SystolicQueue(wiring.Component):
+    """Keeps the `length` largest of the keys pushed. It takes one in every cycle.
+
+    Each cell keeps the larger of its key and the one that arrives, and passes the other to the next cell. So wires lead
+    to neighbours only. After the key that is `last` the queue settles for `length` - 1 cycles. Then it gives its keys
+    back, the largest first, one a cycle. An empty queue gives the key 0. A pushed key 0 is no row.
+
+    `dropped` is the largest key that fell out of the last cell. It is valid with the last key pulled.
+    """
+
+    def __init__(self, length: int, width: int) -> None:
+        self.length, self.width = length, width
+        keys = flow(key=width, last=1)
+        super().__init__({"push": In(keys), "pull": Out(keys), "dropped": Out(width)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        held = [Signal(self.width, name=f"held{i}") for i in range(self.length)]
+        arriving: Any = Signal(self.width)
+        filling, left = Signal(init=1), Signal(range(self.length + 1))
+        draining = Signal()
+        m.d.comb += self.push.ready.eq(filling)
+        with m.If(self.push.ready & self.push.valid):
+            m.d.comb += arriving.eq(self.push.p.key)
+            with m.If(self.push.p.last):
+                m.d.sync += [filling.eq(0), draining.eq(self.length == 1), left.eq(self.length - 1)]
+        with m.If(~filling & ~draining):
+            m.d.sync += [left.eq(left - 1), draining.eq(left == 1)]
+        with m.If(~draining):
+            for number, own in enumerate(held):
+                larger = Signal(name=f"larger{number}")
+                m.d.comb += larger.eq(arriving > own)
+                passed = Signal(self.width, name=f"passed{number}")
+                with m.If(larger):
+                    m.d.sync += own.eq(arriving)
+                if number + 1 < self.length:
+                    m.d.sync += passed.eq(Mux(larger, own, arriving))
+                else:
+                    m.d.comb += passed.eq(Mux(larger, own, arriving))
+                    with m.If(passed > self.dropped):
+                        m.d.sync += self.dropped.eq(passed)
+                arriving = passed
+        following = held[1] if self.length > 1 else Const(0, self.width)
+        m.d.comb += [
+            self.pull.valid.eq(draining), self.pull.p.key.eq(held[0]), self.pull.p.last.eq(following == 0),
+        ]  # fmt: skip
+        with m.If(draining & self.pull.ready):
+            for own, after in zip(held, [*held[1:], Const(0, self.width)], strict=True):
+                m.d.sync += own.eq(after)
+            with m.If(self.pull.p.last):
+                m.d.sync += [draining.eq(0), filling.eq(1), self.dropped.eq(0)]
+        return m
+
+
+class TruncatedQueues(wiring.Component):
+    """A queue of `kept` keys for each of several streams, and one of `results` keys that they lead to (Chameleon).
+
+    The first queues are emptied one after the other once all have their last key. `dropped` is the largest key that any
+    queue dropped: each larger one is among the results.
+    """
+
+    def __init__(self, streams: int, kept: int, results: int, width: int) -> None:
+        self.streams, self.kept, self.results, self.width = streams, kept, results, width
+        keys = flow(key=width, last=1)
+        super().__init__({"push": In(keys).array(streams), "pull": Out(keys), "dropped": Out(width)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        first = [SystolicQueue(self.kept, self.width) for _ in range(self.streams)]
+        m.submodules.second = second = SystolicQueue(self.results, self.width)
+        turn, worst = Signal(range(self.streams)), Signal(self.width)
+        for number, queue in enumerate(first):
+            m.submodules[f"first{number}"] = queue
+            wiring.connect(m, wiring.flipped(self.push[number]), queue.push)
+            end = number == self.streams - 1
+            with m.If(turn == number):
+                m.d.comb += [
+                    second.push.valid.eq(queue.pull.valid), queue.pull.ready.eq(second.push.ready),
+                    second.push.p.key.eq(queue.pull.p.key), second.push.p.last.eq(queue.pull.p.last & end),
+                ]  # fmt: skip
+                with m.If(queue.pull.valid & queue.pull.ready & queue.pull.p.last):
+                    m.d.sync += turn.eq(0 if end else number + 1)
+                    with m.If(queue.dropped > worst):
+                        m.d.sync += worst.eq(queue.dropped)
+        wiring.connect(m, second.pull, wiring.flipped(self.pull))
+        m.d.comb += self.dropped.eq(Mux(second.dropped > worst, second.dropped, worst))
+        with m.If(second.pull.valid & second.pull.ready & second.pull.p.last):
+            m.d.sync += worst.eq(0)
+        return m
+
+
+class ReplacingQueue(wiring.Component):
+    """Keeps the `length` smallest keys, the smallest in the last place once they are sorted (Falcon).
+
+    The largest key is always in the first place. A new one that is smaller replaces it, and even and odd neighbours are
+    exchanged in turn: an insertion every 2 cycles. To sort all keys takes `length` - 1 further cycles. `taken` marks
+    keys that are not to be offered again; the mark moves with its key.
+
+    `sort` begins sorting; `sorted` says that no exchange is under way.
+    """
+
+    def __init__(self, length: int, width: int) -> None:
+        self.length, self.width = length, width
+        super().__init__({
+            "push": In(flow(key=width)), "sort": In(1), "sorted": Out(1), "clear": In(1), "largest": Out(width),
+            "best": Out(width), "found": Out(1), "take": In(1), "place": In(range(length)), "read": Out(width),
+        })  # fmt: skip
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        empty = (1 << self.width) - 1
+        keys = [Signal(self.width, name=f"key{i}", init=empty) for i in range(self.length)]
+        taken = [Signal(name=f"taken{i}", init=1) for i in range(self.length)]
+        odd, left = Signal(), Signal(range(self.length + 1))
+        m.d.comb += [
+            self.push.ready.eq(~odd & (left == 0)), self.sorted.eq(~odd & (left == 0)),
+            self.largest.eq(keys[0]),
+        ]  # fmt: skip
+        accepted = Signal()
+        m.d.comb += accepted.eq(self.push.ready & self.push.valid & (self.push.p.key < keys[0]))
+        now = [Mux(accepted, self.push.p.key, keys[0]), *keys[1:]]
+        marks = [taken[0] & ~accepted, *taken[1:]]
+        exchange_even, exchange_odd = Signal(), Signal()
+        # While sorting, even and odd exchanges alternate.
+        m.d.comb += exchange_even.eq(accepted | (left != 0) & ~left[0])
+        m.d.comb += exchange_odd.eq(odd | (left != 0) & left[0])
+        m.d.sync += odd.eq(accepted)
+        with m.If(self.sort & self.sorted & (self.length > 1)):
+            m.d.sync += left.eq(self.length - 1)
+        with m.Elif(left != 0):
+            m.d.sync += left.eq(left - 1)
+        for start, active in ((0, exchange_even), (1, exchange_odd)):
+            with m.If(active):
+                m.d.sync += keys[0].eq(now[0])
+                m.d.sync += taken[0].eq(marks[0])
+                for i in range(start, self.length - 1, 2):
+                    with m.If(now[i] < now[i + 1]):
+                        m.d.sync += [keys[i].eq(now[i + 1]), keys[i + 1].eq(now[i])]
+                        m.d.sync += [taken[i].eq(marks[i + 1]), taken[i + 1].eq(marks[i])]
+        # The best key without a mark is that with the highest place.
+        at = Signal(range(self.length))
+        for i in range(self.length):
+            with m.If(~taken[i]):
+                m.d.comb += [at.eq(i), self.found.eq(1), self.best.eq(keys[i])]
+        with m.If(self.take):
+            for i in range(self.length):
+                with m.If(at == i):
+                    m.d.sync += taken[i].eq(1)
+        for i in range(self.length):
+            with m.If(self.place == i):
+                m.d.comb += self.read.eq(keys[i])
+        with m.If(self.clear):
+            m.d.sync += [key.eq(empty) for key in keys]
+            m.d.sync += [mark.eq(1) for mark in taken]
+        return m

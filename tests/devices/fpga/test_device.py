@@ -1,0 +1,160 @@
+"""The accelerator as a device: the codec's results, and times that are labelled as a model's."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from naive.lists import NaiveCodec
+
+from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
+from edge.devices.faiss_codec import FaissCodecs
+from edge.devices.fpga import device as fpga
+from edge.devices.fpga.chip import FREQUENCY
+from edge.devices.fpga.cycles import cycles
+from edge.devices.fpga.device import FpgaDevice
+from edge.devices.fpga.simulation import BUILD_NBYTES, missing
+from edge.devices.testing import check_device
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError
+from edge.ivf.base import Codec, Vectors
+from edge.ivf.device import Candidates, Estimate, ListScan, SearchPlace, SearchRequest, open_device
+from edge.planner.search_accelerator import Scanned, joules, queue_length
+from edge.trace import Trace
+
+DIM = 16
+ROWS = (1000, 600, 50)
+simulated = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the simulations of this file are kept."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(autouse=True)
+def _programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fpga, "programs", lambda: folder)
+    monkeypatch.setattr(fpga, "SimulatedSearch", partial(fpga.SimulatedSearch, level=0))
+
+
+def codec_of(name: str) -> Codec:
+    random = np.random.default_rng(3)
+    codecs = FaissCodecs(threads=1)
+    return codecs.open(codecs.train(name, random.standard_normal((600, DIM)).astype(np.float32), seed=0))
+
+
+def searched(device: SearchPlace, codec: Codec, probed: list[list[int]], width: int = 12) -> Candidates:
+    """Lists of so many rows, each probed by some of three queries; of the second list every other row counts."""
+    random = np.random.default_rng(4)
+    scans = []
+    for number, count in enumerate(ROWS):
+        codes = codec.encode(random.standard_normal((count, DIM)).astype(np.float32))
+        live = np.arange(0, count, 2) if number == 1 else None
+        scans.append(ListScan(codes, sum(ROWS[:number]), count, live, probed[number]))
+    asked = random.standard_normal((3, DIM)).astype(np.float32)
+    return device.search(SearchRequest(codec, asked, scans, np.arange(sum(ROWS)), Candidates.empty(3, width)))
+
+
+def best(found: Candidates) -> Vectors:
+    return np.sort(found.scores, axis=1)
+
+
+@pytest.mark.parametrize("name", ["flat", "sq8", "pq"])
+def test_what_is_counted_is_what_the_model_says_of_the_same_lists(name: str) -> None:
+    codec, trace = codec_of(name), Trace()
+    device = FpgaDevice(MemoryBudget(1 << 36, baseline=0), trace=trace)
+    searched(device, codec, [[0, 1], [0], [0]])
+    counted = trace.snapshot()
+    shape, kept, code = device.shape(codec.spec), queue_length(32, 8), codec.spec.code_size
+    assert device.kept == kept
+    assert counted["modelled.queries"] == 2
+    assert counted["modelled.seconds"] == pytest.approx(cycles(shape, [ROWS, ROWS[:1]]) / FREQUENCY)
+    loads = [Scanned(3, 1350, DIM, code, 1, kept), Scanned(1, 1000, DIM, code, 1, kept)]
+    assert counted["modelled.joules"] == pytest.approx(joules(loads))
+    device.close()
+
+
+def test_more_results_than_its_queues_hold_take_another_pass() -> None:
+    def taken(width: int) -> float:
+        trace = Trace()
+        device = FpgaDevice(MemoryBudget(1 << 36, baseline=0), trace=trace, units=1)
+        searched(device, NaiveCodec("coarse", DIM), [[0], [], []], width)
+        device.close()
+        return trace.snapshot()["modelled.seconds"]
+
+    assert 2.2 * taken(32) < taken(90) < 3.1 * taken(32)
+
+
+def test_its_estimate_is_a_models() -> None:
+    device = open_device("fpga", MemoryBudget(1 << 36, baseline=0))
+    assert isinstance(device, FpgaDevice)
+    one, four = device.profile("scan", 1), device.profile("scan", 4)
+    assert one.modelled
+    assert four.modelled
+    scan = (1 << 18) / 8 / FREQUENCY
+    assert scan < one.latency < 1.1 * scan
+    assert four.throughput == pytest.approx(4 / four.latency)
+    assert one.latency + 3 * scan < four.latency < 4 * one.latency
+    assert one.nbytes == 4 << 20
+    with pytest.raises(CapabilityError, match="decode"):
+        device.profile("decode", 1)
+    device.close()
+    assert not Estimate(1.0, 1.0, 1).modelled, "what a device measures is not modelled"
+
+
+def test_a_design_that_cannot_be_is_refused() -> None:
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    for wrong, reason in {
+        "units=12": "power of two", "units=0": "whole number", "results=many": "whole number", "simulate=maybe": "yes",
+    }.items():  # fmt: skip
+        with pytest.raises(ConfigError, match=reason):
+            open_device(f"fpga:{wrong}", ledger)
+    assert ledger.used == 0
+
+
+def test_without_a_compiler_a_simulation_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    with pytest.raises(CapabilityError, match=r"pip install|install g\+\+"):
+        open_device("fpga:simulate", ledger)
+    assert ledger.used == 0
+
+
+@simulated
+@pytest.mark.parametrize("name", ["flat", "sq8", "pq", "opq"])
+def test_the_design_finds_what_the_codec_finds_and_takes_the_cycles_of_the_model(name: str) -> None:
+    codec, trace = codec_of(name), Trace()
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    host = CpuDevice(ledger)
+    device = open_device("fpga:simulate,units=4,results=8", ledger, trace=trace)
+    assert isinstance(device, FpgaDevice)
+    assert device.name.startswith("simulated fpga")
+    probed = [[0, 1], [0, 2], [0]]
+    assert (best(searched(device, codec, probed)) == best(searched(host, codec, probed))).all()
+    counted = trace.snapshot()
+    assert counted["simulated.queries"] > 3, "more results are wanted than the queue holds"
+    assert counted["simulated.rescored"] < 3 * sum(ROWS) / 4
+    device.close()
+    host.close()
+    assert ledger.used == 0
+
+
+@simulated
+def test_the_simulated_device_keeps_the_contract(tmp_path: Path) -> None:
+    check_device(partial(FpgaDevice, units=4, results=8, simulate=True))
+
+
+@simulated
+def test_a_simulation_is_built_within_the_limit_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fpga, "programs", lambda: tmp_path)
+    ledger = MemoryBudget(BUILD_NBYTES // 2, baseline=0)
+    device = FpgaDevice(ledger, cap=1 << 20, simulate=True)
+    with pytest.raises(BudgetExceeded, match="building the design"):
+        searched(device, codec_of("pq"), [[0], [], []])
+    assert not list(tmp_path.iterdir())
+    device.close()

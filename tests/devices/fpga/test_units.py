@@ -1,0 +1,254 @@
+"""Each unit of the design equals its twin in integers, while its streams pause at random."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("amaranth")
+sys.path.append(str(Path(__file__).parent))
+from circuits import streamed
+
+from edge.devices.fpga.lookup import BankedLookup, BankTable
+from edge.devices.fpga.queues import ReplacingQueue, SystolicQueue, TruncatedQueues
+from edge.devices.fpga.scoring import PqScorer, WeightedScorer
+from edge.devices.fpga.shape import CODES, Keys
+from edge.devices.fpga.sorting import SORTED, BitonicGroups
+from edge.devices.fpga.tables import TableBuilder
+from edge.devices.fpga.traversal import BloomFilter, bloom_places
+
+WIDTH = 20
+RANDOM = np.random.default_rng(5)
+
+
+def keys(count: int, seed: int = 0) -> list[int]:
+    """Different keys; none is 0."""
+    return (1 + np.random.default_rng(seed).permutation((1 << WIDTH) - 1)[:count]).tolist()
+
+
+def pushed(values: list[int], width: int = WIDTH) -> list[int]:
+    """A stream of keys of which the last says so."""
+    return [value | (i == len(values) - 1) << width for i, value in enumerate(values)]
+
+
+def pulled(values: list[int], width: int = WIDTH) -> list[list[int]]:
+    """The keys of each run."""
+    runs: list[list[int]] = [[]]
+    for value in values:
+        runs[-1].append(value & (1 << width) - 1)
+        if value >> width & 1:
+            runs.append([])
+    return runs[:-1]
+
+
+@pytest.mark.parametrize("length", [1, 2, 10])
+def test_a_queue_keeps_the_largest_keys_run_after_run_and_says_what_it_dropped(length: int) -> None:
+    runs = [keys(37, 1), [0], keys(3, 2), keys(length, 3), [*keys(40, 4), 0]]
+    best = [sorted(run, reverse=True)[:length] for run in runs]
+    best = [[key for key in run if key] or [0] for run in best]
+    found = streamed(
+        SystolicQueue(length, WIDTH), {"push": [word for run in runs for word in pushed(run)]},
+        {"pull": sum(map(len, best))}, watched={"dropped": "pull"}, seed=length,
+    )  # fmt: skip
+    assert pulled(found["pull"]) == best
+    ends = np.cumsum([len(run) for run in best]) - 1
+    assert [found["dropped"][i] for i in ends] == [max([0, *sorted(run)[:-length]]) for run in runs]
+
+
+def test_truncated_queues_are_exact_down_to_the_best_key_that_one_dropped() -> None:
+    streams, kept, results = 3, 2, 5
+    runs = [[keys(20, 3 * run + i) for i in range(streams)] for run in range(3)]
+    for run in runs:  # no key twice
+        for i, lane in enumerate(run):
+            lane[:] = [key // streams * streams + i for key in lane]
+    wanted, lost = [], []
+    for run in runs:
+        first = [sorted(set(lane), reverse=True) for lane in run]
+        merged = sorted((key for lane in first for key in lane[:kept]), reverse=True)
+        wanted.append(merged[:results])
+        lost.append(max([*(key for lane in first for key in lane[kept:]), *merged[results:]]))
+    given = {f"push__{i}": [word for run in runs for word in pushed(run[i])] for i in range(streams)}
+    unit = TruncatedQueues(streams, kept, results, WIDTH)
+    found = streamed(unit, given, {"pull": 3 * results}, watched={"dropped": "pull"}, seed=1)
+    assert pulled(found["pull"]) == wanted
+    assert found["dropped"][results - 1 :: results] == lost
+
+
+@pytest.mark.parametrize(("parts", "loads"), [(4, 1), (6, 2)])
+def test_look_up_tables_score_codes_in_either_half(parts: int, loads: int) -> None:
+    form = Keys(score=20, row=10)
+    tables = RANDOM.integers(-(1 << 15), 1 << 15, (2, parts, CODES))
+    unit, share = PqScorer(parts, form, loads), parts // loads
+    bits = max(1, (max(2, share) - 1).bit_length())
+    given: dict[str, list[int]] = {f"load__{i}": [] for i in range(loads)}
+    for half, part, code in np.ndindex(tables.shape):
+        value = int(tables[half, part, code]) & 0xFFFF
+        word = half | part % share << 1 | code << 1 + bits | value << 9 + bits
+        given[f"load__{part // share}"].append(word)
+    codes, halves = RANDOM.integers(0, CODES, (40, parts)), RANDOM.integers(0, 2, 40)
+    scores = [int(sum(tables[h, p, c] for p, c in enumerate(code))) for h, code in zip(halves, codes, strict=True)]
+    ceiling = sorted(form.of(score, i) for i, score in enumerate(scores))[30]
+    wanted = [form.of(score, i) for i, score in enumerate(scores)]
+    wanted = [0 if half and key > ceiling else key for key, half in zip(wanted, halves, strict=True)]
+    rows = [*range(39), form.no_row]
+    wanted[39] = 0
+    given["codes"] = [
+        sum(int(c) << 8 * p for p, c in enumerate(code)) | row << 8 * parts | int(half) << 8 * parts + 10
+        for code, row, half in zip(codes, rows, halves, strict=True)
+    ]
+    found = streamed(
+        unit, given, {"scores": 40}, ports={"ceilings__0": (1 << 30) - 1, "ceilings__1": ceiling},
+        before=[f"load__{i}" for i in range(loads)], stall=0.1,
+    )  # fmt: skip
+    assert found["scores"] == wanted
+
+
+@pytest.mark.parametrize(("lanes", "beats"), [(3, 1), (4, 3)])
+def test_weighted_sums_score_bytes(lanes: int, beats: int) -> None:
+    form = Keys(score=22, row=8)
+    unit = WeightedScorer(lanes, beats, form)
+    weights = RANDOM.integers(-(1 << 15), 1 << 15, (beats, lanes))
+    bits = max(1, (max(2, beats) - 1).bit_length())
+    load = [
+        1 | beat << 1 | sum((int(w) & 0xFFFF) << 16 * i for i, w in enumerate(row)) << 1 + bits
+        for beat, row in enumerate(weights)
+    ]
+    codes = RANDOM.integers(0, CODES, (30, beats, lanes))
+    given = [
+        sum(int(c) << 8 * i for i, c in enumerate(beat)) | row << 8 * lanes | 1 << 8 * lanes + 8
+        for row, code in enumerate(codes) for beat in code
+    ]  # fmt: skip
+    found = streamed(
+        unit, {"load__0": load, "codes": given}, {"scores": 30},
+        ports={"ceilings__0": 0, "ceilings__1": (1 << 30) - 1}, before=["load__0"],
+    )  # fmt: skip
+    assert found["scores"] == [form.of(int((code * weights).sum()) >> unit.shift, i) for i, code in enumerate(codes)]
+
+
+def test_tables_are_the_products_of_a_query_with_all_centroids() -> None:
+    parts, width, lanes = 3, 4, 2
+    unit = TableBuilder(parts, width, lanes)
+    book = RANDOM.integers(-127, 128, (parts, CODES, width))
+    queries = RANDOM.integers(-(1 << 15), 1 << 15, (2, parts, width))
+    flat = book.reshape(-1, lanes)
+    bits = (unit.words - 1).bit_length()
+    load = [i | sum((int(v) & 0xFF) << 8 * j for j, v in enumerate(row)) << bits for i, row in enumerate(flat)]
+    asked = [sum((int(v) & 0xFFFF) << 16 * j for j, v in enumerate(row)) for row in queries.reshape(-1, lanes)]
+    found = streamed(
+        unit, {"codebook": load, "query": asked}, {"entries": 2 * parts * CODES}, ports={"go": 1},
+        before=["codebook"], stall=0.05,
+    )["entries"]  # fmt: skip
+    products = np.einsum("pcw,qpw->qpc", book, queries) >> unit.shift
+    assert np.abs(products).max() < 1 << 15
+    wanted = [
+        part << 1 | code << 3 | (int(products[q, part, code]) & 0xFFFF) << 11
+        for q, part, code in np.ndindex(products.shape)
+    ]
+    assert found == wanted
+
+
+@pytest.mark.parametrize(("inputs", "kept"), [(5, 3), (16, 1), (40, 4)])
+def test_bitonic_groups_keep_the_best_of_all_streams(inputs: int, kept: int) -> None:
+    unit = BitonicGroups(inputs, kept, 12)
+    runs = [RANDOM.permutation(4095)[: 9 * inputs].reshape(9, inputs) + 1 for _ in range(2)]
+    given = [
+        sum(int(key) << 12 * i for i, key in enumerate(row)) | (number == 8) << 12 * inputs
+        for run in runs for number, row in enumerate(run)
+    ]  # fmt: skip
+    found = streamed(unit, {"push": given}, {"pull": 2 * kept})
+    assert pulled(found["pull"], 12) == [sorted(run.reshape(-1).tolist(), reverse=True)[:kept] for run in runs]
+    assert SORTED == 10, "the published cycles of a sorter of 16 inputs"
+
+
+def test_a_replacing_queue_takes_a_key_in_two_cycles_and_sorts_in_one_less_than_its_length() -> None:
+    from amaranth.sim import Simulator
+
+    length, given = 9, keys(40, 8)
+    unit = ReplacingQueue(length, WIDTH)
+
+    async def bench(ctx) -> None:  # type: ignore[no-untyped-def]
+        for key in given:
+            cycles = 0
+            ctx.set(unit.push.p.key, key)
+            ctx.set(unit.push.valid, 1)
+            while not ctx.get(unit.push.ready):
+                await ctx.tick()
+                cycles += 1
+            await ctx.tick()
+            ctx.set(unit.push.valid, 0)
+            assert cycles + 1 <= 2
+        while not ctx.get(unit.sorted):
+            await ctx.tick()
+        ctx.set(unit.sort, 1)
+        await ctx.tick()
+        ctx.set(unit.sort, 0)
+        cycles = 0
+        while not ctx.get(unit.sorted):
+            await ctx.tick()
+            cycles += 1
+        assert cycles == length - 1
+        kept = []
+        for place in range(length):
+            ctx.set(unit.place, length - 1 - place)
+            kept.append(ctx.get(unit.read))
+        assert kept == sorted(given)[:length]
+        taken = []
+        while ctx.get(unit.found):
+            taken.append(ctx.get(unit.best))
+            ctx.set(unit.take, 1)
+            await ctx.tick()
+            ctx.set(unit.take, 0)
+        assert taken == kept
+
+    simulator = Simulator(unit)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+class NaiveBloom:
+    """The filter's twin: banks of bits as sets."""
+
+    def __init__(self, bits: int, hashes: int = 3) -> None:
+        self.bits, self.banks = bits, [set[int]() for _ in range(hashes)]
+
+    def fresh(self, lists: list[list[int]]) -> list[int]:
+        found = []
+        for vertex in (vertex for row in lists for vertex in row):
+            places = bloom_places(vertex, len(self.banks), self.bits)
+            if not all(place in bank for place, bank in zip(places, self.banks, strict=True)):
+                found.append(vertex)
+            for place, bank in zip(places, self.banks, strict=True):
+                bank.add(place)
+        return found
+
+
+def test_a_filter_passes_what_it_has_not_seen_and_every_mark() -> None:
+    vertices = RANDOM.integers(0, 300, 200).tolist()
+    items = [vertex | (i % 50 == 49) << 32 for i, vertex in enumerate(vertices)]
+    naive = NaiveBloom(7)
+    wanted = [
+        item for item, vertex in zip(items, vertices, strict=True) if item >> 32 or naive.fresh([[vertex]])
+    ]  # fmt: skip
+    assert streamed(BloomFilter(7), {"items": items}, {"fresh": len(wanted)})["fresh"] == wanted
+    assert len(wanted) < len(set(vertices)), "such a small filter errs"
+
+
+def test_a_row_of_every_table_comes_from_its_bank_and_a_joined_table_gives_both() -> None:
+    unit = BankedLookup([[BankTable((0,), (5,)), BankTable((1, 3), (4, 6), 5)], [BankTable((2,), (7,))]], 16)
+    items = np.stack([RANDOM.integers(0, rows, 12) for rows in (5, 4, 7, 6)], axis=1)
+    given = {"items": [sum(int(v) << 32 * i for i, v in enumerate(item)) for item in items]}
+    addresses = [[(int(a), 5 + int(b) * 6 + int(d)), (int(c),)] for a, b, c, d in items]
+    words = RANDOM.integers(0, 1 << 16, (2, 40))
+    for bank in (0, 1):
+        given[f"words__{bank}"] = [int(words[bank, row]) for item in addresses for row in item[bank]]
+    found = streamed(unit, given, {"rows": 12, "fetch__0": 24, "fetch__1": 12})
+    assert found["fetch__0"] == [row | 1 << 32 for item in addresses for row in item[0]]
+    assert found["fetch__1"] == [row | 1 << 32 for item in addresses for row in item[1]]
+    wanted = [
+        int(words[0, a]) | int(words[0, b]) << 16 | int(words[1, c]) << 32 for (a, b), (c,) in addresses
+    ]  # fmt: skip
+    assert found["rows"] == wanted
