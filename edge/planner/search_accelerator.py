@@ -1,4 +1,5 @@
-"""A search accelerator with pipelined stages: its constants, cycles, resources and energy (FANNS and Chameleon).
+"""A search accelerator with pipelined stages: its constants, cycles, logic and energy, as published (FANNS and
+Chameleon).
 
 The form of the model is that of Jiang's thesis (chapters 6 and 4): a unit takes its latency and, for each further
 input, its initiation interval. The slowest stage sets the rate. Measurements of a real design would replace the
@@ -50,8 +51,6 @@ class AcceleratorNumbers:
         table_latency: cycles before the first entry of a table.
         load_latency: cycles before a table's first entry reaches the scanning units.
         scan_latency: cycles of a list, in addition to those of its rows.
-        queue_logic: shares of the chip's logic for the control of all result queues, and for each place in them.
-        usable: share of the chip that a design may use before its wiring fails.
         joules_each, joules_per_byte, joules_together: energy of a query. The first two are a fixed part and a part for
             each scanned byte, both divided by the number of queries that run together. The third is a part for each
             scanned byte that is not divided.
@@ -68,8 +67,6 @@ class AcceleratorNumbers:
     table_latency: int
     load_latency: int
     scan_latency: int
-    queue_logic: tuple[float, float]
-    usable: float
     joules_each: float
     joules_per_byte: float
     joules_together: float
@@ -87,19 +84,13 @@ PUBLISHED = AcceleratorNumbers(
     table_latency=132 + 36,
     load_latency=2,
     scan_latency=63 + 1,
-    queue_logic=(0.01045, 0.0001613),
-    usable=0.6,
     joules_each=11.5e-3,
     joules_per_byte=1.38e-9,
     joules_together=1.21e-9,
 )
-"""Frequency, intervals and `usable` are printed in the thesis (chapter 6). The latencies are those of FANNS' published
-artifact, for vectors of 128 dimensions and codes of 16 bytes. `queue_logic` solves two cells of table 6.3 (2.9 % for
-114 queues of one result each, 31.7 % for 18 queues of a hundred), so those two are circular. The joules are calibrated:
-they are a least-squares fit to the twelve cells of table 4.3 (Chameleon), with errors of at most 6 %."""
-
-LARGEST = Units(centroids=16, tables=5, scanning=57)
-"""The design of table 6.3 with the most scanning units."""
+"""Frequency and intervals are printed in the thesis (chapter 6). The latencies are those of FANNS' published artifact,
+for vectors of 128 dimensions and codes of 16 bytes. The joules are calibrated: they are a least-squares fit to the
+twelve cells of table 4.3 (Chameleon), with errors of at most 6 %."""
 
 
 FLOAT_NBYTES = 4
@@ -221,42 +212,6 @@ def joules(loads: Sequence[Scanned], numbers: AcceleratorNumbers = PUBLISHED) ->
     scanned = sum(load.nbytes for load in loads)
     alone = numbers.joules_each + (numbers.joules_per_byte * scanned / len(loads) if loads else 0.0)
     return alone + numbers.joules_together * scanned if loads else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The parts of the chip that a design uses, as far as the published numbers tell.
-
-    Attributes:
-        kept: places of each queue of results.
-        logic: share of the chip's logic for these queues and for the one that they lead to.
-    """
-
-    kept: int
-    logic: float
-
-
-def resources(
-    units: Units, results: int, numbers: AcceleratorNumbers = PUBLISHED, *, kept: int | None = None
-) -> Resources:
-    """The resources of a design whose queues are as short as the bound allows (see `queue_length`).
-
-    Args:
-        results: number of results wanted.
-        kept: places of each queue, instead of the shortest number.
-
-    Raises:
-        RangeError: the queues need more of the chip than is usable.
-    """
-    kept = queue_length(results, queues(units)) if kept is None else kept
-    fixed, place = numbers.queue_logic
-    logic = fixed + place * (queues(units) * kept + results)
-    if logic > numbers.usable:
-        raise RangeError(
-            f"{queues(units)} queues of {kept} results take {logic:.0%} of the chip's logic, and at most "
-            f"{numbers.usable:.0%} of it can be used"
-        )
-    return Resources(kept, logic)
 
 
 # The search for the parallel units that answer most queries per second. FANNS tries every combination of units that
