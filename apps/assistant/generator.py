@@ -123,6 +123,10 @@ _BESIDE = 0.01
 
 _WORD = re.compile(r"[^\W_]+")
 _FEW_WORDS = 4
+_CODE = re.compile(r"[A-Z]{1,4}-?\d+\b")
+_SHORT = 7
+"""A unit of at most this many words is shown with the rest of its line."""
+
 _LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
 """The first word of a sentence that depends on the sentence before it."""
 
@@ -142,6 +146,7 @@ class PickedSentences(ExtractiveGenerator):
         self._judge = judge
         self._asked: Kind | None = None
         self._windows: list[Window] = []
+        self._texts: list[str] = []
 
     def stream(
         self,
@@ -155,6 +160,7 @@ class PickedSentences(ExtractiveGenerator):
         question = judged_question(next((m.content for m in reversed(messages) if m.role == "user"), ""))
         self._asked = asked_value(question)
         self._windows = self._judge.windows(question, documents)
+        self._texts = [document.text for document in documents]
         judged = [
             replace(document, parts=[window.unit for window in self._windows if window.passage == number])
             for number, document in enumerate(documents)
@@ -175,6 +181,8 @@ class PickedSentences(ExtractiveGenerator):
             best = {key: _HIDDEN if key.endswith("?") else score for key, score in best.items()}
             best |= {window.unit.text.casefold(): top - _BESIDE * place for place, window in enumerate(reply)}
             first = reply[-1]
+        for place, window in enumerate(self._rest_of_line(first), 1 + len(reply)):
+            best[window.unit.text.casefold()] = top - _BESIDE * place
         if (value := self._value_near(first)) is not None:
             best[value.unit.text.casefold()] = top - _BESIDE * (1 + len(reply))
         scores = [best[text.casefold()] for text in found]
@@ -197,6 +205,16 @@ class PickedSentences(ExtractiveGenerator):
             if len(_WORD.findall(window.unit.text)) >= _FEW_WORDS:
                 break
         return reply
+
+    def _rest_of_line(self, first: Window) -> list[Window]:
+        """The units behind a short one that begins with a code, on its line: "E04 No water." is followed by what to
+        do."""
+        text = self._texts[first.passage]
+        if len(_WORD.findall(first.unit.text)) > _SHORT or not _CODE.match(first.unit.text):
+            return []
+        line = text.find("\n", first.unit.end)
+        end = len(text) if line < 0 else line
+        return [w for w in self._windows if w.passage == first.passage and first.unit.end <= w.unit.start < end]
 
     def _value_near(self, first: Window) -> Window | None:
         """The best unit near `first`, below the same headings, that holds the value that the question asks for; None if

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from edge.apps.assistant.citations import MARK, numbers_of
+from edge.apps.assistant.prompts import is_refusal
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
@@ -185,7 +186,7 @@ class Grounding:
         cited = [number for number in cited if 1 <= number <= len(self._passages)]
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
         facts = missing(MARK.sub("", sentence), self._question, [source for _, source in given])
-        if not facts or _FENCE in sentence:
+        if not facts or _FENCE in sentence or is_refusal(sentence):
             return sentence
         body = sentence.strip()
         before = sentence[: len(sentence) - len(sentence.lstrip())]

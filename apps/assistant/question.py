@@ -49,20 +49,29 @@ Kind = Literal["price", "number", "time"]
 
 _PRICE = re.compile(
     r"\b(?:costs?|prices?|pa(?:y|ys|id)|fees?|fare|charge[sd]?|rent|salary|budget|spen[dt]|earn|owe|fine|penalty|deposit"
-    r"|expensive|kostet|kosten|preis|gebühr|miete|bezahlen)\b"
+    r"|expensive|kostete?n?|kosten|preis|gebühr|miete|bezahlen|kaution|betrag"
+    r"|co[uû]t\w*|prix|loyer|pa(?:yer|gar|gare)|montant|caution|cuestan?|cost[oóò]|costa(?:no)?|precio|alquiler|fianza"
+    r"|prezzo|affitto)\b"
 )
-_AMOUNT = re.compile(r"\b(?:how much|wie ?viel)\b|^(?:what|was)\b")
+_AMOUNT = re.compile(
+    r"\b(?:how much|wie ?viel|wie hoch|combien|cu[aá]nto|quanto)\b|^¿?(?:what|was|quel(?:le)?|qué|cu[aá]l|qual)\b"
+)
 _WHEN = re.compile(
     r"^(?:(?:and|but|so|from|until|since|by|at|on|in|und|bis|ab|seit)\b[ ,]*)*"
-    r"(?:when|(?:what|which) (?:time|date|day|year|month)|how (?:late|early)|wann)\b"
+    r"(?:when|(?:what|which) (?:time|date|day|year|month)|how (?:late|early)|wann|(?:(?:de|depuis|jusqu'à|pour) )?quand"
+    r"|(?:à|¿?a|à partir de) (?:quelle|qué|che) (?:heure|hora|ora)|¿?cuándo|(?:entro )?quando)\b"
 )
 _NUMBER = re.compile(
     r"\bhow (?:much|many|long|far|high|heavy|deep|old|often|fast|wide|tall|big|large|hot|warm|loud|soon|slow)\b"
-    r"|\bwie ?viele?\b|\bwie (?:lange|oft|hoch|weit|alt|groß|schwer)\b"
+    r"|\bwie ?viele?\b|\bwie (?:lange|oft|hoch|weit|alt|groß|schwer)\b|\b(?:combien|cu[aá]nt[oa]s?|quant[oiae])\b"
+    r"|\b(?:number|nummer|numéro|número|numero)\b"
 )
 _MONTHS = (
     r"jan(?:uary|uar)?|feb(?:ruary|ruar)?|mar(?:ch)?|märz|apr(?:il)?|may|mai|jun[ei]?|jul[yi]?|aug(?:ust)?|sept?(?:ember)?"
     r"|o[ck]t(?:ober)?|nov(?:ember)?|de[cz](?:ember)?"
+    r"|janvier|février|mars|avril|juin|juillet|août|septembre|octobre|novembre|décembre"
+    r"|enero|febrero|marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre"
+    r"|gennaio|febbraio|aprile|maggio|giugno|luglio|settembre|ottobre|novembre|dicembre"
 )
 _HOLDS: dict[Kind, re.Pattern[str]] = {
     "price": re.compile(
@@ -72,10 +81,14 @@ _HOLDS: dict[Kind, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
     "number": re.compile(
-        rf"\d|\b(?:{'|'.join(NUMBERS)}|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn)\b", re.IGNORECASE
+        rf"\d|\b(?:{'|'.join(NUMBERS)}|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|deux|trois|quatre"
+        "|cinq|sept|huit|neuf|dix|dos|tres|cuatro|cinco|seis|siete|ocho|diez|due|tre|quattro|sei|sette|otto|dieci)\\b",
+        re.IGNORECASE,
     ),
     "time": re.compile(
         rf"\b(?:{_MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"
+        r"|\b(?:lun|mar|mercre|jeu|vendre|same|diman)(?:di|che)\b|\b(?:lunes|martes|miércoles|jueves|viernes|sábado)\b"
+        r"|\b(?:lune|marte|mercole|giove|vener)dì\b|\b(?:sabato|domenica|domingo)\b|\b\d{1,2} (?:heures?|h)\b"
         r"|\b(?:mon|diens|donners|frei|sams|sonn)tags?\b|\d[:.]\d\d|\b(?:1\d|20)\d\d\b"
         r"|\d(?:st|nd|rd|th)\b|\b(?:noon|midnight|morning|evening|night|uhr|spring|summer|autumn|winter|century|never|always"
         r"|hours?|minutes?|days?|weeks?|months?|years?|stunden?|minuten?|wochen?|jahr\w*|after|before|until|once|nach|vor)\b",
@@ -180,7 +193,7 @@ def new_topic(question: str) -> str:
 def asked_value(question: str) -> Kind | None:
     """The kind of value that a question asks for; None if it asks for none.
 
-    >>> asked_value("How much is the fee?"), asked_value("Until when?"), asked_value("Who is Ada?")
+    >>> asked_value("How much is the fee?"), asked_value("Jusqu'à quand ?"), asked_value("Who is Ada?")
     ('price', 'time', None)
     """
     question = question.casefold().strip()

@@ -51,6 +51,17 @@ def picked(*texts: str, title: str = "", question: str = "when?", models: Models
     return "".join(piece.text for piece in pieces)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("E4 In spring. Bread needs flour.\nE5 Dry bread.", "E4 In spring. [1] Bread needs flour. [1]"),
+        ("We bought the boat in spring. Bread needs flour.\nE5 Dry bread.", "We bought the boat in spring. [1]"),
+    ],
+)
+def test_a_code_is_quoted_with_the_rest_of_its_line(text: str, answer: str) -> None:
+    assert picked(text) == answer
+
+
 def test_the_best_sentences_are_picked_with_their_passages() -> None:
     assert picked("The river floods in spring. It rises for a week.", "The snow melts then. Bread needs flour.") == (
         "The river floods in spring. [1] It rises for a week. [1] The snow melts then. [2]"

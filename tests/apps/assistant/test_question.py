@@ -128,7 +128,9 @@ def test_what_cannot_be_judged_by_is_refused() -> None:
         ("How much did the boat cost?", "price"), ("What is the rent?", "price"), ("Wie viel kostet es?", "price"),
         ("How many keys are there?", "number"), ("How much is there?", "number"), ("Wie lange dauert es?", "number"),
         ("When does it open?", "time"), ("and until when?", "time"), ("Which day is it?", "time"),
-        ("Wann endet die Frist?", "time"), ("What happens when it costs more?", "price"), ("Who pays?", None),
+        ("Wann endet die Frist?", "time"), ("Combien coûte le vélo ?", "price"), ("¿Cuándo empieza el curso?", "time"),
+        ("Quante bottiglie ci sono?", "number"), ("A che ora parte il treno?", "time"), ("¿Cuánto cuesta?", "price"),
+        ("What happens when it costs more?", "price"), ("Who pays?", None),
         ("What do I do when a pole breaks?", None), ("bridge", None), ("", None),
     ],
 )  # fmt: skip
