@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CorruptBlock
-from edge.files.sealed import read_sealed
+from edge.files.sealed import read_sealed, write_sealed
 from edge.models.manifest import remedy
 
 Floats = npt.NDArray[np.float64]
@@ -139,6 +139,26 @@ def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptBlock(f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again") from error
     return found if found.signals == signals else None
+
+
+def save(directory: Path, name: str, fingerprint: str, fitted: Evidence) -> None:
+    """Writes a model beside a reranker. Stored models that were fitted on other weights are dropped, and those of a
+    damaged file.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+    path = directory / FILE
+    try:
+        stored = read_sealed(path) or {}
+    except CorruptBlock:
+        stored = {}
+    kept = stored.get("models", {}) if stored.get("fingerprint") == fingerprint else {}
+    entry = {
+        "signals": list(fitted.signals), **fitted.model.to_json(), "threshold": round(fitted.threshold, 4),
+        "embedder": fitted.embedder, "examples": fitted.examples,
+    }  # fmt: skip
+    write_sealed(path, {"fingerprint": fingerprint, "models": {**kept, name: entry}})
 
 
 def verify(directory: Path) -> None:

@@ -104,8 +104,10 @@ class WordNearness:
         return sum(word in there for word in self.asked) / max(1, len(self.asked))
 
 
-NAME = "answers"
-"""The name under which the fitted model is stored."""
+def pair_name(embedder: str) -> str:
+    """The name under which the model fitted for an embedder is stored beside a reranker."""
+    return f"answers with {embedder}"
+
 
 SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated")
 """The signals of the fitted model, in order:
@@ -249,8 +251,9 @@ class UnitJudge:
         """The probability that hits answer a question, and the probability that is enough; None if no model was
         fitted for the embedder and reranker in use. Raises the errors of `windows`."""
         reranker = self._collection.reranker.model
-        fitted = evidence.load(reranker.path, NAME, reranker.fingerprint, SIGNALS)
-        if fitted is None or not hits or fitted.embedder != self._collection.embedder.model.name:
+        name = pair_name(self._collection.embedder.model.name)
+        fitted = evidence.load(reranker.path, name, reranker.fingerprint, SIGNALS)
+        if fitted is None or not hits:
             return None
         reading = self.reading(question, hits)
         return reading.probability(fitted), reading.enough(fitted.threshold)

@@ -12,7 +12,7 @@ import click
 
 from edge.apps.console import ProgressBar
 from edge.apps.options import CommandGroup, Setup, configure, json_option, setup_options
-from edge.config import format_size
+from edge.config import Config, format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.files.input_file import read_input
 from edge.models.calibration import Calibration
@@ -161,12 +161,14 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     "--target", type=float, default=0.99, show_default=True, help="Share of full depth's results that must be found."
 )
 @click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 3, 5, 10, 20), show_default=True)
+@click.option("--embedder", help="Also fit when answers are refused, with this embedder beside MODEL.")
 @setup_options()
 def calibrate(
     model: str,
     queries: Path,
     target: float,
     ks: tuple[int, ...],
+    embedder: str | None,
     setup: Setup,
 ) -> None:
     """Find the margin of pruning that keeps the results of full depth, and store it with MODEL.
@@ -175,6 +177,9 @@ def calibrate(
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
     "grades": one for each document (as the benchmark `search-quality` writes them). A query with grades and nothing
     relevant is left out. With "domain", where a query comes from, the margin has to keep the target in every domain.
+
+    Whether a question is answered or refused depends on the embedder, too. With --embedder it is fitted for both
+    models: each query is asked with its relevant documents among all documents of the file, and without them.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker
@@ -186,6 +191,28 @@ def calibrate(
             found = measure(reranker, examples, ks=ks, target=target, progress=progress)
         found.save(reranker.model.path)
     _print_points(found)
+    if embedder is not None:
+        _fit_refusal(examples, setup.config(reranker=model, embedder=embedder))
+
+
+def _fit_refusal(examples: list[Any], config: Config) -> None:
+    """Fits when a question is refused, and stores it with the reranker."""
+    from tempfile import TemporaryDirectory
+
+    from edge.apps.assistant.calibrating import fitted_pair
+    from edge.apps.assistant.evidence import pair_name
+    from edge.apps.collection.collection import Collection
+    from edge.models.evidence import save
+
+    texts = {text: str(number) for number, text in enumerate(dict.fromkeys(doc for e in examples for doc in e.docs))}
+    asked = [(e.query, frozenset(texts[e.docs[i]] for i in e.relevant)) for e in examples if e.relevant]
+    with TemporaryDirectory() as folder, Collection(folder, config=config) as collection:
+        collection.add(list(texts), ids=list(texts.values()))
+        with ProgressBar(" queries", "fitting refusal") as progress:
+            fitted = fitted_pair(collection, asked, progress)
+        reranker, embedder = collection.reranker.model, collection.embedder.model.name
+        save(reranker.path, pair_name(embedder), reranker.fingerprint, fitted)
+    click.echo(f"answers with {embedder}: refused below a probability of {fitted.threshold:.2f}")
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:

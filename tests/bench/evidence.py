@@ -9,58 +9,27 @@ set does not answer, are asked, too.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
-from making.evidence import save
 
 from bench.answers import copy_documents, questions
 from bench.figures import Figure, lower, neither, tabulate
 from bench.options import Folder, Output, benchmark
 from bench.process import say
-from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, UnitReading
-from edge.apps.assistant.question import judged_question
+from edge.apps.assistant.calibrating import PLAIN_FLOOR, Example, example_of, fitted_on
+from edge.apps.assistant.evidence import SIGNALS, UnitJudge, pair_name
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.hits import Hit, merge
 from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, fit
+from edge.models.evidence import Evidence, save
 from edge.models.training.corpora import Corpus, load
 
-_PLAIN_FLOOR = 0.1
-"""The former threshold on the reranker's relevance. The fitted model may give no more false answers than this one."""
-
-_LEAST = 0.38
-"""The least threshold. At one half, refusals and false answers would have the same weight. An answer is shown with its
-quotation, which the user can judge, and with a warning below `CERTAIN`, so a refusal is worse. The value was chosen on
-the half `choose` and on train questions of judged sets. It is lower for questions that the passages word differently
-(`UnitReading.enough`)."""
-
 _DOCUMENTS = 600
-_RIDGE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A question.
-
-    Attributes:
-        kind: the kind of the question.
-        there: whether its answer was in the documents.
-        reading: what the units of the passages tell.
-        relevance: the reranker's probability of the best passage.
-    """
-
-    kind: str
-    there: bool
-    reading: UnitReading
-    relevance: float
 
 
 @benchmark
@@ -90,7 +59,7 @@ def evidence(
             place, fingerprint = reranker.path, reranker.fingerprint
     fitted = fitted_on(examples["choose"], embedder)
     if saved:
-        save(place, NAME, fingerprint, fitted)
+        save(place, pair_name(embedder), fingerprint, fitted)
     report = {half: errors(fitted, found) for half, found in examples.items()}
     result = {"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(SIGNALS, fitted.model.weights, strict=False))
@@ -108,46 +77,12 @@ def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
         yield from tabulate(rows, columns, half)
 
 
-def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
-    """Fits a model. All kinds of questions have the same weight, and so have questions with and without an answer.
-
-    The threshold is `_LEAST`. It is higher if `_LEAST` would answer more unanswerable questions than the reranker's
-    relevance alone does, over all their kinds together.
-    """
-    # The signals do not tell one name from another. Questions that their names decide would only blur the fit.
-    told = [example for example in examples if example.reading.most == 1.0]
-    values = np.array([example.reading.signals for example in told])
-    model = fit(values, np.array([example.there for example in told]), counts=_balanced(told), ridge=_RIDGE)
-    fitted = Evidence(SIGNALS, model, _LEAST, embedder, len(examples))
-    # What is enough depends on the question, so the difference to it is compared.
-    chance = np.array([e.reading.probability(fitted) - e.reading.enough(_LEAST) + _LEAST for e in examples])
-    right = np.array([example.there for example in examples])
-    counts = _balanced(examples)
-    before = np.array([example.relevance >= _PLAIN_FLOOR for example in examples])
-    allowed = counts[~right & before].sum()
-    order = np.argsort(-chance[~right], kind="stable")
-    passed = np.cumsum(counts[~right][order])
-    first_over = int(np.searchsorted(passed, allowed, side="right"))
-    falling = chance[~right][order]
-    least = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
-    return replace(fitted, threshold=max(_LEAST, least))
-
-
-def _balanced(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
-    """Weights by which all kinds of questions count the same, and so do questions with and without an answer."""
-    sizes = Counter(example.kind for example in examples)
-    groups = Counter(there for _, there in {(example.kind, example.there) for example in examples})
-    counts = np.array([1 / (sizes[example.kind] * groups[example.there]) for example in examples])
-    balanced: npt.NDArray[np.float64] = counts * len(counts) / counts.sum()
-    return balanced
-
-
 def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
     """The error rates by kind: answerable questions that are refused, or unanswerable ones that are answered."""
     rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for example in examples:
         found = example.reading.probability(fitted) >= example.reading.enough(fitted.threshold)
-        rows[example.kind].append((found != example.there, (example.relevance >= _PLAIN_FLOOR) != example.there))
+        rows[example.kind].append((found != example.there, (example.relevance >= PLAIN_FLOOR) != example.there))
     return {
         kind: {
             "questions": len(wrong),
@@ -167,7 +102,7 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
             if question.after:
                 continue
             hits = collection.candidates(question.question, k=AskOptions().pool)
-            yield question.half, _example(collection, judge, question.question, hits, question.kind, question.answers)
+            yield question.half, example_of(collection, judge, question.question, hits, question.kind, question.answers)
 
 
 def _judged(
@@ -200,21 +135,10 @@ def _judged(
                 gone = [h for h in hits if int(h.path) not in own and corpus.titles[int(h.path)] not in titles]
                 for there, found, kind in ((True, hits, "there"), (False, gone, "gone")):
                     text, kind = corpus.queries[name], f"{corpus.name} {kind}"
-                    yield half, _example(collection, judge, text, found, kind, there)
+                    yield half, example_of(collection, judge, text, found, kind, there)
             if other is not None:
                 names = sorted(other.train if half == "choose" else other.test)
                 for name in [names[i] for i in rng.permutation(len(names))[: count // 2]]:
                     hits = collection.candidates(other.queries[name], k=AskOptions().pool)
                     text = other.queries[name]
-                    yield half, _example(collection, judge, text, hits, f"{corpus.name} foreign", False)
-
-
-def _example(
-    collection: Collection, judge: UnitJudge, question: str, hits: Sequence[Hit], kind: str, there: object
-) -> Example:
-    """The example of a question and its candidates, with the signals that the assistant would compute."""
-    read = AskOptions().read
-    ranked = merge(collection.rerank(judged_question(question), hits, read), read)
-    reading = judge.reading(judged_question(question), ranked)
-    relevance = max((hit.stages.relevance or 0.0 for hit in ranked), default=0.0)
-    return Example(kind, bool(there), reading, relevance)
+                    yield half, example_of(collection, judge, text, hits, f"{corpus.name} foreign", False)

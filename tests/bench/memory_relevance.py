@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from making.evidence import save
 
 from bench.answers import FOLDER, HALVES
 from bench.figures import higher, lower, neither, tabulate
@@ -17,7 +16,7 @@ from bench.options import Folder, Output, benchmark
 from edge.apps.memory.searching import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, Logistic, fit
+from edge.models.evidence import Evidence, Logistic, fit, save
 from edge.models.training.corpora import load
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.evidence import Example, errors, fitted_on
-from making.evidence import save
+from bench.evidence import errors
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.assistant import AnswerStream, Turns, Writing
+from edge.apps.assistant.calibrating import Example, fitted_on
 from edge.apps.assistant.evidence import (
-    NAME,
     SIGNALS,
     UnitJudge,
     UnitReading,
@@ -23,6 +22,7 @@ from edge.apps.assistant.evidence import (
     WordNearness,
     content_words,
     document_of,
+    pair_name,
     signals,
 )
 from edge.apps.assistant.pipelines import PIPELINES
@@ -32,7 +32,9 @@ from edge.apps.requests import AskOptions
 from edge.errors import CorruptBlock
 from edge.files.sealed import write_sealed
 from edge.models import evidence
-from edge.models.evidence import Evidence, Logistic, log_odds
+from edge.models.evidence import Evidence, Logistic, log_odds, save
+
+NAME = pair_name("tiny")
 
 
 def window(relevance: float, cosine: float, passage: int = 0, **words: float) -> Window:

@@ -72,6 +72,25 @@ def test_a_deeply_nested_query_is_refused(edge_verb: Verb, tmp_path: Path) -> No
     assert ended.code == 2
 
 
+def test_refusal_is_fitted_for_a_pair_and_stored_with_the_reranker(
+    edge_verb: Verb, tmp_path: Path, models: Path
+) -> None:
+    docs = [f"The river number {n} floods in month {n}." for n in range(20)]
+    rows = [{"query": f"When does river {n} flood?", "docs": docs, "relevant": [n]} for n in range(8)]
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    asked = ("models", "calibrate", "tiny", "--queries", str(queries), "--embedder", "tiny-embedder")
+    ended = edge_verb(*asked, EDGE_MODELS_DIR=str(models))
+    assert ended.code == 0, ended.err
+    assert "answers with tiny-bert-embedder: refused below" in ended.out
+    stored = json.loads((models / "tiny" / "evidence.json").read_text("utf-8"))["models"]
+    assert stored["answers with tiny-bert-embedder"]["examples"] == 16
+    queries.write_text("\n".join(json.dumps({**row, "relevant": None}) for row in rows), encoding="utf-8")
+    ended = edge_verb(*asked, EDGE_MODELS_DIR=str(models))
+    assert ended.code == 2
+    assert "at least 8 queries with relevant documents, not 0" in ended.err
+
+
 def test_a_pulled_generator_is_listed_and_described(
     edge_verb: Verb, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
