@@ -69,7 +69,7 @@ class WebGpuDevice:
         with self.card.lock:
             idle = self._search.turn.acquire(blocking=False)
             try:
-                return self._slabs.allocate(nbytes, move=idle)
+                return self._slabs.allocate(nbytes, kept=self._search.kept, move=idle)
             finally:
                 if idle:
                     self._search.turn.release()

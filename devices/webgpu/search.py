@@ -37,6 +37,10 @@ _SLOT_NBYTES = 2 * 4 * ROWS + 4
 """A slot is 64 rows of one query: its scores, maxima and number. A block has at most so many slots, and they take at
 most such a part of the device's memory."""
 
+_WORKING_NBYTES, _WORKING_SHARE = 32 << 20, 8
+"""Bytes that a search works with are kept for it: at most so many, and at most such a part of the device's memory. A
+search that needs more takes it from what the lists have left."""
+
 _GROUPS, _MANY = 16, 2
 """Groups of the rows of a slot, if a query then has so many times k of them; otherwise each row is a group."""
 
@@ -121,10 +125,16 @@ class DeviceSearch:
         """
         with self._card.lock:
             if self._lease is None:
-                self._lease = self._card.memory.reserve("search", 0)
+                limit = self._card.memory.limit
+                self._lease = self._card.memory.reserve("search", min(_WORKING_NBYTES, limit // _WORKING_SHARE))
                 self._room("scores", self._slots * ROWS * 4)
                 self._room("maxima", self._slots * ROWS * 4)
                 self._room("slots", (self._slots + TOGETHER + 1) * 4)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are leased for searches and not in a buffer yet."""
+        return 0 if self._lease is None else self._lease.nbytes - self._working
 
     def scratch(self) -> Any:
         """A buffer of no content between searches."""
@@ -299,16 +309,16 @@ class DeviceSearch:
         assert self._lease is not None
         nbytes = -(-nbytes // 256) * 256
         had = 0 if buffer is None else buffer.size
-        self._lease.resize(self._lease.nbytes + nbytes - had)
+        self._lease.resize(max(self._lease.nbytes, self._working - had + nbytes))
         if buffer is not None:
             del self._buffers[name]
             self._card.destroy(buffer)
-        try:
-            made = self._buffers[name] = self._card.buffer(nbytes)
-        except BaseException:
-            self._lease.resize(self._lease.nbytes - nbytes)
-            raise
+        made = self._buffers[name] = self._card.buffer(nbytes)
         return made
+
+    @property
+    def _working(self) -> int:
+        return sum(buffer.size for buffer in self._buffers.values())
 
     def _land(self, nbytes: int) -> Any:
         if self._landing is None or self._landing.size < nbytes:

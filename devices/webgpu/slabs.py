@@ -66,10 +66,11 @@ class Slabs:
         self._slabs: list[Slab] = []
         self._freed: deque[ListBuffer] = deque()
 
-    def allocate(self, nbytes: int, *, move: bool = True) -> ListBuffer:
+    def allocate(self, nbytes: int, *, kept: int = 0, move: bool = True) -> ListBuffer:
         """Room for a list.
 
         Args:
+            kept: bytes that slabs leave to others.
             move: whether other lists may change their places for it.
 
         Raises:
@@ -79,7 +80,7 @@ class Slabs:
         for slab in self._slabs:
             if (found := slab.gap(nbytes)) is not None:
                 return self._place(slab, *found, nbytes)
-        free = self._card.memory.limit - self._card.held
+        free = self._card.memory.limit - self._card.held - kept
         size = min(LARGEST_BUFFER, free, max(nbytes + _ALIGNMENT, self._card.memory.limit // _SHARE))
         if size >= nbytes:
             slab = Slab(self._card.buffer(size // _ALIGNMENT * _ALIGNMENT))

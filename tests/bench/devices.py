@@ -1,4 +1,4 @@
-"""`devices`: six pipelines over lists in a slow place, with a throttled device in front of it (TeleRAG).
+"""`devices`: six pipelines over lists in a slow place, with a throttled device or a GPU in front of it (TeleRAG).
 
 The rates of the throttled device follow from the proportions of the paper's machines (Lin et al. 2025). Its index has
 61 GB in 4,096 clusters, of which a search probes 256. The text used here lacks the hit rates of its table 3, so a
@@ -8,6 +8,7 @@ measured hit rate stands beside the table's budgets and beside the coverage of t
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ from edge.apps.assistant.steps import Steps
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
+from edge.ivf.device import open_device
 from edge.runtimes.embedder import Embedder
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
@@ -141,11 +143,14 @@ def devices(
     warmup: Annotated[int, "Before them; times are learned."] = 4,
     pipelines: Annotated[Sequence[str], Names(PIPELINES)] = PIPELINES,
     arms: Annotated[Sequence[str], Names(_ARMS), "`slow place` is always measured."] = tuple(_ARMS),
+    on: Annotated[
+        str, click.Choice(["limited", "webgpu"]), "The device: `webgpu` has the speed that its GPU has."
+    ] = "limited",
     assembled: Annotated[bool, "Replay texts of the judged set, in place of SmolLM2-135M's."] = False,
     output: Output,
     data: Annotated[IndexData, {"rows": 100_000, "list_rows": 100, "memory_share": round(DEVICE_MEMORY, 3)}],
 ) -> None:
-    """Replay recorded pipelines over lists in a slow place, with a throttled device (`limited`) in front of it."""
+    """Replay recorded pipelines over lists in a slow place, with a device in front of it."""
     taken = list(dict.fromkeys(["slow place", *arms]))
     made = data.made()
     asked = made.asked(warmup + questions)
@@ -159,7 +164,7 @@ def devices(
     proportions = PROPORTIONS[machine]
     common = {
         "folder": str(made.folder), "questions": [case.question for case in asked], "share": PROBED,
-        "nbytes": made.nbytes, "cap": made.memory, "prefill": prefill, "decode": decode,
+        "nbytes": made.nbytes, "cap": made.memory, "prefill": prefill, "decode": decode, "on": on,
         **computing(shape, data.work_dir),
     }  # fmt: skip
     window = _window(common, traces)
@@ -175,7 +180,8 @@ def devices(
             reports[arm] = report["rows"][pipeline][warmup:]
         results.append(_row(pipeline, reports, proportions, made.nbytes))
     conditions = {
-        "device": "limited (throttled test device, no GPU)", "proportions": machine, **made.conditions(),
+        "device": report["hardware"] or "limited (throttled test device, no GPU)",
+        "proportions": machine, **made.conditions(),
         "device_bytes": made.memory, "nprobe": report["nprobe"], "window_s": window,
         "link": rates.link, "scan": rates.scan, "slow": rates.slow, **pace(shape, prefill, decode),
         "questions": questions,
@@ -280,15 +286,15 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
         stack.callback(host.close)
         places: dict[str, Any] = {}
         if task["device"]:
-            device = LimitedDevice(
-                process, cap=task["cap"], bandwidth=task["link"], scan=task["scan"], trace=trace
-            )  # fmt: skip
+            own = {"bandwidth": task["link"], "scan": task["scan"]} if task["on"] == "limited" else {}
+            device: Any = open_device(task["on"], process, cap=task["cap"], trace=trace, **own)
             stack.callback(device.close)
             places = {"fast": device} if task["device"] == "ahead alone" else {"places": [device]}
         embedder = stack.enter_context(Embedder(budget=process))
         index, database = stack.enter_context(
             opened_index(folder, embedder.dim, process, trace=trace, device=host, **places)
         )
+        task["hardware"] = getattr(device, "hardware", "") if task["device"] else ""
         yield IndexLibrary(folder, index, database, embedder, share=task["share"], reuse=True, trace=trace)
 
 
@@ -298,7 +304,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         rows = {
             pipeline: _replayed(task, library, stops, pipeline, trace) for pipeline, trace in task["traces"].items()
         }
-        return {"rows": rows, "nprobe": library.nprobe}
+        return {"rows": rows, "nprobe": library.nprobe, "hardware": task["hardware"]}
 
 
 def _replayed(
@@ -312,7 +318,8 @@ def _replayed(
         stopped = stops.seconds
         row = answered(library, question, Steps(library, replay, options, pipeline=pipeline, predictor=predictor))
         counters = row.pop("counters")
-        on_device = counters.get("fast.hits", 0.0) + counters.get("lists on limited cpu.hits", 0.0)
+        places = [name for name in counters if name == "fast.hits" or re.fullmatch(r"lists on .+\.hits", name)]
+        on_device = sum(counters[name] for name in places)
         row |= {
             "stopped_s": stops.seconds - stopped,
             "search_s": counters["assistant.search_s"],
@@ -320,7 +327,7 @@ def _replayed(
             "embed_s": counters.get("assistant.embed_s", 0.0),
             "probed": counters["index.hits"] + counters["index.lists_read"],
             "on_device": on_device,
-            "sent": counters.get("link.bytes", 0.0),
+            "sent": counters.get("link.bytes", 0.0) + counters.get("webgpu link.bytes", 0.0),
             "late": sum(search["stall"] > _LATE for search in row["searches"]),
         }
         found.append(row)

@@ -17,6 +17,7 @@ from bench.rag_index import build
 from bench.rag_traces import PIPELINES
 from bench.run_record import RunRecord
 from edge.models.training.corpora import load
+from tests.conftest import webgpu
 
 
 def test_an_index_as_large_as_the_papers_gets_the_papers_rates() -> None:
@@ -79,7 +80,7 @@ def task(judged: Path, tmp_path: Path, tiny_settings: None) -> dict[str, Any]:
     _, _, nbytes = build(folder, [load(judged)], 400, list_rows=25)
     return {
         "folder": str(folder), "nbytes": nbytes, "cap": 2 * nbytes + (1 << 20), "slow": 1e12, "link": 1e12,
-        "scan": 1e12, "share": 0.5,
+        "scan": 1e12, "share": 0.5, "on": "limited",
     }  # fmt: skip
 
 
@@ -109,6 +110,19 @@ def test_lists_are_counted_where_they_are(device: str, task: dict[str, Any]) -> 
         assert again == sent, "the lists that came to the device before, and no others"
         held, _, _ = searched(ahead=True)
         assert held == probed
+
+
+if webgpu():  # else it is not collected
+
+    def test_a_gpu_finds_the_same(replaying: list[str]) -> None:
+        options = ["--questions", "1", "--warmup", "1", "--pipelines", "hyde", "--assembled", "--on", "webgpu"]
+        report = json.loads(
+            output_of(devices, *replaying, *options, "--memory-share", "8", "--arms", "ahead and copies")
+        )
+        assert "Vulkan" in report["conditions"]["device"]
+        (row,) = report["pipelines"]
+        assert row["identical"]
+        assert row["sent"]["ahead and copies"] > 0
 
 
 def test_every_arm_finds_the_same(replaying: list[str], tmp_path: Path) -> None:
