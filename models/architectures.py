@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models import bert, gemma3, gte, modernbert, qwen3
+from edge.models import bert, deberta, gemma3, gte, modernbert, qwen3
 from edge.models.checkpoint import read_json
 from edge.models.dense import activation_of
 from edge.models.family import Config, Family
@@ -23,6 +23,7 @@ FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
     "camembert": bert.ROBERTA,
     "data2vec-text": bert.DATA2VEC,
+    "deberta-v2": deberta.FAMILY,
     "distilbert": bert.DISTILBERT,
     "electra": bert.ELECTRA,
     "gemma3_text": gemma3.FAMILY,

@@ -47,6 +47,7 @@ class Family:
         final_norm: the norm after the last layer.
         output: the output matrix of a language model. A checkpoint without this matrix uses `table` in its place.
         fused: endings of checkpoint tensors that hold several in rows of equal number, and the endings of these.
+        distances: the embeddings of distances, and the weight and the bias of their norm (`LayerSpec.spans`).
         scaled: the rows of the token embedding table are multiplied by the root of the hidden width.
         norm_offset: added to the weights of all norms.
         absent: our names of tensors that the checkpoints do not have and that are zero.
@@ -68,6 +69,7 @@ class Family:
     final_norm: str | None = None
     output: str | None = None
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    distances: tuple[str, str, str] | None = None
     scaled: bool = False
     norm_offset: float = 0.0
     absent: frozenset[str] = frozenset()
@@ -93,7 +95,12 @@ class Family:
 
     def parts(self, name: str, layer: int) -> list[str]:
         """The canonical names of the checkpoint tensors in a tensor of a layer; empty if the checkpoint has none."""
-        if name == "kind" or name in self.absent or (self.plain_first and (name, layer) == ("norm1.weight", 0)):
+        if (
+            name == "kind"
+            or name.startswith("distance_")
+            or name in self.absent
+            or (self.plain_first and (name, layer) == ("norm1.weight", 0))
+        ):
             return []
         return [part.format(i=layer) for part in self.layer[name]]
 

@@ -190,6 +190,8 @@ class WeightPacker:
             elif tensor.name == "kind":
                 normed = bool(self._family.parts("norm1.weight", layer))
                 writer.append(np.array([layer in self._spec.local_layers, normed], np.float32))
+            elif tensor.name.startswith("distance_"):
+                writer.append(self._distances(tensor, layer))
             elif len(tensor.shape) == 1 or tensor.name == "distances":
                 offset = np.float32(self._family.norm_offset if "norm" in tensor.name else 0)
                 rows = [self._read(name) + offset for name in self._family.parts(tensor.name, layer)]
@@ -216,6 +218,17 @@ class WeightPacker:
                         panel[:, column:end] = quantize(values, scale[column:end, None]).T
                     column = end
             yield panel
+
+    def _distances(self, tensor: TensorSpec, layer: int) -> npt.NDArray[Any]:
+        """The normed embeddings of distances after a layer's projection of queries or keys."""
+        assert self._family.distances is not None
+        rows, weight, bias = map(self._read, self._family.distances)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        variance = np.mean(np.square(rows), axis=1, keepdims=True)
+        normed = rows / np.sqrt(variance + np.float32(self._spec.layer.norm_eps)) * weight + bias
+        part = ("queries", "keys").index(tensor.name.removeprefix("distance_"))
+        matrix, added = (self._read(self._family.parts(f"qkv.{kind}", layer)[part]) for kind in ("weight", "bias"))
+        return _convert(normed @ matrix.T + added, tensor.dtype, tensor.name)
 
     def _small(self, label: str, tensor: TensorSpec) -> Floats:
         if tensor.name in self._family.absent:
@@ -287,6 +300,12 @@ class WeightPacker:
             if family.output is None:
                 raise ModelError(f"a {family.architecture} model has no output matrix with yes and no rows")
             self._expect(self._output(), (spec.vocab, hidden))
+        if spec.layer.spans:
+            assert family.distances is not None
+            for name, shape in zip(
+                family.distances, ((2 * spec.layer.spans, hidden), (hidden,), (hidden,)), strict=True
+            ):
+                self._expect(name, shape)
         for layer in range(spec.layers):
             self._check_layer(layer)
 

@@ -19,7 +19,17 @@ Precision = Literal["fp32", "fp16", "int8"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]
 Architecture = Literal[
-    "bert", "distilbert", "electra", "gemma3", "gte", "modernbert", "mpnet", "nomic-bert", "xlm-roberta", "qwen3"
+    "bert",
+    "deberta",
+    "distilbert",
+    "electra",
+    "gemma3",
+    "gte",
+    "modernbert",
+    "mpnet",
+    "nomic-bert",
+    "xlm-roberta",
+    "qwen3",
 ]
 HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]
 
@@ -27,8 +37,8 @@ HeadActivation = Literal["tanh", "gelu", "gelu_tanh", "relu", "silu"]
 
 MATRIX_DTYPE: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
 
-FARTHEST = 128
-"""The distance between two tokens from which on all distances have one bucket (see `LayerSpec.buckets`)."""
+_OR_NONE = frozenset(("positions", "position_offset", "token_types", "window", "buckets", "spans", "projection"))
+"""The whole numbers of a description that may be 0."""
 
 _MOST_LAYERS = 1_000
 _MOST = 1 << 24
@@ -42,9 +52,7 @@ def _check(part: object) -> None:
         if get_origin(kind) is Literal:
             right = isinstance(value, str) and value in get_args(kind)
         elif kind is int:
-            least = (
-                0 if name in ("positions", "position_offset", "token_types", "window", "buckets", "projection") else 1
-            )
+            least = int(name not in _OR_NONE)
             right = type(value) is int and least <= value <= (_MOST_LAYERS if name == "layers" else _MOST)
         elif kind in (float, float | None):
             right = (value is None and kind is not float) or (type(value) in (int, float) and 0 <= value < math.inf)
@@ -58,8 +66,11 @@ def _check(part: object) -> None:
             raise ValueError(f"{name} is {str(value)[:40]!r}")
     if not isinstance(part, LayerSpec):
         return
-    if part.buckets and (part.buckets % 4 or part.buckets >= 4 * FARTHEST or part.causal or part.window):
+    if part.buckets and (part.buckets % 4 or part.buckets >= 4 * part.farthest or part.causal or part.window):
         raise ValueError(f"{part.buckets} buckets of distances in such a layer")
+    odd = part.spans % 2 or part.spans >= 2 * part.farthest - 2
+    if part.spans and (odd or part.causal or part.window or part.heads != part.kv_heads):
+        raise ValueError(f"{part.spans} spans of distances in such a layer")
     if part.heads % part.kv_heads or part.head_size % 2 > (part.rope_theta is None):
         raise ValueError(f"{part.heads} heads of {part.head_size} with {part.kv_heads} key-value heads")
 
@@ -100,6 +111,10 @@ class LayerSpec:
         local_theta: base of the rotary position embedding of local layers.
         buckets: rows of tensor `distances`, [buckets, heads], whose values are added to the attention scores by the
             distance of the key from the query (see `edge.runtimes.base.distance_bias`); 0 if there is none.
+        spans: half the rows of the tensors `distance_keys` and `distance_queries`, [2 * spans, heads * head_size]. The
+            products of queries and keys with the rows of their distances are added to the attention scores, and these
+            are divided by the root of three times the head's width (DeBERTa); 0 if there are none.
+        farthest: the distance from which on all distances have one bucket or row.
         post_norms: what attention and the feed-forward part give is normed as well, before it is added (`norm3`,
             `norm4`; Gemma 3).
     """
@@ -122,7 +137,19 @@ class LayerSpec:
     window: int = 0
     local_theta: float | None = None
     buckets: int = 0
+    spans: int = 0
+    farthest: int = 128
     post_norms: bool = False
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether something is added to the attention scores for the distance of two tokens."""
+        return bool(self.buckets or self.spans)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the products of queries and keys."""
+        return 1 / math.sqrt(self.head_size * (3 if self.spans else 1))
 
     def kind(self, weights: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether a layer with these weights is local, and whether it norms its input."""
@@ -154,6 +181,10 @@ class LayerSpec:
             vectors.append(TensorSpec("k_norm.weight", (self.head_size,), "float32"))
         if self.buckets:
             vectors.append(TensorSpec("distances", (self.buckets, self.heads), "float32"))
+        if self.spans:
+            shape = (2 * self.spans, self.heads * self.head_size)
+            dtype = "float32" if self.precision == "fp32" else "float16"
+            vectors += [TensorSpec(f"distance_{name}", shape, dtype) for name in ("keys", "queries")]
         matrices: list[TensorSpec] = []
         for name, (rows, columns) in self.matrices().items():
             if self.bias:

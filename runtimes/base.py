@@ -27,7 +27,7 @@ from edge.config import Config
 from edge.errors import ConfigError
 from edge.link import Lane
 from edge.models.packed import PackedModel
-from edge.models.spec import FARTHEST, LayerSpec
+from edge.models.spec import LayerSpec
 from edge.models.tokenizer import TokenBatch
 from edge.plugins import load, names, parse_device
 from edge.runtimes.input import Feed, InputEmbedding
@@ -195,23 +195,55 @@ def rotation(theta: float, head_size: int, tokens: int) -> tuple[Hidden, Hidden]
     return np.cos(angles), np.sin(angles)
 
 
-def distance_bias(table: Hidden, start: int, stop: int, keys: int) -> Hidden:
-    """What is added to the attention scores of the queries start ... stop for each key, [heads, stop - start, keys].
+def distance_bias(spec: LayerSpec, weights: Weights, q: Hidden, k: Hidden, start: int) -> Hidden:
+    """What is added to the attention scores for the distances of tokens, [heads, queries, keys].
 
     Args:
-        table: tensor `distances`, [buckets, heads]. A half of the buckets is for keys before the query, the other for
-            those after it. Half of each are for single distances, the others for ranges that grow as logarithms do
-            (T5, Raffel et al. 2020). Computed in fp32, as in Hugging Face transformers.
+        spec: of a layer with `buckets` or `spans`.
+        q, k: queries [queries, heads, head_size] of the tokens from `start` on, and the keys of all tokens.
     """
-    half = len(table) // 2
-    exact = half // 2
-    apart = np.arange(1 - stop, keys)
-    far = np.abs(apart)
-    steps = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(FARTHEST / exact))
-    ranges = np.minimum(exact + (steps * np.float32(half - exact)).astype(np.int64), half - 1)
-    by_distance = table[np.where(far < exact, far, ranges) + half * (apart > 0)].T
-    bias: Hidden = by_distance[:, np.arange(keys) - np.arange(start, stop)[:, None] + stop - 1]
+    stop, keys = start + len(q), len(k)
+    index = np.arange(keys) - np.arange(start, stop)[:, None] + stop - 1
+    if spec.buckets:
+        by_distance = weights["distances"][_buckets(spec, np.arange(1 - stop, keys))].T
+        bias: Hidden = by_distance[:, index]
+        return bias
+    rows = _rows(spec, -np.arange(1 - stop, keys))[index]
+    shape = (2 * spec.spans, spec.heads, spec.head_size)
+    of_keys, of_queries = (
+        np.asarray(weights[f"distance_{name}"], np.float32).reshape(shape).transpose(1, 2, 0)
+        for name in ("keys", "queries")
+    )
+    bias = np.take_along_axis(q.transpose(1, 0, 2) @ of_keys, rows[None], axis=2)
+    bias += (k.transpose(1, 0, 2) @ of_queries)[:, np.arange(keys), rows]
+    bias *= np.float32(spec.scale)
     return bias
+
+
+def _buckets(spec: LayerSpec, apart: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bucket of each distance of a key from the query. A half of the buckets is for keys before it, the other for
+    those after it. Half of each are for single distances, the others for ranges that grow as logarithms do (T5, Raffel
+    et al. 2020). Computed in fp32, as in Hugging Face transformers."""
+    half = spec.buckets // 2
+    exact = half // 2
+    far = np.abs(apart)
+    steps = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact))
+    steps /= np.float32(math.log(spec.farthest / exact))
+    ranges = np.minimum(exact + (steps * np.float32(half - exact)).astype(np.int64), half - 1)
+    found: npt.NDArray[np.int64] = np.where(far < exact, far, ranges) + half * (apart > 0)
+    return found
+
+
+def _rows(spec: LayerSpec, before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The row of each distance of a key before the query: single distances in the middle, then ranges (DeBERTa)."""
+    middle = spec.spans // 2
+    far = np.where(np.abs(before) < middle, middle - 1, np.abs(before))
+    steps = np.log(far.astype(np.float32) / np.float32(middle))
+    steps /= np.log(np.float32((spec.farthest - 1) / middle))
+    ranges = np.ceil(steps * np.float32(middle - 1)) + np.float32(middle)
+    near = np.where(far <= middle, before, (ranges * np.sign(before)).astype(np.int64))
+    rows: npt.NDArray[np.int64] = np.clip(near + spec.spans, 0, 2 * spec.spans - 1)
+    return rows
 
 
 def runs(lengths: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:

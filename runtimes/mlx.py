@@ -159,7 +159,7 @@ class MlxLayerKernel(LayerKernel):
     def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None, local: bool, w: Mapping[str, Any]) -> Any:
         """Attention of one sequence's q [heads, length, head_size]; returns [length, heads * head_size]."""
         mx = self._mx
-        _, length, size = q.shape
+        length = q.shape[1]
         start = 0
         if prefix is not None:
             start = prefix.keys.shape[1]
@@ -170,11 +170,11 @@ class MlxLayerKernel(LayerKernel):
             visible = mx.arange(start + length)[None, :] <= start + mx.arange(length)[:, None]
         elif local:
             visible = mx.abs(mx.arange(length)[None, :] - mx.arange(length)[:, None]) <= self.spec.window
-        if self.spec.buckets:
-            visible = mx.array(distance_bias(np.array(w["distances"]), 0, length, length))
-        context = mx.fast.scaled_dot_product_attention(
-            q[None], k[None], v[None], scale=1 / math.sqrt(size), mask=visible
-        )
+        if self.spec.by_distance:
+            known = {name: np.array(w[name]) for name in w if name.startswith("distance")}
+            queries, keys = (np.array(x).transpose(1, 0, 2) for x in (q, k))
+            visible = mx.array(distance_bias(self.spec, known, queries, keys, 0))
+        context = mx.fast.scaled_dot_product_attention(q[None], k[None], v[None], scale=self.spec.scale, mask=visible)
         return context[0].transpose(1, 0, 2).reshape(length, -1)
 
     def _feed_forward(self, x: Any, w: Mapping[str, Any]) -> Any:

@@ -313,7 +313,7 @@ class OnnxLayerKernel(LayerKernel):
                 extra["positions"] = positions[start:stop, None]
             outputs = {name: x[start:stop].reshape(stop - start, 1, -1) for name, x in (("q", q), ("k", k), ("v", v))}
             project.run(weights, memory.scratch, outputs, hidden=rows[start:stop], **extra)
-        self._attention(q, k, v, context, lengths, prefix, memory.scratch, local, weights.get("distances"))
+        self._attention(q, k, v, context, lengths, prefix, memory.scratch, local, weights)
         for start, stop in blocks(tokens, self._tokens):
             inputs = {"hidden": rows[start:stop], "context": context[start:stop].reshape(stop - start, -1)}
             self._finish.run(weights, memory.scratch, {"advanced": advanced[start:stop]}, **inputs)
@@ -328,7 +328,7 @@ class OnnxLayerKernel(LayerKernel):
         prefix: Prefix | None,
         scratch: npt.NDArray[np.uint8],
         local: bool,
-        distances: Array | None,
+        weights: Weights,
     ) -> None:
         """Computes attention and writes the result for every token to `context`."""
         start = 0
@@ -359,7 +359,7 @@ class OnnxLayerKernel(LayerKernel):
             if prefix is not None:
                 keys[shared : shared + n], values[shared : shared + n] = own_keys, own_values
                 own_keys, own_values = keys[: shared + n], values[: shared + n]
-            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch, distances)
+            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch, weights)
             start = stop
 
     def _attend_near(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
@@ -388,7 +388,7 @@ class OnnxLayerKernel(LayerKernel):
         v: Array,
         context: Array,
         scratch: npt.NDArray[np.uint8],
-        distances: Array | None,
+        weights: Weights,
     ) -> None:
         """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""
         shared = len(k) - len(q)
@@ -397,8 +397,8 @@ class OnnxLayerKernel(LayerKernel):
             inputs: dict[str, npt.NDArray[Any]] = {"q": q[start:stop], "k": k[:end], "v": v[:end]}
             scores = scratch.view(np.float32)[: self.spec.heads * rows * end].reshape(self.spec.kv_heads, -1, end)
             outputs = {"scores": scores, "probabilities": scores, "context": context[start:stop]}
-            if distances is not None:
-                bias = distance_bias(distances, start, stop, end)
+            if self.spec.by_distance:
+                bias = distance_bias(self.spec, weights, q[start:stop].reshape(rows, -1, self.spec.head_size), k, start)
                 inputs["mask"] = bias.reshape(self.spec.kv_heads, -1, rows, end)
             elif self.spec.causal:
                 inputs["mask"] = np.zeros((1, 1, rows, end), np.float32)

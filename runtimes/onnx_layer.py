@@ -164,7 +164,7 @@ SMALLEST_MAXIMUM = 1e-30
 
 def fuses_attention(spec: LayerSpec, flash: bool) -> bool:
     """Whether a layer's attention is one operator (`LayerGraphs.fused_attention`)."""
-    return flash and not spec.causal and not spec.buckets and spec.heads == spec.kv_heads
+    return flash and not spec.causal and not spec.by_distance and spec.heads == spec.kv_heads
 
 
 class LayerGraphs:
@@ -235,11 +235,11 @@ class LayerGraphs:
         q = g.op("Transpose", q, perm=[1, 2, 0, 3])
         q = g.op("Reshape", q, g.constant([heads, -1, size], "int64"))
         by_head: dict[str, Any] = {"domain": CONTRIB, "transBatchB": 1}
-        scores = g.op("FusedMatMul", q, k, alpha=1 / math.sqrt(size), transB=1, **by_head)
+        scores = g.op("FusedMatMul", q, k, alpha=spec.scale, transB=1, **by_head)
         g.output(scores, "scores", "float32", (heads, "r", "e"))
         scores = "scores"
-        if spec.causal or local or spec.buckets:
-            shared: tuple[int | str, ...] = (heads, groups) if spec.buckets else (1, 1)
+        if spec.causal or local or spec.by_distance:
+            shared: tuple[int | str, ...] = (heads, groups) if spec.by_distance else (1, 1)
             mask = g.input("mask", "float32", (*shared, "m", "e"))
             shape_of_mask = g.op("Slice", g.op("Shape", mask), g.constant([2], "int64"), g.constant([4], "int64"))
             apart = g.op("Concat", g.constant([heads, groups], "int64"), shape_of_mask, axis=0)
@@ -403,8 +403,10 @@ def workspace(
         # Local blocks have more queries than global ones, and fewer keys.
         rows = min(longest, QUERIES if spec.window else query_tokens(spec, total))
         attend = max(attend, 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix))
-        if spec.buckets:
-            attend += (4 * spec.heads + 8) * rows * total + 8 * (spec.heads + 4) * total
+        if spec.by_distance:
+            attend += (4 * spec.heads + 16) * rows * total + 8 * (spec.heads + 4) * total
+        if spec.spans:
+            attend += 4 * spec.heads * (rows * total + 2 * (rows + total) * spec.spans) + 16 * spec.spans * queries
     if spec.rope_theta is not None:
         held += 16 * total * spec.head_size * (2 if spec.window else 1)
     return (held + attend + threads * THREAD_SCRATCH) * MARGIN[0] // MARGIN[1]

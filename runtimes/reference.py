@@ -59,6 +59,9 @@ class NumpyLayerKernel(LayerKernel):
         rows += 6 * spec.ffn * (2 if spec.gated else 1)
         keys = 2 * (prefix + longest) * (spec.heads + spec.kv_heads) * spec.head_size
         scores = (6 if spec.buckets else 4) * spec.heads * longest * (prefix + longest)
+        scores += (
+            4 * spec.heads * longest * (longest + 2 * spec.spans) + 4 * spec.spans * spec.hidden if spec.spans else 0
+        )
         # An int8 matrix is converted to int32 for the product, an fp16 matrix to fp32.
         widened = 0 if spec.precision == "fp32" else max(math.prod(shape) for shape in spec.matrices().values())
         return 4 * (longest * rows + 2 * tokens * spec.hidden + keys + scores + widened)
@@ -100,9 +103,9 @@ class NumpyLayerKernel(LayerKernel):
             k, v = np.concatenate([prefix.keys, k]), np.concatenate([prefix.values, v])
         groups = heads // k.shape[1]
         k, v = np.repeat(k, groups, axis=1), np.repeat(v, groups, axis=1)
-        scores = q.transpose(1, 0, 2) @ k.transpose(1, 2, 0) / np.float32(math.sqrt(size))
-        if self.spec.buckets:
-            scores = scores + distance_bias(weights["distances"], 0, length, length)
+        scores = q.transpose(1, 0, 2) @ k.transpose(1, 2, 0) * np.float32(self.spec.scale)
+        if self.spec.by_distance:
+            scores = scores + distance_bias(self.spec, weights, q, k, 0)
         if self.spec.causal:
             hidden = np.arange(start + length) > start + np.arange(length)[:, None]
             scores = np.where(hidden, np.float32(-np.inf), scores)

@@ -67,8 +67,14 @@ class CudaRuntime(Runtime):
         return staging + Readback.memory_needed(_LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> CudaLayerKernel:
-        if spec.window or spec.buckets or spec.post_norms:
-            kind = "biases of distances" if spec.buckets else "local attention" if spec.window else "norms after a part"
+        if spec.window or spec.by_distance or spec.post_norms:
+            kind = (
+                "biases of distances"
+                if spec.buckets or spec.spans
+                else "local attention"
+                if spec.window
+                else "norms after a part"
+            )
             raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
         if self._place is not None:
             return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)

@@ -48,6 +48,17 @@ TINY: dict[str, dict[str, Any]] = {
     "distilbert": DISTIL,
     "electra": {**ENCODER, "embedding_size": 32},
     "modernbert": {**ENCODER, "local_attention": 6, "pad_token_id": 0, "initializer_range": 0.05},
+    "deberta-v2": {
+        **ENCODER,
+        "relative_attention": True,
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "max_position_embeddings": 64,
+    },
     "gemma3_text": {
         **ENCODER,
         "num_key_value_heads": 2,
@@ -90,6 +101,11 @@ WORDS: dict[str, list[Any]] = {
     "dtype": ["float32"],
     "local_attention": [2, 7, 200, 1],
     "relative_attention_num_buckets": [4, 32],
+    "pos_att_type": [["p2c", "c2p"], "c2p"],
+    "norm_rel_ebd": ["none"],
+    "max_relative_positions": [20],
+    "pooler_hidden_act": ["relu", "quick_gelu"],
+    "position_buckets": [16],
     "problem_type": ["regression"],
     "initializer_range": [0.1],
     "chunk_size_feed_forward": [1],
@@ -201,7 +217,9 @@ def variations(kind: str, form: str) -> Iterator[tuple[str, Any]]:
     if kind in KIN:
         assert set(defaults) == set(transformers.RobertaConfig().to_dict())
     for key, value in {**dict.fromkeys(EXTRA), **defaults}.items():
-        concerned = form == "embedder" or key.startswith(("classifier", "summary", "hidden_a", "pad", "wonderful"))
+        concerned = form == "embedder" or key.startswith(
+            ("classifier", "summary", "hidden_a", "pad", "pooler", "wonderful")
+        )
         if key not in NOT_VARIED and concerned and (kind not in KIN or key in KIN_KEYS):
             for other in values_of(key, value):
                 yield key, other

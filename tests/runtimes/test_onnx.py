@@ -156,6 +156,7 @@ SHAPES = [("bert", WIDE, (4, 400, 0)), ("bert", WIDE, (1, 2500, 0)), ("qwen3", G
 SHAPES += [
     ("modernbert", {**WIDE, "ffn": 768, "window": 64}, (1, 2500, 0)),
     ("mpnet", {**WIDE, "buckets": 32}, (1, 1500, 0)),
+    ("deberta", {**WIDE, "spans": 256, "farthest": 512}, (2, 500, 0)),
 ]
 
 

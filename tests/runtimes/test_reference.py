@@ -158,12 +158,30 @@ def test_gelu_is_exact() -> None:
 
 
 @pytest.mark.parametrize("block", [(0, 300), (37, 41), (299, 300)])
-def test_biases_of_distances_are_those_of_mpnet(block: tuple[int, int]) -> None:
+def test_biases_of_distances_are_those_of_mpnet(layers: Any, block: tuple[int, int]) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
     apart = torch.arange(300)[None] - torch.arange(*block)[:, None]
     rows = MPNetEncoder.relative_position_bucket(apart, num_buckets=32).numpy()
-    table = np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32)
-    assert np.array_equal(distance_bias(table, *block, 300), table[rows].transpose(2, 0, 1))
+    table = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
+    q, k = np.zeros((block[1] - block[0], 4, 12), np.float32), np.zeros((300, 4, 12), np.float32)
+    found = distance_bias(replace(layers.LAYERS["mpnet"], buckets=32), {"distances": table}, q, k, block[0])
+    assert np.array_equal(found, table[rows].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("block", [(0, 300), (37, 41), (299, 300)])
+def test_rows_of_distances_are_those_of_deberta(layers: Any, block: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
+
+    spec = replace(layers.LAYERS["deberta"], spans=32, farthest=256, heads=1, kv_heads=1, head_size=1)
+    sequence = torch.zeros(1, 300, 1)
+    rows = build_relative_position(sequence, sequence, 32, 256)[0].clamp(-32, 31).numpy() + 32
+    keys, queries = np.random.default_rng(0).standard_normal((2, 64, 1)).astype(np.float32)
+    q, k = np.random.default_rng(1).standard_normal((2, 300, 1, 1)).astype(np.float32)
+    expected = (q[:, 0] * keys[rows, 0] + k[:, 0, 0] * queries[rows, 0]) / np.sqrt(np.float32(3))
+    found = distance_bias(spec, {"distance_keys": keys, "distance_queries": queries}, q[slice(*block)], k, block[0])
+    assert np.abs(found[0] - expected[slice(*block)]).max() < 1e-6
