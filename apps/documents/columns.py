@@ -124,8 +124,8 @@ def _gutter(rows: Sequence[_Row], text: str) -> float | None:
     if len(cut) < _LEAST_ROWS or 2 * len(cut) < through:
         return None
     for side in zip(*cut, strict=True):
-        parts = [text[row.begin : row.end] for row in side]
-        continued = sum(part[0].islower() for part in parts)
-        if statistics.median(len(part.split()) for part in parts) < _LEAST_WORDS or continued < _CONTINUED * len(parts):
+        words = [text[row.begin : row.end] for row in side]
+        continued = sum(part[0].islower() for part in words)
+        if statistics.median(len(part.split()) for part in words) < _LEAST_WORDS or continued < _CONTINUED * len(words):
             return None
     return gutter

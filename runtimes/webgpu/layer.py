@@ -31,7 +31,7 @@ _SATURATING_TOKENS = 16384
 def refusal(spec: LayerSpec) -> str | None:
     """The reason why such layers do not run here; None if they do."""
     encoder = spec.norm == "layer" and not spec.norm_first and spec.bias and not spec.gated
-    if not encoder or spec.causal or spec.qk_norm or spec.rope_theta is not None or spec.window:
+    if not encoder or spec.causal or spec.qk_norm or spec.rope_theta is not None or spec.window or spec.by_distance:
         return "the webgpu runtime runs the layers of BERT and XLM-R only; choose the runtime onnx"
     if spec.head_size > _WIDEST_HEAD or spec.hidden % 2:
         return f"the webgpu runtime runs heads of at most {_WIDEST_HEAD} components and an even width"

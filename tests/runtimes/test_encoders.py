@@ -119,6 +119,8 @@ def test_other_runtimes_refuse_it_by_name(tmp_path: Path, layers: Any) -> None:
         runtime_for("cuda", layers.MODERN).layer_kernel(layers.MODERN, threads=1)
     mpnet = replace(layers.LAYERS["mpnet"], precision="int8")
     assert runtime_for("auto", mpnet).name == "onnx"
+    for name in ("mpnet", "deberta"):
+        assert runtime_for("native", layers.LAYERS[name]).refusal(replace(layers.LAYERS[name], precision="int8"))
     with pytest.raises(CapabilityError, match="cuda runtime does not run layers with biases of distances"):
         runtime_for("cuda", mpnet).layer_kernel(mpnet, threads=1)
 
