@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from edge.apps.cluster.catalogue import Held, Replica
 from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
+from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
 from edge.errors import EdgeError
@@ -31,6 +32,9 @@ class Places(Protocol):
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
         """Sends a request. The future raises an exception if the copy is gone."""
 
+    def readers(self, count: int) -> list[Send]:
+        """Starts readers of files; 0 for as many as there are processors. They end with this connection."""
+
     def close(self) -> None:
         """Ends the connection. Shards that others may use go on."""
 
@@ -44,6 +48,8 @@ class LocalPlaces(Closing):
         self._shards: dict[str, Shard] = {}
         self._threads = ThreadPoolExecutor(16, "edge-shards")
         self._opening = threading.Lock()
+        self._reading = ThreadPoolExecutor(1, "edge-reader")
+        self._reader: Reader | None = None
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
         """See `Places.send`."""
@@ -56,9 +62,19 @@ class LocalPlaces(Closing):
             shard = self._shards[replica.folder]
         return shard.answer(verb, head, raw)
 
+    def readers(self, count: int) -> list[Send]:
+        """One reader, in a thread of its own: more would wait for the same processors."""
+        if self._reader is None:
+            self._reader = Reader(memory=self._config.memory, config=self._config)
+        reader = self._reader
+        return [lambda verb, head, raw: self._reading.submit(reader.answer, verb, head, raw)]
+
     def close(self) -> None:
         """Closes all shards."""
         self._threads.shutdown()
+        self._reading.shutdown()
+        if self._reader is not None:
+            self._reader.close()
         while self._shards:
             self._shards.popitem()[1].close()
 

@@ -287,6 +287,21 @@ class Cluster(Closing):
             missing.update(set(own[to.shard]) - answer.keys())
         return {path: stamp for path, stamp in found.items() if path not in missing}
 
+    def below(self, root: str) -> Iterator[list[str]]:
+        """The indexed files at or below an absolute path, part by part."""
+        for one in self.catalogue.replicas():
+            after = ""
+            while one.number == 0:
+                paths, _ = send(self._places, one, "below", None, root=root, after=after, limit=_BATCH)
+                if not paths:
+                    break
+                yield paths
+                after = paths[-1]
+
+    def has_below(self, root: str) -> bool:
+        """Whether any file at or below an absolute path is indexed."""
+        return next(self.below(root), None) is not None
+
     def finish(self) -> int:
         """Keeps the vector indexes in order, trains them together if they have outgrown their lists, and publishes what
         was written; returns the version."""

@@ -20,6 +20,7 @@ from edge.apps.requests import SearchOptions
 from edge.config import Config, counted, format_size, parse_size
 from edge.errors import CollectionMissing, InputError
 from edge.resident import ResidentWatch
+from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 HERE = "here"
@@ -91,6 +92,38 @@ def searched(
     return SearchOutcome(found.hits, {"": troubles}, troubles, figures=told)
 
 
+def indexed(
+    address: str, chosen: Path | None, config: Config, roots: Sequence[str], *, readers: int, as_json: bool
+) -> None:
+    """Brings a collection in shards up to date with folders, and prints what was done. Raises as `index` does."""
+    from edge.apps.cluster.indexing import Indexed, index
+
+    if not roots:
+        raise InputError("with --cluster the folders are named each time")
+    folder = locate(chosen)
+    if not Catalogue.exists(folder):
+        raise CollectionMissing(f"there is no collection in shards in {folder}; `edge cluster create` makes one")
+
+    def tell(done: Indexed) -> None:
+        click.echo(f"{counted(done.counts['indexed'], 'file')}, {counted(done.passages, 'passage')}", err=True)
+
+    with _connected(address, config) as places, Cluster(folder, places, config=config) as found:
+        done = index(found, places.readers(readers), roots, progress=tell)
+    if as_json:
+        failed = [{"path": path, "reason": reason} for path, reason in done.failed]
+        click.echo(json.dumps({
+            "files": dict(done.counts), "passages": done.passages, "failed": failed, "missing": list(done.missing),
+            "version": done.version,
+        }))  # fmt: skip
+        return
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(done.counts.items()) if count)
+    click.echo(f"{told or 'no files'}; {counted(done.passages, 'passage')} added; version {done.version}")
+    for path, reason in done.failed:
+        click.echo(escaped(f"edge: {path}: {reason}"), err=True)
+    for root in done.missing:
+        click.echo(escaped(f"edge: {root} is not there now; its files stay"), err=True)
+
+
 @click.group(cls=CommandGroup)
 def cluster() -> None:
     """A collection in shards on several machines, searched as one."""
@@ -128,7 +161,7 @@ def create(shards: tuple[str, ...], address: str, embedder: str | None, collecti
     config = setup.config(embedder=embedder)
     with _connected(address, config) as places, Cluster(folder, places, config=config) as made:
         made.create(_replicas(shards, config.memory))
-    click.echo(f"{counted(len(shards), 'shard')} made", err=True)
+    click.echo(f"{counted(len(shards), 'shard')} made; `edge index --cluster {address} DIR` fills them", err=True)
 
 
 @cluster.command()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import Catalog, chunk_hash
+from edge.apps.collection.catalog import Catalog, FileRow, chunk_hash
 from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, unpacked
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -88,23 +88,17 @@ def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) ->
 
 def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterable[Document]) -> int:
     """Adds documents inside a write transaction, and replaces those of the same path; returns how many passages were
-    added. A document that is there already stays as it is."""
+    added. Passages of a document that is there already stay as they are."""
     ids: list[npt.NDArray[np.int64]] = []
     vectors: list[Floats] = []
     for one in documents:
         row = catalog.find(db, one.path)
-        if row is not None and row.hash == one.hash and row.status == "indexed" and not row.due:
-            stored = [chunk.hash for chunk in catalog.chunks(db, row.id)]
-            if stored == [chunk_hash(chunk) for chunk in one.chunks]:
-                continue
-        if row is None:
-            file = catalog.insert(db, one.path, one.root, due=False)
-        else:
-            file = row.id
+        file = catalog.insert(db, one.path, one.root, due=False) if row is None else row.id
+        if not _has(db, catalog, row, one):
             catalog.empty(db, file, index)
-        ids.append(catalog.insert_chunks(db, file, enumerate(one.chunks)))
-        vectors.append(one.vectors)
-        catalog.set_mails(db, file, one.mails)
+            ids.append(catalog.insert_chunks(db, file, enumerate(one.chunks)))
+            vectors.append(one.vectors)
+            catalog.set_mails(db, file, one.mails)
         catalog.settle(
             db, file, status="indexed", reason=one.reason, stamp=one.stamp, racy=one.racy, hash=one.hash,
             kind=one.kind, title=one.title,
@@ -114,6 +108,13 @@ def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterabl
     numbers = np.concatenate(ids)
     index.add(db, numbers, np.concatenate(vectors))
     return len(numbers)
+
+
+def _has(db: Connection, catalog: Catalog, row: FileRow | None, one: Document) -> bool:
+    """Whether a document is stored with the same passages."""
+    if row is None or row.hash != one.hash or row.status != "indexed" or row.due:
+        return False
+    return [chunk.hash for chunk in catalog.chunks(db, row.id)] == [chunk_hash(chunk) for chunk in one.chunks]
 
 
 def take(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> int:

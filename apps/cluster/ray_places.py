@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.cluster.catalogue import Replica
+from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
 from edge.errors import CapabilityError, StorageError
@@ -59,6 +60,7 @@ class RayPlaces(Closing):
         self._ray = ray = _ray()
         self._config = config
         self._actors: dict[str, Any] = {}
+        self._readers: list[Any] = []
         self._starting = threading.Lock()
         own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_node_ip_address": _LOOPBACK}
         try:
@@ -78,6 +80,18 @@ class RayPlaces(Closing):
     def object_store_nbytes(self) -> int:
         """Bytes of shared memory that Ray may use on all nodes together."""
         return int(self._ray.cluster_resources().get("object_store_memory", 0))
+
+    def readers(self, count: int) -> list[Send]:
+        """See `Places.readers`. Each takes a processor, on any node."""
+        count = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        made = self._ray.remote(Reader).options(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)
+        actors = [made.remote(memory=self._config.memory, config=self._config) for _ in range(count)]
+        self._readers += actors
+
+        def sending(actor: Any) -> Send:
+            return lambda verb, head, raw: actor.answer.remote(verb, head, raw).future()
+
+        return [sending(actor) for actor in actors]
 
     def close(self) -> None:
         """Disconnects. Shards go on, unless the cluster is this process's own."""

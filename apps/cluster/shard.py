@@ -20,7 +20,7 @@ import numpy as np
 from edge.apps.cluster.documents import packed, paths_after, put, stored, take, unpacked_documents
 from edge.apps.cluster.messages import NoSuchVersion, answered
 from edge.apps.cluster.rendezvous import home
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
@@ -85,8 +85,8 @@ class Shard(Closing):
         self._verbs: dict[str, Callable[..., tuple[Any, bytes]]] = {
             "configure": self._configure, "publish": self._publish, "retire": self._retire, "state": self._state,
             "statistics": self._statistics, "gather": self._gather, "hits": self._hits, "put": self._put,
-            "remove": self._remove, "leaving": self._leaving, "known": self._known, "sample": self._sample,
-            "install": self._install, "maintain": self._maintain,
+            "remove": self._remove, "leaving": self._leaving, "known": self._known, "below": self._below,
+            "sample": self._sample, "install": self._install, "maintain": self._maintain,
         }  # fmt: skip
 
     def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
@@ -235,6 +235,13 @@ class Shard(Closing):
             documents = stored(db, self._catalog, index, wanted)
         about, beside = packed(documents)
         return {"going": going, "documents": about, "after": paths[-1] if len(paths) == limit else ""}, beside
+
+    def _below(self, raw: bytes, *, root: str, after: str, limit: int) -> tuple[Any, bytes]:
+        """The next `limit` files at or below an absolute path."""
+        condition, params = files_below(root)
+        with self.collection.database.read() as db:
+            sql = f"SELECT path FROM files WHERE {condition} AND path > ? ORDER BY path LIMIT ?"
+            return [path for (path,) in db.execute(sql, (*params, after, limit))], b""
 
     def _known(self, raw: bytes, *, paths: list[str]) -> tuple[Any, bytes]:
         """The size, times and content of those of `paths` that are indexed completely, to find changed files."""

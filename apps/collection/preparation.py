@@ -183,7 +183,7 @@ class Preparation(Closing):
         try:
             found = path.stat()
             stamp = Stamp.of(found)
-            racy = self._clock() * 1e9 - stamp.mtime_ns < _RACY_NS
+            racy = is_racy(stamp, self._clock())
             digest = content_hash(path)
             if digest == file.hash and file.status in ("indexed", "skipped"):
                 status, reason = file.status, file.reason
@@ -234,6 +234,11 @@ class Preparation(Closing):
         except BudgetExceeded:
             return False
         return True
+
+
+def is_racy(stamp: Stamp, now: float) -> bool:
+    """Whether a file was changed so shortly before `now`, in seconds since 1970, that it may change again unseen."""
+    return now * 1e9 - stamp.mtime_ns < _RACY_NS
 
 
 def content_hash(path: Path) -> bytes:

@@ -39,6 +39,8 @@ _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for netwo
 @click.option("--rebuild", is_flag=True, help="First embed every passage again, where vectors are damaged.")
 @_poll
 @_embedder
+@click.option("--cluster", metavar="ADDRESS", help="Fill a collection in shards, which Ray at ADDRESS reaches.")
+@click.option("--readers", type=click.IntRange(1), help="With --cluster: processes that read and embed files.")
 @tune_options
 @collection_option
 @setup_options()
@@ -50,6 +52,8 @@ def index(
     rebuild: bool,
     poll: bool,
     embedder: str | None,
+    cluster: str | None,
+    readers: int | None,
     tuning: TuneOptions,
     collection: Path | None,
     setup: Setup,
@@ -61,6 +65,15 @@ def index(
     that .gitignore or .edgeignore excludes are skipped; `edge status` shows the reasons.
     """
     config = setup.config(embedder=embedder)
+    if cluster is not None:
+        if watch or retry or rebuild or tuning.goal() is not None or report.stats or report.trace is not None:
+            raise InputError("--watch, --retry, --rebuild, --stats, --trace and tuning do not go with --cluster")
+        from edge.apps.cluster.command import indexed
+
+        indexed(cluster, collection, config, paths, readers=readers or 0, as_json=report.as_json)
+        return
+    if readers is not None:
+        raise InputError("--readers needs --cluster")
     _run(paths, collection, config, report, watch=watch, poll=poll, retry=retry, rebuild=rebuild, tuning=tuning)
 
 

@@ -32,6 +32,7 @@ _MODULES = {
     "search-quality": "search",
     "searchers": "searchers",
     "serve": "serve",
+    "shards": "shards",
     "supersession": "supersession",
     "traversal": "traversal",
     "tune": "tune",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from naive.program import config_of, write_tiny_models
+from naive.program import config_of, settings_of, write_tiny_models
 from naive.spread import Small
 
 from edge.config import Config
@@ -34,3 +34,12 @@ def small(tmp_path: Path, tiny_config: Config) -> Iterator[Callable[..., Small]]
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the command `edge` finds tiny models, and keeps everything."""
+    write_tiny_models(tmp_path / "models")
+    for name, value in settings_of(tmp_path, EDGE_MEMORY="20GB").items():
+        monkeypatch.setenv(name, value)
+    return tmp_path

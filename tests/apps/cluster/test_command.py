@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from naive.program import output_of, settings_of, write_tiny_models
+from naive.program import output_of
 from naive.spread import invented
 
 from edge.apps.cli import edge
@@ -18,14 +18,6 @@ from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_tiny_models(tmp_path / "models")
-    for name, value in settings_of(tmp_path, EDGE_MEMORY="20GB").items():
-        monkeypatch.setenv(name, value)
-    return tmp_path
 
 
 def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:

@@ -1,0 +1,137 @@
+"""`index`: brings a collection in shards up to date with folders.
+
+Files go to readers in groups, and at most `_AHEAD` groups for each are under way. A group that was lost with its reader
+is read again; a run that was killed skips the files that the shards have.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from edge.apps.cluster.cluster import Cluster
+from edge.apps.cluster.documents import unpacked_documents
+from edge.apps.cluster.messages import Call, asked
+from edge.apps.cluster.reader import Send
+from edge.apps.collection.paths import absence, check_there, listed, resolved
+from edge.apps.documents.base import FoundFile
+from edge.apps.documents.scanner import scan
+
+_GROUP = 32
+"""Files that a reader reads at a time, and that are committed together."""
+
+_AHEAD = 2
+_PUBLISH_S = 60.0
+"""Seconds after which the files that were taken in so far become searchable."""
+
+_TOLD = 100
+"""Files that failed whose reasons a report holds."""
+
+
+@dataclass(slots=True)
+class Indexed:
+    """What a run did: files by their outcome, passages, and the reasons of the first files that failed."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    passages: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
+    version: int = 0
+
+
+def index(
+    cluster: Cluster, readers: Sequence[Send], roots: Sequence[str], *, progress: Callable[[Indexed], object]
+) -> Indexed:
+    """Brings a collection up to date with folders and files.
+
+    Args:
+        readers: where files are read; each is given one group at a time, and the next ones before it has finished.
+        progress: called after each group.
+
+    Raises:
+        InputError: a root does not exist.
+        ShardLost: a copy of a shard is gone; a later run goes on.
+    """
+    given = [resolved(root) for root in listed(roots)]
+    check_there(given)
+    done, seen = Indexed(), set[str]()
+    with cluster.writing():
+        identity = cluster.models.identity()
+        assert identity is not None
+        about = {"source": identity.source or identity.name, "fingerprint": identity.fingerprint}
+        present = [root for root in given if absence(root, lambda root: cluster.has_below(root)) is None]
+        done.missing = tuple(root for root in given if root not in present)
+        groups = _groups(cluster, present, done, seen)
+        idle = deque(list(readers) * _AHEAD)
+        waiting: dict[Future[tuple[bytes, bytes]], Send] = {}
+        published = time.monotonic()
+        while True:
+            for group in islice(groups, len(idle)):
+                send = idle.popleft()
+                head = json.dumps({"files": group, **about}).encode()
+                waiting[send("read", head, b"")] = send
+            if not waiting:
+                break
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                idle.append(waiting.pop(future))
+                answer, raw = asked(_of(future), "read")
+                _take(cluster, done, answer, raw, identity.dim)
+                progress(done)
+            if time.monotonic() - published > _PUBLISH_S:
+                cluster.publish()
+                published = time.monotonic()
+        for root in present:
+            for paths in cluster.below(root):
+                gone = [path for path in paths if path not in seen]
+                done.counts["removed"] += cluster.remove(gone) if gone else 0
+        done.version = cluster.finish()
+    return done
+
+
+def _groups(
+    cluster: Cluster, roots: Iterable[str], done: Indexed, seen: set[str]
+) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
+    """Groups of new and changed files, each file with its root. Notes all files that are there as `seen`."""
+    if not (roots := list(roots)):
+        return
+    found = scan(roots, exclude=[cluster.catalogue.database.path.parent])
+    left: list[tuple[str, str]] = []
+    while some := list(islice(found, 8 * _GROUP)):
+        files = {str(one.path): one for one in some if isinstance(one, FoundFile)}
+        done.counts["skipped"] += len(some) - len(files)
+        known = cluster.known(list(files))
+        for path, file in files.items():
+            seen.add(path)
+            if path in known and (*known[path][:4], 0) == (*file.stamp, known[path][4]):
+                done.counts["unchanged"] += 1
+            else:
+                left.append((path, str(file.root)))
+        while len(left) >= _GROUP:
+            yield left[:_GROUP]
+            del left[:_GROUP]
+    if left:
+        yield left
+
+
+def _take(cluster: Cluster, done: Indexed, answer: dict[str, Any], raw: bytes, dim: int) -> None:
+    """Adds the documents of a group to their shards. Files that have no text any more are removed there."""
+    documents = unpacked_documents(answer["documents"], raw, dim)
+    if documents:
+        done.passages += cluster.put(documents)
+    done.counts["indexed"] += len(documents)
+    for path, outcome, reason in answer["others"]:
+        done.counts[outcome] += 1
+        if outcome in ("failed", "unreadable") and len(done.failed) < _TOLD:
+            done.failed.append((path, reason))
+    if empty := [path for path, outcome, _ in answer["others"] if outcome in ("skipped", "failed", "gone")]:
+        cluster.remove(empty)
+
+
+def _of(future: Future[tuple[bytes, bytes]]) -> Call:
+    return lambda verb, head, raw: future.result()
