@@ -274,6 +274,10 @@ class Citations:
         self._cited.append(passage)
         return len(self._cited)
 
+    def cites(self, passage: Hit) -> bool:
+        """Whether the answer has referred to a passage."""
+        return any(known.key == passage.key for known in self._cited)
+
     def prompted(self, text: str, passages: Sequence[Hit]) -> str:
         """An answer's text with the numbers that a prompt gives to these passages, as a generator would write it. Marks
         of other passages are left out; the documents' own marks stay."""

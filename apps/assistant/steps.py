@@ -14,6 +14,7 @@ from functools import partial
 from itertools import zip_longest
 
 from edge.apps.assistant.answer import Cancelled, NotInDocuments, Round
+from edge.apps.assistant.contradictions import contradictions
 from edge.apps.assistant.evidence import document_of
 from edge.apps.assistant.prompts import StepPrompt
 from edge.apps.assistant.question import judged_question
@@ -222,6 +223,9 @@ class Steps:
         if not passages:
             raise NotInDocuments
         text: GrowingText | None = None
+        replaced = contradictions(self._question, passages)
+        outdated = {each.older.key for each in replaced}
+        passages = [hit for hit in passages if hit.key not in outdated]
         with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
             for piece in pieces:
                 if text is None:  # `given` is known only once the generation has begun
@@ -234,6 +238,10 @@ class Steps:
         if text is None or text.refused:
             raise NotInDocuments
         yield from text.finish(complete=self.finished)
+        for each in replaced:
+            cited = self.showing.citations
+            if self.finished and cited.cites(each.newer) and not cited.cites(each.older):
+                yield f"\n{each.text} [{cited.number(each.older)}]"
 
     def _checked(self, prompt: StepPrompt) -> str | None:
         """The question that the answer's sentences are checked against. None if checking is switched off, or if the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.documents.base import Mail
@@ -68,6 +69,7 @@ class Hit:
         description: the user's descriptions of the folders above the file and of the file, outermost first.
         collection: name of the hit's collection, if several were searched together.
         mail: the mail that the passage is from, if it is from one.
+        modified: the file's time as ISO 8601 in UTC; empty for a text that never was a file.
     """
 
     id: int
@@ -91,6 +93,7 @@ class Hit:
     description: str = ""
     collection: str = ""
     mail: Mail | None = None
+    modified: str = ""
 
     @property
     def key(self) -> str:
@@ -148,6 +151,11 @@ class Hit:
     def wording(self) -> str:
         """The text without its layout; equal for passages with the same wording."""
         return " ".join(self.text.split())
+
+
+def modified(mtime_ns: int) -> str:
+    """A file's time as ISO 8601 in UTC; empty for a text that never was a file."""
+    return datetime.fromtimestamp(mtime_ns // 10**9, timezone.utc).isoformat() if mtime_ns else ""
 
 
 def hit_from_json(document: dict[str, Any]) -> Hit:

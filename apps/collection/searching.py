@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
-from edge.apps.collection.hits import Hit, Stages
+from edge.apps.collection.hits import Hit, Stages, modified
 from edge.apps.collection.paths import checked
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
@@ -462,14 +462,14 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     for group in groups(ids):
         rows = db.execute(
             "SELECT chunks.id, path, line_start, line_end, chunks.page, text, title, kind, context, files.id, ordinal, "
-            "chunks.hash, lines, kinds, chunks.checksum, files.checksum, mails.checksum, sender, recipients, subject, "
-            f"sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
+            "chunks.hash, lines, kinds, chunks.checksum, files.checksum, mtime_ns, mails.checksum, sender, recipients, "
+            f"subject, sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
             f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
             group,
         )
         for (
             identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
-            kinds, place_sum, file_sum, mail_sum, *fields,
+            kinds, place_sum, file_sum, mtime_ns, mail_sum, *fields,
         ) in rows:  # fmt: skip
             verify_text(identifier, context, text, stored)
             place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
@@ -482,6 +482,6 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
                 id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
                 text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
                 numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1), kinds=unpacked_parts(kinds),
-                mail=mail,
+                mail=mail, modified=modified(mtime_ns),
             )  # fmt: skip
     return found

@@ -21,13 +21,13 @@ from msgspec import Struct
 from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import NotIndexed
+from edge.apps.collection.hits import modified
 from edge.apps.collection.searching import read_hits
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.pdf import PICTURE_NBYTES
 from edge.apps.serve.body import PathText, Whole
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.search import modified
 from edge.ivf.base import Connection
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
     markdown = file.kind == "markdown" and parsed_nbytes(numbered) <= MOST_PARSED
     return {
         "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
-        "modified": modified(file.mtime_ns),
+        "modified": modified(file.mtime_ns) or None,
         "lines": [list(pair) for pair in numbered],
         "pages": _pages(lines),
         "earlier": chunks[first - 1].id if first > 0 else None,

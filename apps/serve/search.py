@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -16,8 +15,6 @@ from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import AnswerStream, Turn
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.collection.catalog import groups
-from edge.apps.collection.collection import Together
 from edge.apps.collection.hits import Hit
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.requests import AskOptions, SearchOptions
@@ -51,21 +48,20 @@ def search(call: Call, body: SearchBody) -> dict[str, Any]:
     """Finds passages, best first. With `stream` the results come in events: `fused`, one `layer` after each layer whose
     scores were looked at, `final`."""
     collections = call.library.together(body.names)
-    seen = None if call.events is None else StageEvents(call.events, collections)
+    seen = None if call.events is None else StageEvents(call.events)
     hits = collections.search(body.query, options=options_of(body, SearchOptions), seen=seen)
-    return {"results": records(collections, hits), "health": collections.health().to_json()}
+    return {"results": list(map(record, hits)), "health": collections.health().to_json()}
 
 
 class StageEvents:
     """Sends the results of each stage of a search."""
 
-    def __init__(self, events: Events, collections: Together) -> None:
+    def __init__(self, events: Events) -> None:
         self._events = events
-        self._collections = collections
 
     def fused(self, hits: list[Hit]) -> None:
         """Sends the results in the order of words and vectors."""
-        self._events.put("fused", {"results": records(self._collections, hits)})
+        self._events.put("fused", {"results": list(map(record, hits))})
 
     def judged(self, hits: Sequence[Hit], report: LayerReport) -> None:
         """Sends the candidates in the order of their provisional scores."""
@@ -77,30 +73,11 @@ class StageEvents:
         self._events.offer("layer", {"layer": report.layer, "results": found, **left})
 
 
-def records(collections: Together, hits: Sequence[Hit]) -> list[dict[str, Any]]:
-    """Results, each with the date of its document."""
-    found: dict[tuple[str, int], str | None] = {}
-    for name in {hit.collection for hit in hits}:
-        files = list(dict.fromkeys(hit.file for hit in hits if hit.collection == name))
-        with collections.collections[name].database.read() as db:
-            for group in groups(files):
-                marks = ", ".join("?" * len(group))
-                for file, mtime_ns in db.execute(f"SELECT id, mtime_ns FROM files WHERE id IN ({marks})", group):
-                    found[name, file] = modified(mtime_ns)
-    return [{**record(hit), "modified": found.get((hit.collection, hit.file))} for hit in hits]
-
-
 def record(hit: Hit) -> dict[str, Any]:
     """A result, with its text and the marks in its snippet."""
     more = {"text": hit.text, "kind": hit.kind, "citation": hit.citation, "file": hit.file}
+    more["modified"] = hit.modified or None
     return {**hit.to_json(explain=True), **more, "marks": [list(mark) for mark in hit.marks]}
-
-
-def modified(mtime_ns: int) -> str | None:
-    """A file's time as ISO 8601 in UTC; None for a text that never was a file."""
-    if not mtime_ns:
-        return None
-    return datetime.fromtimestamp(mtime_ns // 10**9, timezone.utc).isoformat()
 
 
 MOST_TURNS = 1000
