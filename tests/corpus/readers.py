@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import email
 import email.policy
+import html
 import re
 import subprocess
 import unicodedata
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from lxml import etree
 
 PATIENCE_S = 60
 _WORD = re.compile(r"[^\W_]+")
@@ -31,9 +36,10 @@ def recall(ours: Counter[str], theirs: Counter[str]) -> float:
 
 
 def invented(ours: Counter[str], theirs: Iterable[Counter[str]]) -> float:
-    """The share of our words that no other reader has."""
+    """The share of our words without digits that no other reader has."""
     known = {word for one in theirs for word in one}
-    return sum(count for word, count in ours.items() if word not in known) / max(1, ours.total())
+    own = {word: count for word, count in ours.items() if word.isalpha()}  # numbers have the form of their cell
+    return sum(count for word, count in own.items() if word not in known) / max(1, sum(own.values()))
 
 
 def _run(*command: str) -> str:
@@ -94,20 +100,41 @@ def _mail(path: Path) -> Iterator[str]:
     yield _TAG.sub(" ", text) if body is not None and body.get_content_subtype() == "html" else text
 
 
+def _parts(path: Path) -> Iterator[str]:
+    """All texts and attributes in a container, or all parts of a mail: what no program can have invented."""
+    if path.suffix == ".eml":
+        message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
+        yield "\n".join(str(value) for value in message.values())
+        for part in message.walk():
+            yield f"{part.get_filename()} {_TAG.sub(' ', str(part.get_payload(decode=True), 'utf-8', 'replace'))}"
+            if part.get_content_maintype() == "text":
+                yield _TAG.sub(" ", html.unescape(part.get_content()))
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith((".xml", ".xhtml", ".html", ".opf", ".rels")):
+                    root = etree.fromstring(archive.read(name), etree.XMLParser(recover=True, huge_tree=True))
+                    for element in () if root is None else root.iter():
+                        yield " ".join([element.text or "", element.tail or "", *element.attrib.values()])
+                    yield "" if root is None else "".join(root.itertext())
+    else:
+        yield _TAG.sub(" ", html.unescape(path.read_text("utf-8", "replace"))) if path.suffix != ".pdf" else ""
+
+
 READERS: dict[str, Callable[[Path], Iterator[str]]] = {
     "pdf": _pdf, "docx": _docx, "docm": _docx, "pptx": _pptx, "xlsx": _xlsx, "xlsm": _xlsx, "odt": _pandoc("odt"),
     "epub": _pandoc("epub"), "fb2": _pandoc("fb2"), "eml": _mail, "html": _pandoc("html"), "htm": _pandoc("html"),
 }  # fmt: skip
-"""By suffix. The first text of each is the measure of recall, all of them of invented words."""
+"""By suffix. The nearest text of each is the measure of recall: some readers break words that others have whole."""
 
 SUFFIXES = frozenset({*READERS, "mbox", "ods", "odp", "rss", "atom"})
 
 
 def others(path: Path) -> list[Counter[str]]:
-    """The words of each independent reader; none if there is no reader, or the first one fails."""
+    """The words of each independent reader, and of all parts of the file; none if no reader can read it."""
     found: list[Counter[str]] = []
-    try:
+    with contextlib.suppress(Exception):  # a library or a program that cannot read the file tells nothing about ours
         found += map(words, READERS[path.suffix[1:]](path))
-    except Exception:  # a library or a program that cannot read the file tells nothing about ours
-        return found
+    with contextlib.suppress(Exception):
+        found += [words("\n".join(_parts(path)))] if found else []
     return found

@@ -82,11 +82,13 @@ def read(extractor: Extractor, path: Path) -> dict[str, Any]:
     result["seconds"] = time.perf_counter() - started
     if "outcome" in result:
         return result
-    ours = words("\n".join([extracted.title, *(chunk.text for chunk in extracted.chunks)]))
+    title = "" if extracted.title == path.name else extracted.title
+    ours = words("\n".join([title, *(chunk.text for chunk in extracted.chunks)]))
     theirs = others(path)
     result |= {"outcome": "read", "said": extracted.warning, "words": ours.total()}
-    if theirs and theirs[0].total() >= LEAST_WORDS:
-        result |= {"recall": recall(ours, theirs[0]), "invented": invented(ours, theirs)}
+    if len(theirs) > 1 and theirs[0].total() >= LEAST_WORDS:
+        best = max(recall(ours, one) for one in theirs[:-1] if one.total() >= theirs[0].total() / 4)
+        result |= {"recall": best, "invented": invented(ours, theirs)}
     return result
 
 
