@@ -244,6 +244,8 @@ class SearchOptions(RequestOptions):
         min_blended: leaves out hits whose `score`, which decides the order, is lower.
         pool: number of candidates that are reranked; more if `top_k` needs more.
         rerank: False keeps the fused order and leaves the reranker closed.
+        max_tokens: the most tokens of the passages of all results with their contexts, as `most_tokens` bounds them.
+            The best results that fit are kept.
     """
 
     top_k: int = _option(10, "How many results.", "-n", "--top-k", what="the number of results", least=1, most=MOST)
@@ -261,6 +263,10 @@ class SearchOptions(RequestOptions):
         what="the number of candidates to rerank", least=1, most=MOST,
     )  # fmt: skip
     rerank: bool = _option(True, "Keep the fused order of words and vectors; quicker, less exact.", "--no-rerank")
+    max_tokens: int | None = _option(
+        None, "The best results whose passages have at most so many tokens together, for any common tokenizer.",
+        "--max-tokens", what="the number of tokens", least=1,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """

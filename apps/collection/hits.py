@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.documents.base import Mail
+from edge.text.tokens import fit, most_tokens
 
 if TYPE_CHECKING:
     from edge.apps.collection.models import CollectionModels
@@ -199,12 +200,17 @@ def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
 
 
 def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
-    """The results of a search from its hits, best first: neighbours are merged, and low scores left out."""
-    return [
+    """The results of a search from its hits, best first: neighbours are merged, and low scores left out, and what does
+    not fit the tokens."""
+    found = [
         hit
         for hit in merge(hits, options.top_k)
         if hit.score >= options.min_blended and hit.relevance >= options.min_score
     ]
+    if options.max_tokens is None:
+        return found
+    fitting = fit([most_tokens(hit.passage) for hit in found], options.max_tokens)
+    return [hit for hit, fits in zip(found, fitting, strict=True) if fits]
 
 
 def reranked(

@@ -187,6 +187,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         run_id: str | None = None,
         neighbours: int = 0,
         as_of: str | None = None,
+        max_tokens: int | None = None,
     ) -> dict[str, Any]:
         """Find memories about a subject that hold now, best first.
 
@@ -199,8 +200,12 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             run_id: only memories of this session.
             neighbours: number of conversation turns to add before and after each result.
             as_of: a moment, such as 2026-05-08; what held then instead of what holds now.
+            max_tokens: the most tokens of all results; the ids of others are left_out, and list_memories gets them with
+                the filters {"id": {"in": [...]}}.
         """
-        return memory.search(query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of)
+        return memory.search(
+            query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of, max_tokens=max_tokens
+        )
 
     def list_memories(
         top_k: int = 20, filters: dict[str, Any] | None = None, run_id: str | None = None

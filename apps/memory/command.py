@@ -124,6 +124,7 @@ def add(
 @click.option("--recency", type=float, default=0.0, help="Weight of how recent a memory is, 0 ... 1.")
 @click.option("--importance", type=float, default=0.0, help="Weight of how important a memory is, 0 ... 1.")
 @click.option("--as-of", metavar="WHEN", help="What held then instead of what holds now, such as 2026-05-08.")
+@click.option("--max-tokens", type=int, help="The best results with at most so many tokens, for any common tokenizer.")
 @click.option("--half-life", type=float, default=30.0, show_default=True, help="Days after which recency has halved.")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
 @_expired
@@ -142,6 +143,7 @@ def search(
     importance: float,
     half_life: float,
     as_of: str | None,
+    max_tokens: int | None,
     show_expired: bool,
     as_json: bool,
     **options: Any,
@@ -160,6 +162,7 @@ def search(
             importance=importance,
             half_life=half_life,
             as_of=as_of,
+            max_tokens=max_tokens,
             show_expired=show_expired,
         )
         health = opened.health()

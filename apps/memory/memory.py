@@ -33,7 +33,7 @@ from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher, Weights
-from edge.apps.memory.selection import Count, Selection, select
+from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.time_questions import time_asked
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
@@ -341,6 +341,7 @@ class Memory(Closing):
         explain: bool = False,
         show_expired: bool = False,
         as_of: object = None,
+        max_tokens: int | None = None,
         neighbours: int = 0,
         recency: float = 0.0,
         importance: float = 0.0,
@@ -357,6 +358,9 @@ class Memory(Closing):
             explain: add each stage's figures as `score_details`.
             show_expired: include expired and forgotten memories, and those that hold no more.
             as_of: a moment. Return what held then instead of what holds now, as far as is known. A day means its end.
+            max_tokens: the most tokens of all results and their neighbours, with the dates of what was said, as
+                `most_tokens` bounds them. The best that fit are returned, no turn twice, with the sum as `tokens` and
+                the ids of the other results as `left_out`.
             neighbours: the number of turns before and after each result to return as its `neighbours`.
             recency: weight of recent memories (see `Weights`); 0 ignores age.
             importance: weight of important memories (see `Weights`); 0 ignores importance.
@@ -390,7 +394,7 @@ class Memory(Closing):
             for candidate, result in zip(candidates, results, strict=True):
                 around = self._searcher.neighbours(candidate.record, check_count(neighbours), show_expired=show_expired)
                 result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
-        return {"results": results}
+        return {"results": results} if max_tokens is None else fitting(results, max_tokens)
 
     def _asked(self, query: str, as_of: object, at_any_time: bool) -> Asked:
         """The time that a search asks about: the one given or, without one, the one that the question names."""

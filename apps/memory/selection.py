@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from edge.apps.memory.arguments import check_text
+from edge.apps.memory.arguments import check_text, spoken
 from edge.apps.memory.models import MemoryModels
 from edge.errors import InputError
 from edge.text.sentences import boundaries
+from edge.text.tokens import most_tokens
 
 LONGEST_SEGMENT = 800
 """The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""
@@ -128,6 +129,41 @@ def select(
     )
     messages = () if isinstance(source, str) else tuple(source[number] for number in sorted(kept))
     return Selection(segments, messages, spent, len(texts) - len(kept))
+
+
+def fitting(results: Sequence[dict[str, Any]], max_tokens: int) -> dict[str, Any]:
+    """The results of a search that fit `max_tokens`, best first; see `Memory.search`. Neighbours that are results, or
+    neighbours of a better one, are left out; and those of a result that fits only without them.
+
+    Raises:
+        InputError: `max_tokens` is not a positive whole number.
+    """
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
+    kept: list[dict[str, Any]] = []
+    given: set[str] = set()
+    spent = 0
+    for result in results:
+        own = 0 if result["id"] in given else _said_tokens(result)
+        if spent + own > max_tokens:
+            continue
+        spent += own
+        given.add(result["id"])
+        if "neighbours" in result:
+            around = [turn for turn in result["neighbours"] if turn["id"] not in given]
+            more = sum(map(_said_tokens, around))
+            around = around if spent + more <= max_tokens else []
+            spent += more * bool(around)
+            given.update(turn["id"] for turn in around)
+            result = {**result, "neighbours": around}
+        kept.append(result)
+    ids = {result["id"] for result in kept}
+    return {"results": kept, "tokens": spent, "left_out": [r["id"] for r in results if r["id"] not in ids]}
+
+
+def _said_tokens(result: Mapping[str, Any]) -> int:
+    when = result.get("local_timestamp") or result.get("timestamp")
+    return most_tokens(f"{spoken(when)}: {result['memory']}" if when else result["memory"])
 
 
 def split(text: str) -> Iterator[tuple[int, int]]:

@@ -77,6 +77,7 @@ class FindBody(ScopeFields, kw_only=True):
     rerank: bool | None = None
     show_expired: bool | None = None
     as_of: Any = None
+    max_tokens: Whole | None = None
 
 
 class ListQuery(ScopeFields, kw_only=True):
@@ -186,6 +187,7 @@ def find(call: Call, body: FindBody) -> Any:
     return _told(call, lambda memory: memory.search(
         body.query, top_k=body.top_k or body.limit or 20, filters=body.filters, threshold=body.threshold,
         rerank=body.rerank is not False, show_expired=bool(body.show_expired), as_of=body.as_of,
+        max_tokens=body.max_tokens,
         **body.scope(body.filters),
     ))  # fmt: skip
 

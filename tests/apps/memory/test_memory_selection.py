@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.selection import LONGEST_SEGMENT, split
-from edge.errors import InputError
+from edge.errors import EdgeError, InputError
+from edge.text.tokens import most_tokens
 
 Make = Callable[..., Memory]
 
@@ -95,3 +96,20 @@ def test_pieces_cover_the_text_in_order_but_for_white_space(text: str) -> None:
         assert stop - start <= LONGEST_SEGMENT + 200, "a heading and the paragraph it stands above"
         end = stop
     assert not text[end:].strip()
+
+
+def test_results_fit_the_tokens_and_no_turn_comes_twice(memory: Memory) -> None:
+    turns = [{"role": "user", "content": f"tea number {n} " + "and so on " * (40 if n == 1 else 1)} for n in range(6)]
+    memory.add(turns, user_id="ann", run_id="r", timestamp="2026-05-08")
+    whole = memory.search("tea number", user_id="ann", neighbours=1)["results"]
+    for most in (1, 30, 60, 200, 10_000):
+        found = memory.search("tea number", user_id="ann", neighbours=1, max_tokens=most)
+        said = [(r["id"], r["memory"]) for result in found["results"] for r in (result, *result["neighbours"])]
+        assert sum(most_tokens(f"8 May 2026: {text}") for text in dict(said).values()) == found["tokens"] <= most
+        neighbours = [turn["id"] for result in found["results"] for turn in result["neighbours"]]
+        assert len(neighbours) == len(set(neighbours))
+        assert {r["id"] for r in found["results"]} | set(found["left_out"]) == {r["id"] for r in whole}
+    assert found["left_out"] == []
+    for wrong in (0, True, 1.5):
+        with pytest.raises(EdgeError):
+            memory.search("tea", user_id="ann", max_tokens=wrong)
