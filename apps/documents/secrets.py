@@ -21,10 +21,16 @@ _NAMED = re.compile("|".join(map(translate, NAMES)))
 _KEY = re.compile(
     rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s+(?:[\w-]+: [^\n]*\n\s*)*[A-Za-z0-9+/=]{40}"
 )
-_TOKEN = re.compile(
-    rb"\s*(?:AKIA[0-9A-Z]{16}|gh[opsu]_\w{36,}|github_pat_\w{50,}|glpat-[\w-]{20,}|xox[abps]-[\w-]{20,}|sk-[\w-]{32,}"
-    rb"|AIza[\w-]{35}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})\s*"
+_TOKENS = (
+    r"(?:AKIA[0-9A-Z]{16}|gh[opsu]_\w{36,}|github_pat_\w{50,}|glpat-[\w-]{20,}|xox[abps]-[\w-]{20,}|sk-[\w-]{32,}"
+    r"|AIza[\w-]{35}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
 )
+_TOKEN = re.compile(rf"\s*{_TOKENS}\s*".encode())
+_IN_TEXT = re.compile(
+    rf"(?<![\w-]){_TOKENS}|-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:.*?-----END [A-Z0-9 ]*-----|.*)",
+    re.DOTALL,
+)
+LEFT_OUT = "[secret left out]"
 
 
 ASKED = "may hold secrets, and was asked for"
@@ -39,6 +45,11 @@ def names_secrets(glob: str) -> bool:
 def holds_secrets(name: str, head: bytes = b"") -> bool:
     """Whether a file holds secrets, by its name or its first bytes: a private key, or nothing but a token."""
     return any((_NAMED.match(name.lower()), _KEY.search(head), _TOKEN.fullmatch(head)))
+
+
+def without_secrets(text: str) -> tuple[str, int]:
+    """A text with `LEFT_OUT` in place of its private keys and tokens, and their number."""
+    return _IN_TEXT.subn(LEFT_OUT, text)
 
 
 def refuse_secrets(name: str, head: bytes = b"") -> None:

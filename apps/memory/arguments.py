@@ -213,7 +213,10 @@ class Scope:
         """
         for (name, own), (_, outer) in zip(self.items(), bound.items(), strict=True):
             if own is not None and outer is not None and own != outer:
-                raise InputError(f"this memory was opened for {name} {outer!r}; {own!r} is another scope")
+                raise InputError(
+                    f"this memory was opened for {name} {outer!r}; {own!r} is another scope: open one for it, or one "
+                    f"without {name}"
+                )
         return Scope(*(own if own is not None else outer for own, outer in zip(self, bound, strict=True)))
 
     def __iter__(self) -> Iterator[str | None]:

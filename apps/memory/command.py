@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from edge.apps.memory.console import (
     shown,
     stdin_lines,
 )
+from edge.apps.memory.transcripts import stamps
 from edge.apps.options import (
     LazyGroup,
     OutputFile,
@@ -351,6 +353,40 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
     with told(own_memory(options, everyone=everyone, make=True)) as opened:
         count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
     print_count(count, f"{counted(count, 'new memory', 'new memories')} taken in", as_json)
+
+
+@memory.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only count what would come.")
+@click.option("--watch", is_flag=True, help="Go on, and take in what is written later; Ctrl-C ends it.")
+@scope_options
+@engine_options
+def learn(source: Path, dry_run: bool, watch: bool, as_json: bool, **options: Any) -> None:
+    """Take in the conversations in SOURCE, a file or a folder: sessions of Claude Code and Codex, exports of ChatGPT
+    and Claude (conversations.json), memories of mem0, and Markdown notes.
+
+    Each turn is taken once, without keys and tokens. An interrupted run is continued by the next one.
+    """
+    with told(own_memory(options, make=not dry_run)) as opened:
+        while True:
+            report = opened.import_transcripts(source, dry_run=dry_run)
+            if as_json:
+                print_json(report.to_json())
+            else:
+                would = "would be " if dry_run else ""
+                click.echo(
+                    f"{counted(report.turns, 'turn')} in {counted(report.files, 'file')}: {report.new:,} {would}new, "
+                    f"{report.secrets:,} secrets left out, {report.skipped:,} entries skipped", err=True,
+                )  # fmt: skip
+            if not watch:
+                return
+            before = stamps(source)
+            while stamps(source) == before:
+                time.sleep(_WATCH_SECONDS)
+
+
+_WATCH_SECONDS = 2.0
+"""The time after which a watched source is looked at again."""
 
 
 @memory.command()

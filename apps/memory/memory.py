@@ -30,6 +30,7 @@ from edge.apps.memory.arguments import (
 )
 from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
+from edge.apps.memory.importing import ImportReport, import_transcripts
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher, Weights
@@ -479,7 +480,7 @@ class Memory(Closing):
         """
         return export_jsonl(self.store, self.bound, target)
 
-    def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO) -> int:
+    def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO | TextIO) -> int:
         """Imports an exported file, or lines of mem0's `get_all`, from a path or an open stream. Memories whose ids
         exist already stay unchanged. Returns the number of new memories.
 
@@ -488,6 +489,23 @@ class Memory(Closing):
                 kept.
         """
         return import_jsonl(self.store, self.bound, source, self._clock)
+
+    def import_transcripts(self, source: str | os.PathLike[str], *, dry_run: bool = False) -> ImportReport:
+        """Takes in conversations of coding agents and assistants, memories of mem0, and notes; see
+        `edge.apps.memory.transcripts` for the formats. A conversation becomes a run. Whatever is there already is not
+        taken again, so an interrupted import is continued by the next one. Keys and tokens are left out of the texts.
+
+        Args:
+            source: a file, or a folder of files.
+            dry_run: only count what would come.
+
+        Raises:
+            InputError: no scope is bound, or there is nothing of a known format.
+            StorageError: a file cannot be read. What was read before is kept.
+        """
+        if not self.bound:
+            raise InputError("name whose turns they are: Memory(..., user_id=...), or memory.within(Scope(...))")
+        return import_transcripts(self.store, self.bound, check_path(source), self._clock, dry_run=dry_run)
 
     # The memory as a whole
 

@@ -7,8 +7,8 @@ import json
 import os
 import uuid as uuids
 from dataclasses import dataclass, replace
-from io import TextIOWrapper
-from typing import Any, BinaryIO, TextIO
+from io import TextIOBase, TextIOWrapper
+from typing import Any, BinaryIO, TextIO, cast
 
 from edge.apps.memory.arguments import (
     Clock,
@@ -47,19 +47,19 @@ from edge.files.input_file import open_input, read_line
 from edge.files.output_file import open_output
 from edge.ivf.base import Connection
 
-_TOGETHER = 256
+TOGETHER = 256
 """The number of lines that are embedded and stored in one transaction."""
 
-_NBYTES_TOGETHER = 4 << 20
+NBYTES_TOGETHER = 4 << 20
 """The memory in bytes of the lines of one transaction. A single line may need more."""
 
-_PER_LINE = 2_000
+PER_LINE = 2_000
 """Memory of a line in bytes besides its content."""
 
-_ALWAYS_READ = 1 << 20
+ALWAYS_READ = 1 << 20
 """A line of so many bytes is read even if little memory is free."""
 
-_LINES_BESIDE = 10
+LINES_BESIDE = 10
 """The free memory in units of the longest line that is read before its need is known."""
 
 _PIECE = 1 << 16
@@ -70,7 +70,7 @@ _MOST_SIMILAR = 1.001
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
     """A memory to import, with its history, the `uuid` of the turn before it, and its links to similar memories."""
 
     record: Record
@@ -112,7 +112,19 @@ def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
     return count
 
 
-def import_jsonl(store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO, clock: Clock) -> int:
+class _Encoded:
+    """The lines of a stream of text as bytes."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+
+    def readline(self, size: int = -1) -> bytes:
+        return self._text.readline(size).encode("utf-8", "surrogatepass")
+
+
+def import_jsonl(
+    store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO | TextIO, clock: Clock
+) -> int:
     """Imports lines of `export_jsonl` or mem0's `get_all` from a file or an open stream. Returns the number of new
     memories.
 
@@ -126,7 +138,8 @@ def import_jsonl(store: MemoryStore, scope: Scope, source: str | os.PathLike[str
         OSError: the stream cannot be read.
     """
     if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
-        return _import(store, scope, source, "the stream", clock)
+        lines = _Encoded(source) if isinstance(source, TextIOBase) else source
+        return _import(store, scope, cast("BinaryIO", lines), "the stream", clock)
     path = check_path(source)
     try:
         with open_input(path) as file:
@@ -137,9 +150,9 @@ def import_jsonl(store: MemoryStore, scope: Scope, source: str | os.PathLike[str
 
 def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock: Clock) -> int:
     count = number = 0
-    waiting: list[_Line] = []
+    waiting: list[Line] = []
     with store.budget.reserve("imported lines", 0) as lease:
-        while (read := read_line(file, max(_ALWAYS_READ, store.budget.free // _LINES_BESIDE)))[1]:
+        while (read := read_line(file, max(ALWAYS_READ, store.budget.free // LINES_BESIDE)))[1]:
             line, length = read
             number += 1
             if not line.strip():
@@ -147,9 +160,9 @@ def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock
             size = JsonSize()
             for start in range(0, len(line), _PIECE):
                 size.feed(line[start : start + _PIECE])
-            needed = _PER_LINE + size.nbytes()
-            if waiting and (len(waiting) >= _TOGETHER or lease.nbytes + needed > _NBYTES_TOGETHER):
-                count += _store(store, waiting, clock)
+            needed = PER_LINE + size.nbytes()
+            if waiting and (len(waiting) >= TOGETHER or lease.nbytes + needed > NBYTES_TOGETHER):
+                count += store_lines(store, waiting, clock)
                 waiting = []
                 lease.resize(0)
             try:
@@ -158,12 +171,12 @@ def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock
                 lease.resize(lease.nbytes + needed)
                 waiting.append(_read(line, scope, stamp(clock())))
             except InputError as error:
-                count += _store(store, waiting, clock)
+                count += store_lines(store, waiting, clock)
                 raise InputError(f"{source}, line {number}: {error}") from None
-        return count + _store(store, waiting, clock)
+        return count + store_lines(store, waiting, clock)
 
 
-def _read(line: bytes, scope: Scope, now: str) -> _Line:
+def _read(line: bytes, scope: Scope, now: str) -> Line:
     try:
         document = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -172,6 +185,15 @@ def _read(line: bytes, scope: Scope, now: str) -> _Line:
         raise InputError(f"not valid JSON ({error})") from None
     if not isinstance(document, dict):
         raise InputError("not a JSON object")
+    return read_memory(document, scope, now)
+
+
+def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:
+    """A memory from its JSON object.
+
+    Raises:
+        InputError: it is none.
+    """
     text = check_text(document.get("memory"), '"memory"')
     whose = Scope.of(document).within(scope)
     if not whose:
@@ -194,7 +216,7 @@ def _read(line: bytes, scope: Scope, now: str) -> _Line:
     )  # fmt: skip
     changes = [_change(change, created) for change in _objects(document, "history")]
     links = [_link(link) for link in _objects(document, "links")]
-    return _Line(record, changes, _text_or_none(document, "follows"), links)
+    return Line(record, changes, _text_or_none(document, "follows"), links)
 
 
 def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -247,11 +269,15 @@ def _text_or_none(document: dict[str, Any], name: str) -> str | None:
     return None if value is None else check_text(value, f'"{name}"')
 
 
-def _store(store: MemoryStore, lines: list[_Line], clock: Clock) -> int:
+def store_lines(store: MemoryStore, lines: list[Line], clock: Clock) -> int:
     """Stores the memories that do not exist yet. Returns their number."""
     if not lines:
         return 0
     index = store.claimed_index()
+    with store.read() as db:  # known ones, such as those of an interrupted import, need no vectors
+        lines = [line for line in lines if find_record(db, line.record.uuid, Scope()) is None]
+    if not lines:
+        return 0
     vectors = _embed(store, lines)
     now = stamp(clock())
     with store.write() as db:
@@ -283,7 +309,7 @@ def _same_scope(db: Connection, uuid: str, record: Record) -> Record | None:
     return found if found is not None and found.scope == record.scope else None
 
 
-def _embed(store: MemoryStore, lines: list[_Line]) -> Vectors:
+def _embed(store: MemoryStore, lines: list[Line]) -> Vectors:
     """The vectors of the lines' texts. A turn is mixed with the turn before it."""
     texts = [line.record.text for line in lines]
     places = {line.record.uuid: number for number, line in enumerate(lines)}

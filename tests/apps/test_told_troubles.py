@@ -42,6 +42,7 @@ MEMORY_VERBS = {
     "get": ["get", "ID"],
     "update": ["update", "ID", "The river floods in May."],
     "supersede": ["supersede", "ID", "--undo"],
+    "learn": ["learn", "given.jsonl"],
     "delete": ["delete", "ID"],
     "history": ["history", "ID"],
     "export": ["export", "out.jsonl"],

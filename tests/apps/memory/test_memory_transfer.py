@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,15 @@ def test_the_lines_before_one_that_is_not_utf8_are_kept(memory: Memory, tmp_path
     with pytest.raises(InputError, match=r"latin\.jsonl, line 301: not valid UTF-8 \(byte 12 of the line\)"):
         memory.import_jsonl(tmp_path / "latin.jsonl")
     assert len(memory.get_all(user_id="a", top_k=1_000)["results"]) == 300
+
+
+def test_a_stream_of_text_is_read_as_a_file(make: Make, clock: Any, tmp_path: Path) -> None:
+    one, other = make("one"), make("other")
+    fill(one, clock)
+    text = io.StringIO()
+    one.export_jsonl(text)
+    text.seek(0)
+    assert other.import_jsonl(text) == 4
+    assert everything(other) == everything(one)
+    with pytest.raises(InputError, match="line 1"):
+        other.import_jsonl(io.StringIO("\ud800\n"))

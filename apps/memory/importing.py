@@ -1,0 +1,124 @@
+"""Takes transcripts into a memory: streamed, each turn once, and without keys and tokens."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edge.apps.documents.secrets import without_secrets
+from edge.apps.memory.arguments import Clock, Scope, parse_local, stamp
+from edge.apps.memory.entries import goes_on
+from edge.apps.memory.records import Record, find_record, text_hash
+from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.transcripts import Skipped, Turn, files_of, turns
+from edge.apps.memory.transfer import (
+    ALWAYS_READ,
+    LINES_BESIDE,
+    NBYTES_TOGETHER,
+    PER_LINE,
+    TOGETHER,
+    Line,
+    read_memory,
+    store_lines,
+)
+from edge.errors import InputError, StorageError
+
+_NAMES = uuids.UUID("5b0a6ed9-0d5c-4a75-9a0f-5b3f7a1f2f6c")
+_PER_CHARACTER = 16
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import took, or would take.
+
+    Attributes:
+        files: the files that were read.
+        turns: the turns and memories in them.
+        new: those that the memory did not have.
+        secrets: keys and tokens that were left out of them.
+        skipped: entries that are too long or cannot be read.
+    """
+
+    files: int = 0
+    turns: int = 0
+    new: int = 0
+    secrets: int = 0
+    skipped: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Clock, *, dry_run: bool) -> ImportReport:
+    """See `Memory.import_transcripts`."""
+    report = ImportReport()
+    waiting: list[Line] = []
+    with store.budget.reserve("imported turns", 0) as lease:
+        for line in _read(store, scope, source, clock, report):
+            needed = PER_LINE + _PER_CHARACTER * len(line.record.text)
+            if waiting and (len(waiting) >= TOGETHER or lease.nbytes + needed > NBYTES_TOGETHER):
+                report.new += _take(store, waiting, clock, dry_run)
+                waiting = []
+                lease.resize(0)
+            lease.resize(lease.nbytes + needed)
+            waiting.append(line)
+        report.new += _take(store, waiting, clock, dry_run)
+    return report
+
+
+def _read(store: MemoryStore, scope: Scope, source: Path, clock: Clock, report: ImportReport) -> Iterator[Line]:
+    files = files_of(source)
+    skipped = Skipped()
+    for path in files:
+        before: tuple[Turn, Record] | None = None
+        most = max(ALWAYS_READ, store.budget.free // LINES_BESIDE)
+        try:
+            for turn in turns(path, most, skipped):
+                try:
+                    line = _line(turn, before, scope, stamp(clock()), report)
+                except InputError:
+                    skipped.entries += 1
+                    continue
+                before = (turn, line.record)
+                report.turns += 1
+                yield line
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        except InputError:
+            if len(files) == 1:
+                raise
+            skipped.entries += 1  # a folder may hold other files
+            continue
+        report.files += 1
+        report.skipped = skipped.entries
+    report.skipped = skipped.entries
+
+
+def _line(turn: Turn, before: tuple[Turn, Record] | None, scope: Scope, now: str, report: ImportReport) -> Line:
+    text, secrets = without_secrets(turn.text)
+    name = str(uuids.uuid5(_NAMES, "\n".join((*(str(value) for value in scope), turn.run, turn.key))))
+    report.secrets += secrets
+    if turn.document is not None:
+        line = read_memory({"id": name, **turn.document, "memory": text}, scope, now)
+        return line
+    timestamp, local = (None, None) if turn.when is None else parse_local(turn.when)
+    run = scope.run_id or turn.run or None
+    record = Record(
+        id=0, uuid=name, text=text, hash=text_hash(text), user_id=scope.user_id, agent_id=scope.agent_id, run_id=run,
+        actor_id=None, role=turn.role, metadata=dict(turn.metadata), importance=None, timestamp=timestamp,
+        local_timestamp=local, expiration_date=None, forgotten_at=None, pinned=False, follows=None, created_at=now,
+        updated_at=now,
+    )  # fmt: skip
+    follows = None
+    if before is not None and turn.run and before[0].run == turn.run and goes_on(before[1], record):
+        follows = before[1].uuid
+    return Line(record, [], follows, [])
+
+
+def _take(store: MemoryStore, lines: list[Line], clock: Clock, dry_run: bool) -> int:
+    if not dry_run or not lines:
+        return store_lines(store, lines, clock)
+    with store.read() as db:
+        return sum(find_record(db, line.record.uuid, Scope()) is None for line in lines)

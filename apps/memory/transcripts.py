@@ -1,0 +1,278 @@
+"""Reads conversations that other programs have written: one turn after another, in bounded memory.
+
+The formats, by what their programs write: sessions of Claude Code (`~/.claude/projects/*/*.jsonl`) and of Codex
+(`~/.codex/sessions/**/rollout-*.jsonl`); `conversations.json` of an export of ChatGPT and of Claude; memories of mem0,
+as JSON, JSON Lines or an object with `results`; and Markdown notes with observations, as Basic Memory writes them. Only
+the last is specified by its maker; the samples of the tests are made up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from edge.apps.memory.selection import split
+from edge.errors import InputError
+from edge.files.input_file import open_input, read_input, read_line
+
+_PIECE = 1 << 16
+_MARKS = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
+_DEEPEST = 2
+"""The brackets around the array of an export: its own, and those of an object with `results`."""
+
+_ROLES = ("user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Something that was said.
+
+    Attributes:
+        key: names it among all turns of its format. It is the same each time that the turn is read.
+        run: the conversation; empty for a memory that belongs to none.
+        when: a moment as `parse_local` takes it; None if it is not known.
+        document: for a memory of mem0, its object.
+    """
+
+    key: str
+    run: str
+    role: str | None
+    text: str
+    when: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    document: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Counts what was not taken: entries too long for the memory, and lines that are no JSON object."""
+
+    entries: int = 0
+
+
+def files_of(source: Path) -> list[Path]:
+    """The files to read: `source`, or those below it that may hold transcripts, in the order of their names.
+
+    Raises:
+        InputError: there are none.
+    """
+    found = [source] if not source.is_dir() else sorted(p for p in source.rglob("*") if p.suffix in _SUFFIXES)
+    found = [path for path in found if path.is_file()]
+    if not found:
+        raise InputError(f"{source} has no files to import: {', '.join(_SUFFIXES)}")
+    return found
+
+
+def stamps(source: Path) -> dict[Path, tuple[int, int]]:
+    """The sizes and times of the files of `files_of`."""
+    found = {path: path.stat() for path in files_of(source)}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+
+_SUFFIXES = (".json", ".jsonl", ".md")
+
+
+def turns(path: Path, most: int, skipped: Skipped) -> Iterator[Turn]:
+    """The turns of a file whose format is recognised by its first entry.
+
+    Args:
+        most: bytes of an entry (a line, or a conversation of an export). Longer ones are skipped.
+
+    Raises:
+        OSError: the file cannot be read.
+        InputError: the format is none of those that are known.
+    """
+    if path.suffix == ".md":
+        yield from _note(path, read_input(path, most=most).decode("utf-8", "replace"))
+        return
+    session = ""
+    read: Callable[[dict[str, Any], str], Iterator[Turn]] | None = None
+    with open_input(path) as file:
+        entries = _lines(file, most, skipped) if path.suffix == ".jsonl" else _elements(file, most, skipped)
+        for number, entry in entries:
+            session = _session(entry) or session
+            read = read or next((reader for known, reader in _FORMATS if known(entry)), None)
+            if read is not None:
+                yield from read(entry, f"{session or path.stem}:{number}")
+    if read is None:
+        raise InputError(f"{path} is no transcript of a known format: {', '.join(FORMATS)}")
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _lines(file: BinaryIO, most: int, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of JSON Lines with the numbers of their lines."""
+    number = 0
+    while (read := read_line(file, most))[1]:
+        line, length = read
+        number += 1
+        document = _object(line) if length <= most else None
+        if document is not None:
+            yield number, document
+        elif line.strip():
+            skipped.entries += 1
+
+
+def _elements(file: BinaryIO, most: int, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of an array, which is the whole document or a member of its object, with their numbers."""
+    opened: list[bytes] = []
+    kept = bytearray()
+    quoted, inside, number = False, 0, 0
+    while piece := file.read(_PIECE):
+        while piece.endswith(b"\\") and (more := file.read(1)):  # an escape is not cut
+            piece += more
+        start = 0
+        for match in _MARKS.finditer(piece):
+            mark, place = match[0], match.start()
+            if mark == b'"':
+                quoted = not quoted
+            elif quoted or mark.startswith(b"\\"):
+                continue
+            elif mark in b"{[":
+                if mark == b"{" and not inside and opened[-1:] == [b"["] and len(opened) <= _DEEPEST:
+                    inside, start = len(opened) + 1, place
+                opened.append(mark)
+            elif opened:
+                opened.pop()
+                if inside and len(opened) < inside:
+                    kept += piece[start : place + 1]
+                    number, inside = number + 1, 0
+                    document = _object(bytes(kept)) if len(kept) <= most else None
+                    kept.clear()
+                    if document is None:
+                        skipped.entries += 1
+                    else:
+                        yield number, document
+        if inside and len(kept) <= most:
+            kept += piece[start:]
+
+
+def _session(entry: Mapping[str, Any]) -> str:
+    """The id of the session that a line of Codex begins."""
+    payload = entry.get("payload")
+    if entry.get("type") == "session_meta" and isinstance(payload, dict):
+        return str(payload.get("id") or "")
+    return ""
+
+
+def _texts(content: Any) -> str:
+    """The text of a message: a text, or parts of which some hold texts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = (part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict))
+    return "\n".join(text for text in texts if isinstance(text, str) and text.strip())
+
+
+def _turn(key: object, run: object, role: object, text: str, when: Any, **metadata: Any) -> Iterator[Turn]:
+    if role in _ROLES and text.strip() and not text.lstrip().startswith(_WRAPPED):
+        known = {name: value for name, value in metadata.items() if isinstance(value, str) and value}
+        yield Turn(str(key), str(run), str(role), text, when, known)
+
+
+_WRAPPED = ("<environment_context>", "<user_instructions>", "<command-", "<local-command-", "<system-reminder>")
+"""Texts that a coding agent writes in the user's name begin with one of these."""
+
+
+def _claude_code(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+    message = entry.get("message")
+    if isinstance(message, dict) and not entry.get("isMeta"):
+        run = entry.get("sessionId") or place.rpartition(":")[0]
+        text = _texts(message.get("content"))
+        when = entry.get("timestamp")
+        yield from _turn(entry.get("uuid") or place, run, message.get("role"), text, when, cwd=entry.get("cwd"))
+
+
+def _codex(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+    payload = entry.get("payload", entry)
+    if isinstance(payload, dict) and payload.get("type") == "message":
+        run = place.rpartition(":")[0]
+        yield from _turn(place, run, payload.get("role"), _texts(payload.get("content")), entry.get("timestamp"))
+
+
+def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+    """The turns on the way from the root to the current node: other branches were replaced."""
+    nodes, name = entry["mapping"], entry.get("current_node")
+    run = entry.get("conversation_id") or entry.get("id") or place
+    path: list[dict[str, Any]] = []
+    while isinstance(node := nodes.get(name), dict) and len(path) <= len(nodes):
+        path.append(node)
+        name = node.get("parent")
+    for node in reversed(path):
+        message = node.get("message")
+        if isinstance(message, dict) and isinstance(message.get("author"), dict):
+            content = message.get("content")
+            text = _texts(content.get("parts")) if isinstance(content, dict) else ""
+            role, when = message["author"].get("role"), message.get("create_time")
+            yield from _turn(message.get("id"), run, role, text, when, title=entry.get("title"))
+
+
+def _claude(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+    for number, message in enumerate(entry["chat_messages"]):
+        if isinstance(message, dict):
+            role = {"human": "user"}.get(str(message.get("sender")), message.get("sender"))
+            text = _texts(message.get("content")) or _texts(message.get("text"))
+            key, run = message.get("uuid") or f"{place}:{number}", entry.get("uuid") or place
+            yield from _turn(key, run, role, text, message.get("created_at"), title=entry.get("name"))
+
+
+def _mem0(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+    if isinstance(entry.get("results"), list):  # a line of JSON Lines may be a whole answer
+        for number, one in enumerate(entry["results"]):
+            if isinstance(one, dict):
+                yield from _mem0(one, f"{place}:{number}")
+    elif isinstance(entry.get("memory"), str) and entry["memory"].strip():
+        yield Turn(str(entry.get("id") or place), "", None, entry["memory"], document=entry)
+
+
+_OBSERVATION = re.compile(r"^[-*] \[(?P<category>[^\]\[]{2,60})\] +(?P<text>\S.*)$")
+_RELATION = re.compile(r"^[-*] (?P<kind>[\w ]{1,60}) \[\[(?P<target>[^\]]+)\]\]")
+_FRONT = re.compile(r"\A---\n(?P<front>.*?)\n---\n", re.DOTALL)
+_FIELD = re.compile(r"^(?P<name>title|permalink|created): *[\"']?(?P<value>.*?)[\"']?$", re.MULTILINE)
+
+
+def _note(path: Path, text: str) -> Iterator[Turn]:
+    """The observations and relations of a note or, if it has none, its paragraphs."""
+    text = text.replace("\r\n", "\n")
+    front = _FRONT.match(text)
+    fields = {match["name"]: match["value"] for match in _FIELD.finditer(front["front"])} if front else {}
+    title, body = fields.get("title") or path.stem, text[front.end() :] if front else text
+    name, found = fields.get("permalink") or path.stem, 0
+    for line in body.splitlines():
+        observed, related = _OBSERVATION.match(line), _RELATION.match(line)
+        if observed or related:
+            found += 1
+            said = observed["text"] if observed else f"{title} {related['kind']} {related['target']}" if related else ""
+            metadata = {"title": title} | ({"category": observed["category"]} if observed else {})
+            yield Turn(f"{name}:{said}", "", None, said, fields.get("created"), metadata)
+    for start, end in () if found else split(body):
+        yield Turn(f"{name}:{body[start:end]}", "", None, body[start:end], fields.get("created"), {"title": title})
+
+
+def _is_claude_code(entry: Mapping[str, Any]) -> bool:
+    return entry.get("type") in _ROLES and isinstance(entry.get("message"), dict)
+
+
+def _is_codex(entry: Mapping[str, Any]) -> bool:
+    wrapped = entry.get("type") in ("session_meta", "response_item") and isinstance(entry.get("payload"), dict)
+    return wrapped or (entry.get("type") == "message" and "content" in entry)
+
+
+_FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[dict[str, Any], str], Iterator[Turn]]], ...] = (
+    (_is_claude_code, _claude_code),
+    (_is_codex, _codex),
+    (lambda entry: isinstance(entry.get("mapping"), dict), _chatgpt),
+    (lambda entry: isinstance(entry.get("chat_messages"), list), _claude),
+    (lambda entry: isinstance(entry.get("memory"), str) or isinstance(entry.get("results"), list), _mem0),
+)
+FORMATS = ("Claude Code", "Codex", "ChatGPT", "Claude", "mem0", "Markdown")
