@@ -87,6 +87,33 @@ class MemoryAdd(OnMemory):
         return f"there is something that was never added: {have - self.old}" if have - self.old - {NEW} else None
 
 
+class MemoryLearn(OnMemory):
+    """A transcript of several transactions."""
+
+    name = "memory learn"
+
+    def change(self, home: Home) -> None:
+        self.home = home
+        self.turns = [f"turn {n}: " + f"slate {n} tile " * 300 for n in range(80)]
+        with (home.work / "session.jsonl").open("w", encoding="utf-8") as file:
+            for number, text in enumerate(self.turns):
+                message = {"role": ("user", "assistant")[number % 2], "content": text}
+                entry = {"type": message["role"], "message": message, "uuid": f"u{number}", "sessionId": "s"}
+                file.write(json.dumps(entry) + "\n")
+
+    def arguments(self, home: Home) -> list[str]:
+        return ["memory", "learn", "session.jsonl", "--path", "mem"]
+
+    def wrong(self, after: After, have: set[str]) -> str | None:
+        count = json.loads(self.home.look("memory", "status", "--json", "--path", "mem").out)["memories"]
+        if count != len(have):
+            return f"of {count} memories {count - len(have)} are there twice"
+        if after.acknowledged and not set(self.turns) <= have:
+            return "a turn that was acknowledged is gone"
+        strange = have - self.old - set(self.turns)
+        return f"there is something that was never said: {len(strange)} texts" if strange else None
+
+
 class MemoryRebuild(OnMemory):
     name = "memory rebuild"
 
