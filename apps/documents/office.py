@@ -38,7 +38,13 @@ from edge.errors import InputError
 _LEFT_OUT = frozenset({
     "del", "moveFrom", "Fallback", "instrText", "delText", "pPr", "rPr", "tblPr", "sectPr", "object",
 })  # fmt: skip
-_PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "txbxContent", "docPr"})
+_PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "sym", "txbxContent", "docPr"})
+_GREEK = dict(zip(
+    "abcdefghiklmnopqrstuwxyzABCDEFGHIKLMNOPQRSTUWXYZ", "αβχδεφγηικλμνοπθρστυωξψζΑΒΧΔΕΦΓΗΙΚΛΜΝΟΠΘΡΣΤΥΩΞΨΖ", strict=True
+))  # fmt: skip
+_SYMBOL = {f"{ord(letter):02x}": greek for letter, greek in _GREEK.items()}
+"""The letters of the font Symbol, by the last byte of their codes."""
+
 _NOTES = ("footnotes", "endnotes")
 _BEHIND = {"comments": "Comments", "header": "Header", "footer": "Footer"}
 """Relations of a document to other texts, with the headings that these have."""
@@ -228,6 +234,9 @@ def _text(paragraph: Any, boxes: list[Any]) -> str:
         if name == "t":
             # Parts of a formula, such as numerator and denominator, are words of their own.
             parts.append(f" {found.text or ''} " if "/math" in found.tag else found.text or "")
+        elif name == "sym":
+            code = (attribute(found, "char") or "")[-2:].lower()
+            parts.append(_SYMBOL.get(code, "") if attribute(found, "font") == "Symbol" else "")
         elif name == "docPr":
             parts.append(f" {found.get('descr', '')} ")
         elif name in ("tab", "ptab"):

@@ -106,7 +106,8 @@ def _parts(path: Path) -> Iterator[str]:
         message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
         yield "\n".join(str(value) for value in message.values())
         for part in message.walk():
-            yield f"{part.get_filename()} {_TAG.sub(' ', str(part.get_payload(decode=True), 'utf-8', 'replace'))}"
+            data: Any = part.get_payload(decode=True) or b""
+            yield f"{part.get_filename()} {_TAG.sub(' ', data.decode('utf-8', 'replace'))}"
             if part.get_content_maintype() == "text":
                 yield _TAG.sub(" ", html.unescape(part.get_content()))
     elif zipfile.is_zipfile(path):

@@ -269,3 +269,12 @@ def test_comments_headers_and_charts_of_an_opendocument_text(read: Read) -> None
     box.addElement(frame)
     document.text.addElement(box)
     assert texts(read("a.odt", saved(document))) == ["The text.", "Is it so?", "Trout per town", "Kingfisher Ltd"]
+
+
+def test_letters_of_the_symbol_font(read: Read) -> None:
+    def symbol(code: str, font: str = "Symbol") -> str:
+        return f'<w:r><w:sym w:font="{font}" w:char="{code}"/></w:r>'
+
+    signs = symbol("F071") + symbol("f053") + symbol("F0DF", "Wingdings") + symbol("zz")
+    angle = docx_of(f"<w:p>{signs}<w:r><w:t> angle</w:t></w:r></w:p>")
+    assert [block.text for block in read("a.docx", angle).blocks] == ["θΣ angle"]
