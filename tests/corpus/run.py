@@ -119,7 +119,7 @@ def main() -> int:
     """Runs the comparison; the exit code tells whether a traceback was seen."""
     parser = argparse.ArgumentParser(description="Reads public test files, and compares the words with other readers.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--json", type=Path, help="every file's figures")
+    parser.add_argument("--json", type=Path, help="every file's figures; a file of an earlier run is continued")
     parser.add_argument("--every", type=int, default=1, help="only every N-th file")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of these files")
     parser.add_argument("--merge", type=Path, nargs="*", help="only adds up reports of parts")
@@ -130,11 +130,14 @@ def main() -> int:
             results += json.loads(report.read_text())["files"]
         print(json.dumps(summary(results), indent=1))
         return 0
-    chosen = files(options.folder)[options.first :: options.every]
+    if options.json is not None and options.json.exists():
+        results += json.loads(options.json.read_text())["files"]
+    known = {result["file"] for result in results}
+    chosen = [path for path in files(options.folder)[options.first :: options.every] if path.name not in known]
     with Extractor(budget=MemoryBudget(300 * 10**6)) as extractor:
         for number, path in enumerate(chosen, 1):
             results.append(read(extractor, path))
-            if number % 100 == 0:
+            if number % 50 == 0:
                 print(f"{number} of {len(chosen)}", file=sys.stderr, flush=True)
                 if options.json is not None:
                     options.json.write_text(json.dumps({"files": results, **summary(results)}, indent=1))
