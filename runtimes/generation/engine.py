@@ -1,9 +1,8 @@
 """`GenerationEngine`: many answers at once. One thread owns the model's contexts and works step by step.
 
 Each step writes one token of every answer. Between the slices of a prompt the others go on: a step is made, and a
-waiting request with less to compute may begin. In a pool of cells, the step and the slice are one batch. Requests join
-and leave between steps. A reader that is slow, or gone, holds nobody, because a request's tokens wait in a queue of its
-own, which its length bounds.
+waiting request with less to compute may begin. Requests join and leave between steps. A reader that is slow, or gone,
+holds nobody, because a request's tokens wait in a queue of its own, which its length bounds.
 
 Requests wait in the order of RAGCache (section 5.2): those with the largest share of cached states first, because they
 are soon done and their states are still there. Their urgency goes before that, and then deadlines. If a more urgent one
@@ -199,10 +198,7 @@ class CellPool(Protocol):
 
     Attributes:
         cells: number of cells.
-        company: gives the tokens of the answers that are written while a sequence reads.
     """
-
-    company: Any
 
     @property
     def cells(self) -> int: ...
@@ -245,9 +241,6 @@ class GenerationEngine:
         self._tree = tree
         self._budget = budget
         self._pool = pool
-        if pool is not None:
-            pool.company = self
-        self._together: list[_Writing] = []
         self._trace = trace
         self._first = first
         self._idle: list[Seat] = [first]
@@ -313,10 +306,7 @@ class GenerationEngine:
         """Writes one token of every answer, and begins waiting requests with fewer than `left` tokens to compute."""
         for request in self._taken(self._useless):
             self._dismiss(request, None if request.stopped else _reason(request))
-        for writing in [writing for writing in self._writing if writing.request.stopped]:
-            self._end(writing)
-        if self._pool is None or current is None:
-            self._write_all()
+        self._write_all()
         while not self._closed and (current is None or current.passed < WINDOW):
             if (begun := self._next(left)) is None:
                 break
@@ -325,29 +315,21 @@ class GenerationEngine:
             self._begin(*begun)
 
     def _write_all(self) -> None:
+        for writing in [writing for writing in self._writing if writing.request.stopped]:
+            self._end(writing)
         if self._pool is None:
             for writing in list(self._writing):
                 self._guarded(writing, partial(self._write, writing))
         elif self._writing:
+            together = list(self._writing)
             try:
-                self._pool.step(self.next_tokens(len(self._writing)))
+                self._pool.step([(writing.seat, writing.waiting[0]) for writing in together])
             except EdgeError as error:
-                for writing in self._together:
+                for writing in together:
                     self._end(writing, error)
-            else:
-                self.computed()
-
-    def next_tokens(self, most: int) -> Sequence[tuple[Any, int]]:
-        """The sequences of a pool that are written, and their next tokens: `most` at most, those of the answers that
-        have waited longest first."""
-        self._together = self._writing[:most]
-        self._writing = self._writing[most:] + self._together
-        return [(writing.seat, writing.waiting[0]) for writing in self._together]
-
-    def computed(self) -> None:
-        """Chooses the tokens behind those of `next_tokens`."""
-        for writing in self._together:
-            self._guarded(writing, partial(self._choose, writing))
+                return
+            for writing in together:
+                self._guarded(writing, partial(self._choose, writing))
 
     def _taken(self, which: Callable[[Request], bool]) -> list[Request]:
         """Takes some of the waiting requests out of the line."""

@@ -7,7 +7,7 @@ import copy
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,18 +58,6 @@ class ContextShape:
     sequences: int = 1
 
 
-class Company(Protocol):
-    """Answers that are written while another sequence of the same context reads its prompt."""
-
-    def next_tokens(self, most: int) -> Sequence[tuple[LlamaContext, int]]:
-        """The sequences, at most so many, and the tokens that are appended to them in the next batch."""
-        ...
-
-    def computed(self) -> None:
-        """The batch is computed, and the logits of these sequences are valid."""
-        ...
-
-
 class LlamaContext:
     """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
@@ -97,8 +85,6 @@ class LlamaContext:
         """The row of the last batch with this sequence's logits."""
         self.backend: KVBackend | None = None
         """The context's states for a knowledge tree; None if they cannot be parted."""
-        self.company: Company | None = None
-        """The answers of the other sequences of this context, which are written while this one reads."""
         self._lease = lease
         self._owns = True
         self.slice = shape.batch
@@ -179,18 +165,13 @@ class LlamaContext:
             self._numbers[:rows] = self.number
             self._wanted[:] = 0
             self._wanted[len(part) - 1] = logits and last
-            self.row = len(part) - 1
-            beside = self.company.next_tokens(self.shape.batch - rows) if self.company is not None else ()
-            self._fill(rows, beside)
-            code = self._decode(rows + len(beside))
+            self.row = -1
+            code = self._decode(rows)
             if code != 0:
                 self.truncate(start)
                 raise ModelError(f"llama.cpp failed on {len(part)} tokens after {self.length:,}, with code {code}")
             self.length += rows
             self.truncate(self.length - rows + len(part))
-            self._advance(rows, beside)
-            if self.company is not None:
-                self.company.computed()
         return self.length - start
 
     def step(self, tokens: Sequence[tuple[LlamaContext, int]]) -> None:
@@ -199,20 +180,12 @@ class LlamaContext:
         Raises:
             ModelError: llama.cpp failed. The sequences are as before.
         """
-        self._fill(0, tokens)
+        self._wanted[:] = 1
+        for row, (sequence, token) in enumerate(tokens):
+            self._tokens[row], self._positions[row], self._numbers[row] = token, sequence.length, sequence.number
         if (code := self._decode(len(tokens))) != 0:
             raise ModelError(f"llama.cpp failed on a token of each of {len(tokens)} answers, with code {code}")
-        self._advance(0, tokens)
-
-    def _fill(self, first: int, tokens: Sequence[tuple[LlamaContext, int]]) -> None:
-        """Fills rows of the batch, from `first` on, with a token of each of several sequences."""
-        for row, (sequence, token) in enumerate(tokens, first):
-            self._tokens[row], self._positions[row], self._numbers[row] = token, sequence.length, sequence.number
-            self._wanted[row] = 1
-
-    @staticmethod
-    def _advance(first: int, tokens: Sequence[tuple[LlamaContext, int]]) -> None:
-        for row, (sequence, _) in enumerate(tokens, first):
+        for row, (sequence, _) in enumerate(tokens):
             sequence.row = row
             sequence.length += 1
 
@@ -241,12 +214,8 @@ class LlamaContext:
             self._lease.release()
 
     def _slices(self, tokens: int) -> Iterator[tuple[int, int]]:
-        most = self.batch
-        if self.shape.sequences > 1:  # a token of each of the others has room besides
-            most = max(most // 2, most - self.shape.sequences)
-            most = most // TILE * TILE or most
-        for first in range(0, tokens, most):
-            end = min(first + most, tokens)
+        for first in range(0, tokens, self.batch):
+            end = min(first + self.batch, tokens)
             while end - first >= (size := self.slice) + TILE:  # which may change before the slice is computed
                 yield first, first + size
                 first += size

@@ -323,31 +323,6 @@ def test_shared_answers_fit_the_pool_and_read_documents_once(
         assert tokens(one)
 
 
-def test_a_step_of_shared_answers_and_a_slice_are_one_batch(
-    open_llama: Open, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = open_llama(gguf(hidden=128), answers=2, shared=True)
-    documents = [Document("long", words(600, 3))]
-    expected = tokens(answer(generator, Sampling(max_tokens=60), documents=documents))
-    rows: list[int] = []
-    decode = LlamaContext._decode
-
-    def counted(context: LlamaContext, count: int) -> int:
-        rows.append(count)
-        return decode(context, count)
-
-    monkeypatch.setattr(LlamaContext, "_decode", counted)
-    beside = generator.stream(MESSAGES, Sampling(max_tokens=1000))
-    next(beside)
-    found = tokens(answer(generator, Sampling(max_tokens=60), documents=documents))
-    begun = rows.index(engine.IN_COMPANY + 1)
-    read = max(number for number, count in enumerate(rows) if count > 2)
-    assert read > begun + 4
-    assert min(rows[begun:read]) > 2, "no step is made alone while a prompt is read"
-    assert (found[:1], len(found)) == (expected[:1], len(expected))
-    beside.close()
-
-
 def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -> None:
     generator = open_llama(context=256)
     assert generator.context == 256
