@@ -11,6 +11,7 @@ _VERBS = {
     "here": "edge.apps.plan.profile:here",
     "index": "edge.apps.plan.index:index",
     "rag": "edge.apps.plan.rag:rag",
+    "serve": "edge.apps.plan.serving:serve",
     "share": "edge.apps.plan.hardware:share",
     "traversal": "edge.apps.plan.traversal:traversal",
 }

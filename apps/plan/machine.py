@@ -8,7 +8,8 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from edge.apps.requests import AskOptions
 from edge.config import Config
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
-from edge.planner.measured import LimitProfile, Reading
+from edge.planner.measured import Company, LimitProfile, Reading
 from edge.text.control_characters import escaped
 
 Floats = npt.NDArray[np.float64]
@@ -38,11 +39,14 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A memory limit in bytes, a reranking depth (0 without reranking) and a number of passages."""
+    """A memory limit in bytes, a reranking depth (0 without reranking), a number of passages, and the number and kind
+    of answers at a time."""
 
     memory: int
     depth: int
     passages: int
+    answers: int = 1
+    generation: str = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Visit:
 
     Attributes:
         seconds: of each answer.
-        stages: seconds of each answer, by stage.
+        stages: seconds of each answer, by stage, and those of `write` before its first text as `start`.
         written: whether each answer was written; the others were refused.
         per_s: answers per second over all of them.
         nbytes: high-water mark of the process's anonymous memory.
@@ -100,6 +104,7 @@ def visited(
             say(f"round {number + 1} of {rounds}, schedule {place_in_round} of {len(schedules)}")
             task = {
                 **common, "memory": schedule.memory, "depth": schedule.depth, "passages": schedule.passages,
+                "answers": schedule.answers, "generation": schedule.generation,
                 "name": f"depth {schedule.depth} and {schedule.passages} passages",
             }  # fmt: skip
             report = run_worker(_WORKER, task, threads=config.threads or 2)
@@ -117,6 +122,7 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
         return np.asarray(np.median(np.asarray(values, np.float64), axis=0))
 
     stages = {name: typical([visit.stages[name] for visit in visits]) for name in STAGES}
+    start = typical([visit.stages["start"] for visit in visits])
     other = float(np.mean(typical([visit.seconds for visit in visits]) - sum(stages.values())))
     # Refusals do not depend on the time, so every visit has the same answers.
     written, writing = np.asarray(visits[0].written, np.bool_), stages.pop("write")
@@ -130,6 +136,7 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
         draft=0.0 if written.all() else float(writing[~written].mean()),
         other=max(0.0, other),
         nbytes=float(np.median([visit.nbytes for visit in visits])),
+        start=float(start[written].mean()) if written.any() else 0.0,
     )
 
 
@@ -184,22 +191,41 @@ def measure_limit(
     pipeline: str,
     max_tokens: int,
     rounds: int,
+    answers: Sequence[int],
     say: Callable[[str], None],
 ) -> LimitProfile:
     """Measures answers under the configuration's memory limit, with each reranking depth. Without reranking and at the
-    middle depth, each number of passages is measured. See `visited`."""
+    middle depth, each number of passages is measured. At the middle depth so many `answers` at a time are measured as
+    well, exact and shared. See `visited`."""
     middle = DEPTHS[len(DEPTHS) // 2]
     schedules = [
         Setting(config.memory, depth, passages)
         for depth in DEPTHS
         for passages in (PASSAGES if depth in (0, middle) else PASSAGES[1:2])
     ]
+    alone = Setting(config.memory, middle, PASSAGES[1])
+    company = [replace(alone, answers=count, generation=kind) for count in answers for kind in ("exact", "shared")]
     found = visited(
-        place, config, questions, schedules, pipeline=pipeline, max_tokens=max_tokens, rounds=rounds, say=say
-    )
+        place, config, questions, [*schedules, *company],
+        pipeline=pipeline, max_tokens=max_tokens, rounds=rounds, say=say,
+    )  # fmt: skip
     for trouble in found[schedules[0]][0].troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)
-    return LimitProfile(config.memory, [reading(schedule, found[schedule]) for schedule in schedules])
+
+    def pace(schedule: Setting) -> float:
+        return float(np.median([visit.per_s for visit in found[schedule]]))
+
+    return LimitProfile(
+        config.memory,
+        [reading(schedule, found[schedule]) for schedule in schedules],
+        [
+            Company(
+                schedule.answers, schedule.generation, pace(alone) / pace(schedule),
+                float(np.median([visit.nbytes for visit in found[schedule]])),
+            )
+            for schedule in company
+        ],
+    )  # fmt: skip
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +233,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     from edge.apps.assistant.assistant import Assistant
     from edge.apps.collection.collection import Collection
 
-    config = Config.load(flags={"memory": task["memory"], **task["flags"]})
+    company = {"answers": task["answers"], "generation": task["generation"]}
+    config = Config.load(flags={"memory": task["memory"], **company, **task["flags"]})
     options = options_of(task["depth"], task["passages"], task["max_tokens"])
     first, *others = task["questions"]
     with (
@@ -217,7 +244,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         troubles = [str(trouble) for trouble in collection.health()]
         assistant.ask(first)
         started = time.perf_counter()
-        answers = [assistant.ask(question) for question in others]
+        with ThreadPoolExecutor(task["answers"]) as threads:
+            answers = list(threads.map(assistant.ask, others))
         taken = time.perf_counter() - started
     stats = [answer.stats for answer in answers]
     return {
@@ -225,6 +253,10 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         "stages": {
             "embed": [each.embed_s for each in stats], "search": [each.search_s for each in stats],
             "rerank": [each.rerank_s for each in stats], "write": [each.generate_s for each in stats],
+            "start": [
+                min(each.generate_s, max(0.0, (each.ttft_s or each.seconds) - (each.seconds - each.generate_s)))
+                for each in stats
+            ],
         },
         # A question is refused if no round of retrieval keeps a passage. Then no answer is written.
         "written": [not a.rounds or any(found.passages for found in a.rounds) for a in answers],

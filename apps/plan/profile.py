@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from edge.apps.options import (
 )
 from edge.apps.plan.machine import PASSAGES, ROUNDS, STAGES, conditions, measure_limit, profile_path
 from edge.apps.requests import AskOptions
-from edge.config import counted, format_duration, format_size, parse_size
+from edge.config import Config, counted, format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_input
 from edge.files.output_file import open_output
@@ -117,9 +117,15 @@ def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
     "As for `edge ask`; its writing is measured, too.",
 )
 @rounds_option
+@click.option(
+    "--answers",
+    type=click.IntRange(2, 32),
+    multiple=True,
+    help="Also measure so many answers at a time, for `edge plan serve`.",
+)
 @setup_options()
 @json_option
-def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> None:
+def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: Setup, as_json: bool) -> None:
     """Measure embedding, search, reranking and writing on this machine, for `edge plan here`.
 
     The questions are answered under the memory limit in force, with several reranking depths and numbers of passages.
@@ -133,14 +139,16 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
     path = profile_path(place, current)
     known = MachineProfile.load(path, current)
     measured = measure_limit(
-        place, config, asked, pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds, say=say
-    )
+        place, config, asked, pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds,
+        answers=sorted(set(answers)), say=say,
+    )  # fmt: skip
     known.limits[measured.limit] = measured
     known.save(path)
     if as_json:
         rows = [{name: getattr(row, name) for name in row.__dataclass_fields__} for row in measured.readings]
         click.echo(json.dumps({
             "limit": measured.limit, "conditions": dict(known.conditions), "origin": "measured", "readings": rows,
+            "company": [asdict(one) for one in measured.company],
         }))  # fmt: skip
         return
     click.echo(
@@ -149,6 +157,11 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
     for row in measured.readings:
         times = "".join(f"{format_duration(s):>10}" for s in (row.embed, row.search, row.rerank, row.write))
         click.echo(f"{row.depth:>6}{row.passages:>10}{times}{row.written:>9.0%}{format_size(int(row.nbytes)):>10}")
+    for one in measured.company:
+        click.echo(
+            f"{one.answers} answers at a time, {one.generation}: {one.ratio:.2f} of the time for each, "
+            f"{format_size(int(one.nbytes))}"
+        )
     click.echo(
         f"measured with {counted(len(asked) - 1, 'question')} in {counted(rounds, 'round')} under "
         f"{format_size(measured.limit)}; limits that are known: {len(known.limits)}",
@@ -157,7 +170,7 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
 
 
 _DEFAULT = AskOptions()
-_DEPTHS = (0, _DEFAULT.pool)
+DEPTHS = (0, _DEFAULT.pool)
 """The reranking depths that `edge ask` has settings for: none, and the default."""
 
 
@@ -184,14 +197,8 @@ def here(
     write from most, then the fastest.
     """
     config = configure(llm=llm)
-    current = conditions(config, pipeline)
-    known = MachineProfile.load(profile_path(locate(collection), current), current)
-    if not known.limits:
-        raise InputError(
-            "nothing was measured for this collection, pipeline and models on this machine: run "
-            "`edge profile --questions FILE`, once for each memory limit that you think of"
-        )
-    found = unbeaten_choices(known.choices(_DEPTHS, PASSAGES))
+    known = known_profile(config, pipeline, collection)
+    found = unbeaten_choices(known.choices(DEPTHS, PASSAGES))
     best = chosen(found, within, None if memory is None else parse_size(memory))
     if settings is not None:
         with open_output(settings) as file:
@@ -224,6 +231,22 @@ def here(
             f"{best.written:.0%} of the profiled questions were answered. The others were refused, which takes less "
             f"time: on average {format_duration(best.mean_seconds)} per question."
         )
+
+
+def known_profile(config: Config, pipeline: str, collection: Path | None) -> MachineProfile:
+    """The profile of a collection on this machine.
+
+    Raises:
+        InputError: there is none.
+    """
+    current = conditions(config, pipeline)
+    known = MachineProfile.load(profile_path(locate(collection), current), current)
+    if not known.limits:
+        raise InputError(
+            "nothing was measured for this collection, pipeline and models on this machine: run "
+            "`edge profile --questions FILE`, once for each memory limit that you think of"
+        )
+    return known
 
 
 def chosen(found: list[Prediction], within: float | None, memory: int | None) -> Prediction:

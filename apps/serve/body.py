@@ -98,13 +98,19 @@ def _member(each: Field[Any], option: Option) -> Any:
     return Annotated[Texts if kind is str else kind, Meta(description=option.help, **bounds)] | None  # type: ignore[arg-type]
 
 
-def options_of(body: msgspec.Struct, options: type[Options]) -> Options:
+def options_of(
+    body: msgspec.Struct, options: type[Options], usual: Mapping[str, Any] = MappingProxyType({})
+) -> Options:
     """The options that a body with their fields gives.
+
+    Args:
+        usual: values of options that the body does not give.
 
     Raises:
         InputError: a value makes no sense.
     """
-    return options.from_json({name: getattr(body, name) for name in options.options()})
+    given = {name: getattr(body, name) for name in options.options()}
+    return options.from_json({name: usual.get(name) if value is None else value for name, value in given.items()})
 
 
 def as_list(texts: Texts | None) -> list[str]:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,11 @@ _USUAL = Limits()
     "and documents' states, which takes less memory.",
 )
 @click.option(
+    "--plan",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Run this plan of `edge plan serve`. Other options go before it.",
+)
+@click.option(
     "--status", "what", flag_value="status", help="Say whether a server of yours runs, its address and its memory."
 )
 @click.option("--stop", "what", flag_value="stop", help="End your server, and wait for its end.")
@@ -129,6 +134,7 @@ def serve(
     llm: str | None,
     answers: int | None,
     generation: str | None,
+    plan: Path | None,
     what: str | None,
     editor: str,
     no_sharing: bool,
@@ -142,6 +148,7 @@ def serve(
     """
     if what is not None:
         return _controlled(what, context)
+    from edge.apps.plan.serving import ServerPlan
     from edge.apps.serve.editor import Editor
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
@@ -150,7 +157,12 @@ def serve(
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    config = setup.config(llm=llm, answers=answers, generation=generation, reranker=reranker, embedder=embedder)
+    flags: dict[str, Any] = {"llm": llm, "answers": answers, "generation": generation}
+    planned = None if plan is None else ServerPlan.read(plan)
+    if planned is not None:
+        flags = {name: getattr(planned, name) if value is None else value for name, value in flags.items()}
+        setup = replace(setup, memory=setup.memory or str(planned.memory))
+    config = setup.config(**flags, reranker=reranker, embedder=embedder)
     outside = not is_loopback(host)
     digest = token = ""
     if outside or wants_token or new_token:
@@ -164,7 +176,17 @@ def serve(
     with ExitStack() as held:
         # First, so that a limit that is too small is refused before anything else is.
         server = held.enter_context(
-            HttpServer(config, limits, access, collections, memory_path, config.llm, tuning, chosen)
+            HttpServer(
+                config,
+                limits,
+                access,
+                collections,
+                memory_path,
+                config.llm,
+                tuning,
+                chosen,
+                {} if planned is None else planned.options,
+            )
         )
         opened = [bound_socket(host, port)]
         held.callback(opened[0].close)

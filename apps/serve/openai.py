@@ -268,7 +268,7 @@ def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show
             raise HttpRefusal(
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
-    options = options_of(body, AskOptions)
+    options = options_of(body, AskOptions, call.server.usual)
     said = [message for message in messages if message.role != "system"]
     if not said or said[-1].role != "user":
         raise HttpRefusal(422, "the last message is the question, and its role is user")

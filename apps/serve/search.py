@@ -118,7 +118,7 @@ class AskBody(Struct, kw_only=True):
 def ask(call: Call, body: AskBody) -> dict[str, Any]:
     """Answers a question from a collection, with citations. With `stream` the answer comes in events: `text` for each
     piece of it, then `answer` with the whole."""
-    options, events = options_of(body, AskOptions), call.events
+    options, events = options_of(body, AskOptions, call.server.usual), call.events
     show: Show = None if events is None else lambda text: events.put("text", {"text": text})
     with call.library.assistant(body.collection or "", body.llm or "", body.pipeline or "plain") as assistant:
         conversation = assistant.chat(options=options)

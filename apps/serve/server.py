@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from edge.apps.assistant.assistant import AnswerStream
 from edge.apps.serve.body import Requests
@@ -27,6 +28,7 @@ class HttpServer(Closing):
     """A context manager; its application serves while it is open.
 
     Attributes:
+        usual: options of questions that do not say, see `AskOptions`.
         drawing: held while a page is drawn.
         writing: answers that are being written, by the names that the owner's programs gave them.
         url: its address, as a browser takes it.
@@ -43,6 +45,7 @@ class HttpServer(Closing):
     llm: str = ""
     tuning: Tuning | None = None
     editor: Editor = field(default_factory=lambda: Editor(""))
+    usual: Mapping[str, Any] = field(default_factory=dict)
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
     pool: ServedModels = field(init=False)

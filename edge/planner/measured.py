@@ -61,7 +61,7 @@ class Curve:
         return self.seconds[left] + share * (self.seconds[right] - self.seconds[left])
 
 
-_FORMAT = 3
+_FORMAT = 4
 _WHAT = "the profile of this machine"
 
 
@@ -80,6 +80,7 @@ class Reading:
         write: seconds of writing for a question that was not refused; 0 if all were refused.
         draft: seconds of writing for a refused question, such as for HyDE's passage; 0 if none was refused.
         nbytes: high-water mark of the process's anonymous memory.
+        start: the part of `write` before the first text.
     """
 
     depth: int
@@ -93,6 +94,7 @@ class Reading:
     draft: float
     other: float
     nbytes: float
+    start: float = 0.0
 
     @property
     def mean_seconds(self) -> float:
@@ -101,7 +103,7 @@ class Reading:
         return self.embed + self.search + self.rerank + writing + self.other
 
     def __post_init__(self) -> None:
-        values = (self.embed, self.search, self.rerank, self.write, self.draft, self.other, self.nbytes)
+        values = (self.embed, self.search, self.rerank, self.write, self.draft, self.other, self.nbytes, self.start)
         if self.depth < 0 or self.passages < 1 or not all(0 <= value < math.inf for value in values):
             raise InputError("a reading has a depth, passages, seconds and bytes of at least 0")
         if self.questions < 1 or not 0 <= self.written <= 1:
@@ -117,6 +119,7 @@ class Prediction:
         nbytes: peak bytes.
         written: the share of questions whose answer is written; the others are refused.
         draft: seconds of writing for a refused question.
+        start: the part of writing before the first text.
     """
 
     limit: int
@@ -126,6 +129,12 @@ class Prediction:
     nbytes: float
     written: float = 1.0
     draft: float = 0.0
+    start: float = 0.0
+
+    @property
+    def first(self) -> float:
+        """Seconds until the first text of an answer that is written."""
+        return self.seconds - self.stages.get("write", 0.0) + self.start
 
     @property
     def seconds(self) -> float:
@@ -139,12 +148,34 @@ class Prediction:
         return self.written * self.seconds + (1 - self.written) * refused
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What answers cost that are given at the same time.
+
+    Attributes:
+        answers: number of answers at a time.
+        generation: `exact` or `shared`, see `edge.config.Config`.
+        ratio: seconds for each answer, divided by those of answers that are given one after the other.
+        nbytes: high-water mark of the process's anonymous memory.
+    """
+
+    answers: int
+    generation: str
+    ratio: float
+    nbytes: float
+
+    def __post_init__(self) -> None:
+        if self.answers < 1 or not 0 < self.ratio < math.inf or not 0 <= self.nbytes < math.inf:
+            raise InputError("answers at the same time are at least 1, and cost seconds and bytes")
+
+
 @dataclass(slots=True)
 class LimitProfile:
-    """Readings under one memory limit, in bytes."""
+    """Readings under one memory limit, in bytes, and those of several answers at a time."""
 
     limit: int
     readings: list[Reading] = field(default_factory=list)
+    company: list[Company] = field(default_factory=list)
 
     def predict(self, depth: int, passages: int) -> Prediction:
         """Predicts the cost of an answer, piecewise linear in the depth and in the passages between the readings.
@@ -182,6 +213,7 @@ class LimitProfile:
             self.limit, depth, passages, stages, between("nbytes"),
             written=_share(by_depth, by_passages, depth, passages, usual),
             draft=_pooled(refused, "draft", [(1 - r.written) * r.questions for r in refused], passages),
+            start=_pooled(written, "start", [r.written * r.questions for r in written], passages),
         )  # fmt: skip
 
 
@@ -240,14 +272,18 @@ class MachineProfile:
             return profile
         try:
             for text, rows in dict(state["limits"]).items():
-                profile.limits[int(text)] = LimitProfile(int(text), [_reading(row) for row in rows])
+                readings, company = [_reading(row) for row in rows["readings"]], map(_company, rows["company"])
+                profile.limits[int(text)] = LimitProfile(int(text), readings, list(company))
         except (ValueError, TypeError, KeyError, InputError):
             profile.limits = {}
         return profile
 
     def save(self, path: Path) -> None:
         """Stores the profile. If that fails, it is measured again next time."""
-        limits = {str(limit): [asdict(r) for r in known.readings] for limit, known in self.limits.items()}
+        limits = {
+            str(limit): {name: [asdict(one) for one in getattr(known, name)] for name in ("readings", "company")}
+            for limit, known in self.limits.items()
+        }
         remember(path, {"format": _FORMAT, "conditions": dict(self.conditions), "limits": limits})
 
     def choices(self, depths: Sequence[int], passages: Sequence[int]) -> list[Prediction]:
@@ -270,3 +306,7 @@ def unbeaten_choices(found: Sequence[Prediction]) -> list[Prediction]:
 def _reading(row: Any) -> Reading:
     values = (float(row[f.name]) for f in fields(Reading)[3:])
     return Reading(int(row["depth"]), int(row["passages"]), int(row["questions"]), *values)
+
+
+def _company(row: Any) -> Company:
+    return Company(int(row["answers"]), str(row["generation"]), float(row["ratio"]), float(row["nbytes"]))

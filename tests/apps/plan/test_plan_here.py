@@ -12,6 +12,7 @@ from bench.plan import Comparison, plan, summarised
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
+from edge.apps.plan.serving import ServerPlan
 from edge.config import Config
 from edge.errors import EdgeError
 from edge.planner.measured import Prediction, Reading
@@ -38,7 +39,8 @@ def measured(first_home: Path) -> dict[str, Any]:
     """The profile of the collection, which several processes measure."""
     with pytest.MonkeyPatch.context() as patch:
         enter(first_home, patch)
-        return shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
+        return shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1",
+                     "--answers", "2")  # fmt: skip
 
 
 @pytest.fixture
@@ -71,6 +73,8 @@ def test_what_was_not_profiled_cannot_be_planned(home: Path) -> None:
 
 def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, measured: dict[str, Any]) -> None:
     assert measured["origin"] == "measured"
+    assert [(one["answers"], one["generation"]) for one in measured["company"]] == [(2, "exact"), (2, "shared")]
+    assert all(one["ratio"] > 0 < one["nbytes"] <= 2e9 for one in measured["company"])
     assert {row["depth"] for row in measured["readings"]} == {0, 8, 30, 60}
     assert all(row["search"] > 0 and 0 < row["nbytes"] <= 2e9 for row in measured["readings"])
     assert all((row["rerank"] > 0) == (row["depth"] > 0) for row in measured["readings"])
@@ -92,6 +96,29 @@ def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, mea
     for arguments in (("--within", "1e-9"), ("--memory", "10MB")):
         with pytest.raises(EdgeError, match="no measured choice fits"):
             run("plan", "here", "-c", "store", *arguments)
+
+
+def test_a_server_is_planned_for_a_rate_and_runs_the_plan(home: Path, measured: dict[str, Any]) -> None:
+    with pytest.raises(EdgeError, match="no measured schedule keeps up"):
+        run("plan", "serve", "-c", "store", "--rate", "1e6", "--within", "9")
+    with pytest.raises(EdgeError, match="comes after"):
+        run("plan", "serve", "-c", "store", "--rate", "1e-3", "--within", "1e-9")
+    planned = shown("plan", "serve", "-c", "store", "--rate", "1e-3", "--within", "60", "-o", "plan.json")
+    deepest = max(row["depth"] for row in measured["readings"])
+    assert planned["serve"].pop("answers") in (1, 2)
+    assert planned["serve"] == {
+        "memory": 9_000_000_000, "generation": "exact", "passages": 8, "rerank": deepest > 0, "llm": "",
+    }  # fmt: skip
+    assert json.loads((home / "plan.json").read_text())["serve"].items() > planned["serve"].items()
+    assert "At 0.001 questions a second" in run("plan", "serve", "-c", "store", "--rate", "1e-3", "--within", "60")
+    plan = ServerPlan.read(home / "plan.json")
+    assert plan.options == {"passages": 8, "rerank": True}
+    for text in ("{", "[]", '{"serve": 3}', json.dumps({"serve": planned["serve"]})):
+        (home / "other.json").write_text(text)
+        with pytest.raises(EdgeError, match="is no plan"):
+            ServerPlan.read(home / "other.json")
+    with pytest.raises(EdgeError, match="cannot be read"):
+        ServerPlan.read(home / "none.json")
 
 
 @pytest.mark.usefixtures("home", "measured")

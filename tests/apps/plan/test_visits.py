@@ -15,7 +15,7 @@ ONE, TWO, THREE = (Setting(10**9, depth, 4) for depth in (0, 8, 30))
 
 
 def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:
-    stages = {name: [0.0] * len(seconds) for name in machine.STAGES} | {"search": [search] * len(seconds)}
+    stages = {name: [0.0] * len(seconds) for name in (*machine.STAGES, "start")} | {"search": [search] * len(seconds)}
     return Visit(seconds, stages, [True] * len(seconds), 1.0, nbytes, ())
 
 
@@ -29,11 +29,17 @@ def test_a_disturbed_answer_does_not_count() -> None:
 
 
 def test_refused_questions_do_not_count_as_writing() -> None:
-    stages = {name: [0.0] * 4 for name in machine.STAGES} | {"write": [3.0, 0.5, 0.5, 0.5], "rerank": [0.2] * 4}
+    stages = {name: [0.0] * 4 for name in (*machine.STAGES, "start")} | {
+        "write": [3.0, 0.5, 0.5, 0.5],
+        "rerank": [0.2] * 4,
+        "start": [1.0, 0.5, 0.5, 0.5],
+    }
     found = reading(TWO, [Visit([3.3, 0.8, 0.8, 0.8], stages, [True, False, False, False], 1.0, 100, ())])
-    assert (found.questions, found.written, found.write, found.draft) == (4, 0.25, 3.0, 0.5)
+    assert (found.questions, found.written, found.write, found.draft, found.start) == (4, 0.25, 3.0, 0.5, 1.0)
     assert found.mean_seconds == pytest.approx((3.3 + 3 * 0.8) / 4)
-    nothing = reading(TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in machine.STAGES}, [False] * 2, 1.0, 100, ())])
+    nothing = reading(
+        TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in (*machine.STAGES, "start")}, [False] * 2, 1.0, 100, ())]
+    )
     assert (nothing.written, nothing.write) == (0, 0)
 
 
@@ -42,7 +48,7 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
 
     def measured(worker: str, task: dict[str, Any], *, threads: int) -> dict[str, Any]:
         tasks.append(task)
-        stages = {name: [0.1] for name in machine.STAGES}
+        stages = {name: [0.1] for name in (*machine.STAGES, "start")}
         return {
             "seconds": [1.0],
             "stages": stages,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from making.random_gguf import RandomModel, words
 
+from edge.apps.plan.serving import ServerPlan
 from tests.apps.serve.conftest import Running
 
 httpx = pytest.importorskip("httpx")
@@ -56,4 +59,21 @@ def test_clients_at_once_get_the_answers_that_they_get_alone(
     for thread in threads:
         thread.join()
     assert [found.get(client) for client in range(CLIENTS)] == expected
+    assert running.stop()[0] == 0
+
+
+def test_a_server_runs_a_plan(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    plan = ServerPlan(700_000_000, 2, "shared", 1, False, "extractive")
+    (tmp_path / "plan.json").write_text(json.dumps({"serve": asdict(plan)}))
+    running = start_server("--plan", str(tmp_path / "plan.json"), runtime=tmp_path / "run")
+    with running.client() as client:
+        engine = client.get("/v1/engine").json()
+        asked = [
+            client.post("/v1/ask", json={"question": "When does the river flood?"} | more).json()
+            for more in ({}, {"rerank": True, "passages": 3})
+        ]
+    assert engine["memory"]["limit"] == plan.memory
+    assert len({citation["path"] for citation in asked[0]["citations"]}) == 1
+    assert asked[0]["stats"]["best_relevance"] is None, "nothing was reranked"
+    assert asked[1]["stats"]["best_relevance"] is not None
     assert running.stop()[0] == 0

@@ -1,0 +1,95 @@
+"""Servers as queues: the formulas against a simulation, and the choice among schedules."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edge.errors import InputError
+from edge.planner.measured import Company, LimitProfile, MachineProfile, Prediction, Reading
+from edge.planner.serving import ALONE, BUSIEST, Serving, best_serving, servings
+
+
+def simulated(rate: float, answers: int, first: float, rest: float, requests: int = 60_000) -> tuple[float, float]:
+    """Mean seconds to the first text and to the end, of a machine that `answers` requests share equally. The work of a
+    request is exponential, in two parts."""
+    source = random.Random(7)
+    now, arrival = 0.0, source.expovariate(rate)
+    waiting: list[list[float]] = []
+    inside: list[list[float]] = []
+    firsts: list[float] = []
+    ends: list[float] = []
+    while len(ends) < requests:
+        left = min((one[1] if one[1] > 0 else one[2]) for one in inside) * len(inside) if inside else float("inf")
+        step = min(left, arrival - now)
+        for one in inside:
+            part = 1 if one[1] > 0 else 2
+            one[part] -= step / len(inside)
+            if one[part] < 1e-12:
+                one[part] = 0.0
+                (firsts if part == 1 else ends).append(now + step - one[0])
+        now += step
+        inside = [one for one in inside if one[1] > 0 or one[2] > 0]
+        if now >= arrival - 1e-12:
+            size = source.expovariate(1)
+            waiting.append([now, size * first, size * rest])
+            arrival = now + source.expovariate(rate)
+        while waiting and len(inside) < answers:
+            inside.append(waiting.pop(0))
+    return sum(firsts) / len(firsts), sum(ends) / len(ends)
+
+
+def prediction(depth: int = 30, passages: int = 4, *, write: float = 0.8, start: float = 0.3) -> Prediction:
+    return Prediction(300, depth, passages, {"search": 0.2, "write": write}, 100.0, start=start)
+
+
+@pytest.mark.parametrize("answers", [1, 2, 8])
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.8])
+def test_waits_are_those_of_a_queue(answers: int, rate: float) -> None:
+    serving = Serving(prediction(), Company(answers, "exact", 1.0, 0.0), rate)
+    first, whole = simulated(rate, answers, 0.5, 0.5)
+    # The work of all answers is equal in the formula of the wait, and exponential here: that doubles the wait.
+    exponential = serving.wait * 2
+    assert exponential + 0.5 * serving.slowdown == pytest.approx(first, rel=0.12)
+    assert exponential + 1.0 * serving.slowdown == pytest.approx(whole, rel=0.12)
+    assert serving.seconds - serving.first == pytest.approx(0.5 * serving.slowdown)
+
+
+def test_the_wait_of_equal_answers_in_turn_is_that_of_a_queue_of_equal_jobs() -> None:
+    serving = Serving(prediction(), ALONE, 0.5)
+    assert serving.busy == pytest.approx(0.5)
+    assert serving.wait == pytest.approx(0.5 / (2 * (1 - 0.5)))
+    assert serving.slowdown == 1
+    assert serving.first == pytest.approx(0.5 + 0.5)
+
+
+def known() -> MachineProfile:
+    readings = [
+        Reading(depth, passages, 20, 1.0, 0.01, 0.02, depth / 100, passages / 10, 0.0, 0.0, 1e8, start=passages / 20)
+        for depth in (0, 30)
+        for passages in (2, 8)
+    ]
+    company = [Company(4, "exact", 1.0, 2e8), Company(4, "shared", 0.6, 1.5e8)]
+    return MachineProfile({"machine": "a"}, {300: LimitProfile(300, readings, company)})
+
+
+def test_the_deepest_schedule_that_keeps_up_is_chosen() -> None:
+    def chosen(rate: float, within: float = 1e9) -> tuple[int, int, int, str]:
+        found = servings(known(), (0, 30), (2, 8), rate)
+        assert all(one.busy <= BUSIEST for one in found)
+        best = best_serving(found, within, None)
+        return best.prediction.depth, best.prediction.passages, best.company.answers, best.company.generation
+
+    assert chosen(0.1) == (30, 8, 1, "exact"), "the earlier first text"
+    assert chosen(1.0) == (30, 8, 4, "shared"), "only shared answers keep up"
+    assert chosen(2.0)[:2] == (30, 2)
+    assert chosen(4.0)[:2] == (0, 2)
+    assert chosen(0.1, within=0.35)[:2] == (30, 2)
+    assert chosen(0.1, within=0.2)[0] == 0
+    with pytest.raises(InputError, match="no measured schedule keeps up"):
+        chosen(10.0)
+    with pytest.raises(InputError, match=r"comes after 0\.\d\d s"):
+        chosen(0.1, within=0.01)
+    with pytest.raises(InputError, match="more memory"):
+        best_serving(servings(known(), (0,), (2,), 0.1), 9.0, 299)
