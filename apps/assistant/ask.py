@@ -196,7 +196,7 @@ def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> in
     """
     alone = own_options(
         memory=chosen["memory"], threads=chosen["threads"], trace=report.trace, no_kv_cache=chosen["no_kv_cache"]
-    ) or ("it answers from one collection at a time" if len(set(chosen["collections"])) > 1 else "")
+    )
     try:
         return _served(question, options, chosen, alone, report)
     except Unserved as reason:
@@ -252,7 +252,8 @@ def _served(question: str, options: AskOptions, chosen: Mapping[str, Any], alone
     """
     connection = connected(configured(chosen), ASK, alone)
     asked = {
-        "question": question, "collection": str(locate(next(iter(chosen["collections"]), None))),
+        "question": question,
+        "collections": [(name, str(locate(name or None))) for name in chosen["collections"] or ("",)],
         "pipeline": chosen["pipeline"], **options.to_json(),
     }  # fmt: skip
     answer = ServedAnswer(connection, asked)

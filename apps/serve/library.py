@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,26 +175,31 @@ class _OpenAssistant:
     users: int = 0
 
 
+_AssistantKey = tuple[tuple[tuple[str, Collection], ...], str, str]
+"""The collections of an assistant by their names, its generator and its pipeline."""
+
+
 class Assistants:
     """Thread-safe. While one is opened, only the requests for this one wait."""
 
     def __init__(self, pool: ServedModels) -> None:
         self._pool = pool
         self._lock = threading.Lock()  # of the entries; nothing is opened or closed while it is held
-        self._entries: dict[tuple[Collection, str, str], _OpenAssistant] = {}
-        """By collection, generator and pipeline; the one that was used last is at the end."""
+        self._entries: dict[_AssistantKey, _OpenAssistant] = {}
+        """The one that was used last is at the end."""
 
     @contextmanager
-    def using(self, collection: Collection, llm: str, pipeline: str) -> Iterator[Assistant]:
+    def using(self, collections: Together, llm: str, pipeline: str) -> Iterator[Assistant]:
         """An assistant, which stays open inside. Raises as `Assistant` does."""
         with ExitStack() as stack:
             lent: Generator | None = None
             if not picks_sentences(llm):
-                lent = stack.enter_context(self._pool.generator(llm, retrieval_nbytes(collection)))
-            yield stack.enter_context(self._entered((collection, llm, pipeline), lent))
+                lent = stack.enter_context(self._pool.generator(llm, retrieval_nbytes(collections.first)))
+            several = collections.collections if len(collections.collections) > 1 else {"": collections.first}
+            yield stack.enter_context(self._entered((tuple(several.items()), llm, pipeline), lent))
 
     @contextmanager
-    def _entered(self, key: tuple[Collection, str, str], lent: Generator | None) -> Iterator[Assistant]:
+    def _entered(self, key: _AssistantKey, lent: Generator | None) -> Iterator[Assistant]:
         with self._lock:
             entry = self._entries[key] = self._entries.pop(key) if key in self._entries else _OpenAssistant()
             entry.users += 1
@@ -204,7 +209,8 @@ class Assistants:
                     entry.assistant.close()  # the pool has opened its generator anew, so nobody uses it
                     entry.assistant = None
                 if entry.assistant is None:
-                    entry.assistant = Assistant(key[0], llm=lent or ExtractiveGenerator.name, pipeline=key[2])
+                    chosen = Together(dict(key[0])) if len(key[0]) > 1 else key[0][0][1]
+                    entry.assistant = Assistant(chosen, llm=lent or ExtractiveGenerator.name, pipeline=key[2])
                 assistant = entry.assistant
             yield assistant
         finally:
@@ -215,7 +221,7 @@ class Assistants:
     def close(self, of: Collection | None = None) -> None:
         """Closes all of them, or those of one collection."""
         with self._lock, ExitStack() as closing:
-            for key in [key for key in self._entries if of in (None, key[0])]:
+            for key in [key for key in self._entries if of is None or of in dict(key[0]).values()]:
                 assistant = self._entries.pop(key).assistant
                 if assistant is not None:
                     closing.callback(assistant.close)
@@ -342,6 +348,13 @@ class ServedLibrary:
         chosen = dict.fromkeys(names or [""])
         return Together({name: self.collection(name) for name in chosen})
 
+    def together_in(self, places: Iterable[tuple[str, str]]) -> Together:
+        """As `together`, for pairs of a name and a directory, which must be one of those that are served."""
+        chosen: dict[Path, str] = {}
+        for name, directory in places:
+            chosen.setdefault(Path(directory), name)
+        return Together({name: self.collection_in(path) for path, name in chosen.items()})
+
     def generators(self) -> list[str]:
         """The names of the generators: `extractive`, the server's own, the known ones that were pulled.
 
@@ -353,8 +366,10 @@ class ServedLibrary:
         """The names of the known generators that were pulled."""
         return [name for name, _ in installed_generators(self.pool.config.models_dir or None)]
 
-    def assistant(self, name: str = "", llm: str = "", pipeline: str = "plain") -> AbstractContextManager[Assistant]:
-        """An assistant that answers questions from a collection, open inside the block.
+    def assistant(
+        self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain"
+    ) -> AbstractContextManager[Assistant]:
+        """An assistant that answers questions from collections, open inside the block.
 
         Args:
             llm: one of `generators`, or empty for the server's own.
@@ -367,11 +382,11 @@ class ServedLibrary:
         if llm and llm not in self.generators():
             raise InputError(f"no generator is called {llm[:80]!a}; the names are {', '.join(self.generators())}")
         chosen = self._llm if llm in ("", OWN_LLM) else llm
-        return self._assistants.using(self.collection(name), chosen, pipeline)
+        return self._assistants.using(self.together(names), chosen, pipeline)
 
-    def assistant_in(self, path: Path, pipeline: str) -> AbstractContextManager[Assistant]:
-        """As `assistant`, for the collection in a directory, which must be one of those that are served."""
-        return self._assistants.using(self.collection_in(path), self._llm, pipeline)
+    def assistant_in(self, places: Iterable[tuple[str, str]], pipeline: str) -> AbstractContextManager[Assistant]:
+        """As `assistant`, for collections as `together_in` takes them."""
+        return self._assistants.using(self.together_in(places), self._llm, pipeline)
 
     def memory(self, user: str | None = None) -> Memory:
         """The memory; with `user`, that of this user alone, for clients that name nobody. Raises as `Memory` does."""

@@ -273,7 +273,7 @@ def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show
     if not said or said[-1].role != "user":
         raise HttpRefusal(422, "the last message is the question, and its role is user")
     name = body.model if body.model in call.library.names() else None
-    with call.library.assistant(name or "") as assistant:
+    with call.library.assistant([name or ""]) as assistant:
         conversation = assistant.chat(options=options)
         for asked, reply in pairwise(said):
             if asked.role == "user" and reply.role == "assistant":
@@ -293,7 +293,7 @@ def _plain(call: Call, body: WritingBody, messages: list[Message], show: Show) -
         stop=stop, max_tokens=body.max_tokens or 256,
     )  # fmt: skip
     pieces = []
-    with call.library.assistant("", body.model or "") as assistant:
+    with call.library.assistant(llm=body.model or "") as assistant:
         for text in _written(assistant.write, messages, sampling):
             pieces.append(text)
             if show is not None:

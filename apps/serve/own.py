@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import figures as answer_figures
 from edge.apps.assistant.answer import notices
-from edge.apps.collection.collection import Together
 from edge.apps.commands.searching import figures, look
 from edge.apps.memory.arguments import Scope, default_path
 from edge.apps.memory.console import READS, WRITES
@@ -64,23 +63,24 @@ async def status(call: Call) -> dict[str, Any]:
     }
 
 
+_Places = Annotated[list[tuple[str, PathText]], Meta(min_length=1, max_length=MOST_ENTRIES)]
+"""Collections as pairs of name and directory."""
+
+
 @with_options(SearchOptions)
 class OwnSearchBody(Struct, kw_only=True):
-    """A search of `edge search`, in `collections` that are given as pairs of name and directory."""
+    """A search of `edge search`."""
 
     query: str
-    collections: Annotated[list[tuple[str, PathText]], Meta(min_length=1, max_length=MOST_ENTRIES)]
+    collections: _Places
 
 
 def search(call: Call, body: OwnSearchBody) -> dict[str, Any]:
     """Searches as `edge search`: results with the state of each collection and the figures. The figures of the stages
     are those of the server in that time, other requests included."""
-    library, trace = call.library, call.server.trace
-    chosen: dict[Path, str] = {}
-    for name, directory in body.collections:
-        chosen.setdefault(Path(directory), name)
+    trace = call.server.trace
     started, before = time.perf_counter(), trace.snapshot()
-    collections = Together({name: library.collection_in(path) for path, name in chosen.items()})
+    collections = call.library.together_in(body.collections)
     found = look(collections, body.query, options_of(body, SearchOptions))
     seconds, after = time.perf_counter() - started, trace.snapshot()
     found.figures.update(figures(after, before, seconds, anonymous_resident(), call.server.budget.limit))
@@ -145,7 +145,7 @@ class OwnAskBody(Struct, kw_only=True):
     """A question of `edge ask`; `name` is the name by which it can be ended."""
 
     question: str
-    collection: PathText
+    collections: _Places
     pipeline: str
     name: str
     stream: bool = True
@@ -158,7 +158,7 @@ def ask(call: Call, body: OwnAskBody) -> dict[str, Any]:
     if events is None:
         raise HttpRefusal(422, "the answer is a stream")
     options = options_of(body, AskOptions)
-    with call.library.assistant_in(Path(body.collection), body.pipeline) as assistant:
+    with call.library.assistant_in(body.collections, body.pipeline) as assistant:
         health = assistant.collection.health()
         troubles = [str(trouble) for trouble in health]
         stream = assistant.chat(options=options).stream(body.question)

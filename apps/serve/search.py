@@ -104,11 +104,10 @@ class AskedTurn(Struct, kw_only=True):
 
 
 @with_options(AskOptions)
-class AskBody(Struct, kw_only=True):
-    """A question to a collection."""
+class AskBody(Chosen, kw_only=True):
+    """A question to collections."""
 
     question: str
-    collection: str | None = None
     llm: str | None = None
     pipeline: str | None = None
     turns: Annotated[list[AskedTurn], Meta(max_length=MOST_TURNS)] | None = None
@@ -116,11 +115,11 @@ class AskBody(Struct, kw_only=True):
 
 
 def ask(call: Call, body: AskBody) -> dict[str, Any]:
-    """Answers a question from a collection, with citations. With `stream` the answer comes in events: `text` for each
+    """Answers a question from collections, with citations. With `stream` the answer comes in events: `text` for each
     piece of it, then `answer` with the whole."""
     options, events = options_of(body, AskOptions, call.server.usual), call.events
     show: Show = None if events is None else lambda text: events.put("text", {"text": text})
-    with call.library.assistant(body.collection or "", body.llm or "", body.pipeline or "plain") as assistant:
+    with call.library.assistant(body.names, body.llm or "", body.pipeline or "plain") as assistant:
         conversation = assistant.chat(options=options)
         conversation.turns.extend(turn.turn() for turn in body.turns or ())
         answer = written(conversation.stream(body.question), show)

@@ -220,7 +220,7 @@ class Site:
             Request("POST", "/own/rerank", {"query": "a", "texts": ["b"], "mode": "ranked", "threshold": "auto"}),
             Request("POST", "/own/embed", {"texts": ["a"], "query": True, "model": "tiny-embedder"}),
             Request("POST", "/own/ask", {
-                "question": "river?", "collection": self.collection, "pipeline": "plain", "name": "n",
+                "question": "river?", "collections": [["", self.collection]], "pipeline": "plain", "name": "n",
                 **options, "filters": [],
             }),
             Request("POST", "/own/end", {"name": "n"}),

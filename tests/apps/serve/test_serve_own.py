@@ -294,6 +294,32 @@ def test_the_server_sees_what_others_write(start_server: Callable[..., Running],
         assert len(found.document()["results"]) == number + 1
 
 
+def test_a_question_to_several_collections_is_the_server_s_too(
+    start_server: Callable[..., Running], tmp_path: Path
+) -> None:
+    for name, text in (("one", "The quarry has seven lakes."), ("two", "The mill was built in 1834.")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.md").write_text(f"{text}\n", encoding="utf-8")
+    places = [argument for name in ("c-one", "c-two") for argument in ("-c", str(tmp_path / name))]
+    running = start_server(*places, runtime=tmp_path / "run")
+    shell = Shell(running)
+    for name in ("one", "two"):
+        assert shell.edge("index", str(tmp_path / name), "-c", str(tmp_path / f"c-{name}")).code == 0
+    for question in ("when was the mill built", "how many lakes has the quarry"):
+        asked = ("ask", question, *places, "--min-score", "0", "--json")
+        served, alone = shell.edge(*asked), shell.edge(*asked, "--no-server")
+        assert json.loads(served.out)["stats"]["server"] == f"used: process {running.pid}"
+        assert served.document() == alone.document()
+        with running.client() as client:
+            body = {
+                "question": question,
+                "min_relevance": 0,
+                "collections": [str(tmp_path / "c-one"), str(tmp_path / "c-two")],
+            }
+            found = client.post("/v1/ask", json=body).json()
+        assert found["text"] == served.document()["text"]
+
+
 HEAVY = ("numpy", "psutil", "hashlib", "csv", "sqlite3", "ssl", "asyncio", "email", "http", "onnxruntime", "starlette",
          "multiprocessing",
          "concurrent", "subprocess", "edge.runtimes", "edge.models", "edge.apps.collection.collection")  # fmt: skip
