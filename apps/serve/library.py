@@ -355,6 +355,11 @@ class ServedLibrary:
             chosen.setdefault(Path(directory), name)
         return Together({name: self.collection_in(path) for path, name in chosen.items()})
 
+    @property
+    def writes(self) -> bool:
+        """Whether the server's own generator is a language model."""
+        return not picks_sentences(self._llm)
+
     def generators(self) -> list[str]:
         """The names of the generators: `extractive`, the server's own, the known ones that were pulled.
 

@@ -15,6 +15,7 @@ from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import AnswerStream, Turn
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.requests import AskOptions, SearchOptions
@@ -190,11 +191,23 @@ def documents(call: Call, body: DocumentsBody) -> dict[str, Any]:
     return {"documents": [asdict(excerpt) for excerpt in found]}
 
 
-async def offers(call: Call) -> dict[str, Any]:
-    """Tells the version, the names of the pipelines that answer questions, and whether documents can be opened in an
-    editor."""
-    version = importlib.metadata.version("edge-rag")
-    return {"version": version, "pipelines": list(PIPELINES), "editor": call.server.editor.is_named}
+_MOST_TITLES, _LONGEST_TITLE = 3, 60
+
+
+def offers(call: Call) -> dict[str, Any]:
+    """Tells the version, the names of the pipelines that can answer here, the titles of the documents that changed last
+    in the usual collection, and whether documents can be opened in an editor."""
+    titles: list[str] = []
+    if Collection.exists(next(iter(call.library.names().values()))):
+        with call.library.collection().database.read() as db:
+            latest = "SELECT substr(title, 1, ?) FROM files WHERE typeof(title) = 'text' ORDER BY mtime_ns DESC LIMIT ?"
+            titles = [title for (title,) in db.execute(latest, (_LONGEST_TITLE, _MOST_TITLES)) if title]
+    return {
+        "version": importlib.metadata.version("edge-rag"),
+        "pipelines": list(PIPELINES) if call.library.writes else ["plain"],
+        "titles": titles,
+        "editor": call.server.editor.is_named,
+    }
 
 
 def scopes(call: Call) -> dict[str, Any]:

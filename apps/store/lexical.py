@@ -52,6 +52,9 @@ _POSTINGS = 100_000
 _COMMON = 0.5
 """Terms in more than this share of the rows are ignored: BM25 gives them no weight."""
 
+_LITTLE = 1e-3
+"""Share of the weight that such terms have where a snippet is chosen."""
+
 _SATURATION, _LENGTH = 1.2, 0.75
 """The parameters k1 and b of BM25, with the values of FTS5."""
 
@@ -305,12 +308,15 @@ class LexicalIndex:
 
 
 def shown_terms(query: str) -> dict[str, str]:
-    """The words of a query, each with its FTS5 string."""
-    return {word: next(_written(word), '""') for word in _WORD.findall(unicodedata.normalize("NFC", query))}
+    """The words of a query, each with its FTS5 string. Function words are left out beside others."""
+    every = _WORD.findall(unicodedata.normalize("NFC", query))
+    told = [word for word in every if word.lower() not in FUNCTION_WORDS] or every
+    return {word: next(_written(word), '""') for word in told}
 
 
 def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
-    """The query's significant words with their inverse document frequencies. Snippets are chosen by them.
+    """The query's words with their inverse document frequencies. Snippets are chosen by them, and mark them. Words that
+    most rows have hardly count.
 
     Args:
         statistics: those of `shown_terms(query)`.
@@ -318,7 +324,9 @@ def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
     words = shown_terms(query)
     chosen = set(statistics.significant(dict.fromkeys(words.values())))
     return {
-        word: math.log(1 + statistics.rows / statistics.counts[term]) for word, term in words.items() if term in chosen
+        word: math.log(1 + statistics.rows / count) * (1.0 if term in chosen else _LITTLE)
+        for word, term in words.items()
+        if (count := statistics.counts.get(term))
     }
 
 

@@ -1,7 +1,7 @@
 // Questions and answers: streamed, with citations that open their passages.
 
 import { events, givenUp } from "./api.js";
-import { announce, byId, el, fill, problem } from "./dom.js";
+import { announce, byId, chosenIn, el, fill, problem } from "./dom.js";
 import { count, fileName, mailLine, seconds } from "./format.js";
 import { markOf } from "./preview.js";
 
@@ -30,7 +30,11 @@ export class Ask {
     return byId("question");
   }
 
-  show() {
+  show(asked) {
+    if (asked.get("q") !== null) {
+      this.field().value = asked.get("q");
+      history.replaceState(null, "", "#ask");
+    }
     if (!this.preview.isOpen) this.field().focus();
   }
 
@@ -44,6 +48,7 @@ export class Ask {
     this.asking?.abort();
     this.turns = [];
     fill(byId("conversation"));
+    byId("ask-hint").hidden = false;
     byId("ask-anew").hidden = true;
     this.field().placeholder = "Ask your documents";
     this.field().focus();
@@ -53,14 +58,15 @@ export class Ask {
     const question = this.field().value.trim();
     if (!question || this.asking) return;
     const asking = (this.asking = new AbortController());
-    const collection = byId("ask-collection").value;
+    const collections = chosenIn("ask-collection");
+    const [collection] = collections;
     const text = el("p", { class: "said" }, "");
     const turn = el("article", { class: "turn", "aria-busy": "true" }, el("h3", {}, question), text);
     byId("conversation").append(turn);
     this.field().value = "";
     this.busy(true);
     turn.scrollIntoView({ block: "nearest" });
-    const body = { question, collection, pipeline: byId("pipeline").value, turns: this.turns };
+    const body = { question, collections, pipeline: byId("pipeline").value, turns: this.turns };
     try {
       for await (const [name, data] of events("/v1/ask", body, "answer", asking.signal)) {
         if (name === "text") text.textContent += data.text;
@@ -80,6 +86,7 @@ export class Ask {
 
   busy(on) {
     byId("ask-stop").hidden = !on;
+    byId("ask-hint").hidden = true;
     byId("ask-button").disabled = on;
     byId("ask-anew").hidden = on || !byId("conversation").childElementCount;
     this.field().placeholder = byId("conversation").childElementCount ? "Ask a follow-up" : "Ask your documents";
@@ -127,7 +134,7 @@ export class Ask {
   }
 
   open(citation, collection, opener) {
-    return this.preview.open({ collection, id: citation.id }, markOf(citation), opener);
+    return this.preview.open({ collection: citation.collection ?? collection, id: citation.id }, markOf(citation), opener);
   }
 
   sources(citations, collection) {

@@ -46,7 +46,7 @@ export class Collections {
       ["Sources", `${size(status.source_bytes)}; the collection takes ${size(status.database_bytes)}`],
       ["Waiting", status.pending ? `${count(status.pending, "file")} for the next edge index` : ""],
       ["Embedder", status.embedder ? String(status.embedder.name || Object.values(status.embedder)[0]) : "none yet"],
-      ["Lists in memory", status.tiers.disk_bytes > 0 && `${size(status.tiers.resident_bytes)} of ${size(status.tiers.disk_bytes)}`],
+      ["Lists in memory", status.tiers.disk_bytes > 0 && `${size(status.tiers.resident_bytes)}; ${size(status.tiers.disk_bytes)} on disk`],
       ["Folders", el("ul", { class: "plain" }, status.roots.map((root) => el("li", {}, shown(root))))],
     ];
     return el(

@@ -29,6 +29,12 @@ function present(children) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** The collections that a choice stands for: one, or all. */
+export function chosenIn(id) {
+  const values = [...byId(id).options].map((option) => option.value);
+  return (byId(id).value ? [byId(id).value] : values).filter(Boolean);
+}
+
 /** Makes these the only children of a node. */
 export function fill(node, ...children) {
   node.replaceChildren(...present(children));

@@ -8,6 +8,9 @@ import { day, fileName, folder, mailLine, shown } from "./format.js";
 export function hitRow(hit, open, known = null) {
   const row = known || el("li", { class: "hit" });
   const focused = row.contains(document.activeElement);
+  row.onclick = (event) => {
+    if (!event.target.closest("a, button") && getSelection().isCollapsed) open();
+  };
   row.className = "hit";
   const place = hit.page ? `page ${hit.page}` : `line ${hit.line || hit.line_start}`;
   const name = fileName(hit.path);

@@ -5,7 +5,7 @@ import { Ask } from "./ask.js";
 import { Collections } from "./collections.js";
 import { byId, el, fill, problem } from "./dom.js";
 import { Engine } from "./engine.js";
-import { fileName } from "./format.js";
+import { fileName, shown as printable } from "./format.js";
 import { Memory } from "./memory.js";
 import { Preview } from "./preview.js";
 import { Search } from "./search.js";
@@ -94,17 +94,26 @@ async function choices() {
   const here = collections.filter((collection) => collection.exists).reverse(); // one may have two names: the first counts
   const names = [...new Map(here.map((collection) => [collection.path, collection.name])).values()].reverse();
   for (const id of ["search-collection", "ask-collection"]) {
-    fill(byId(id), names.map((name) => el("option", { value: name }, fileName(name))));
+    fill(byId(id), names.length > 1 && el("option", { value: "" }, "all"), names.map((name) => el("option", { value: name }, fileName(name))));
     byId(id).closest("label").hidden = names.length < 2;
   }
   if (!names.length) {
     byId("views").prepend(el("p", { id: "no-collection", class: "notice" }, "No documents are indexed yet. In a terminal, ",
       el("code", {}, "edge index FOLDER"), " indexes a folder. Then load this page again."));
   }
-  const { pipelines, editor } = await get("/v1/offers");
+  const { pipelines, editor, titles } = await get("/v1/offers");
   preview.editor = editor;
   byId("editor-key").hidden = !editor;
   fill(byId("pipeline"), pipelines.map((name) => el("option", { value: name }, name)));
+  byId("pipeline").closest("label").hidden = pipelines.length < 2;
+  examples("search-examples", titles, (title) => `#search?${new URLSearchParams({ q: title })}`);
+  examples("ask-examples", titles, (title) => `#ask?${new URLSearchParams({ q: `What does “${title}” say about ` })}`);
+}
+
+/** What this person's documents are called, as things to begin with. */
+function examples(id, titles, address) {
+  byId(id).hidden = !titles.length;
+  fill(byId(id), "For example: ", titles.map((title, at) => [at > 0 && ", ", el("a", { href: address(title) }, el("bdi", {}, printable(title)))]));
 }
 
 addEventListener("hashchange", route);

@@ -1,7 +1,7 @@
 // Search as you type: the fused results at once, then the reranker's order, layer by layer.
 
 import { events, givenUp, post } from "./api.js";
-import { announce, byId, el, fill, problem, reorder } from "./dom.js";
+import { announce, byId, chosenIn, el, fill, problem, reorder } from "./dom.js";
 import { count, seconds } from "./format.js";
 import { arrows, hitRow } from "./hits.js";
 
@@ -16,7 +16,7 @@ export class Search {
     this.timer = 0;
     this.asking = null;
     this.field().addEventListener("input", () => this.soon());
-    for (const id of ["rerank", "search-collection"]) byId(id).addEventListener("change", () => this.search());
+    for (const id of ["rerank", "search-collection", "filters"]) byId(id).addEventListener("change", () => this.search());
     byId("search-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.search();
@@ -66,7 +66,8 @@ export class Search {
     const started = performance.now();
     const body = {
       query,
-      collections: byId("search-collection").value ? [byId("search-collection").value] : [],
+      collections: chosenIn("search-collection"),
+      filters: byId("filters").value.trim().split(/\s+/).filter(Boolean),
       top_k: SHOWN,
       rerank: byId("rerank").checked,
     };
@@ -156,7 +157,8 @@ export class Search {
         const { documents } = await post("/v1/documents", body, signal);
         documents.forEach((part, place) => {
           const hit = { ...part, ...these[place], snippet: part.text.slice(0, 240), marks: [], line: part.line_start };
-          hitRow(hit, () => this.preview.openHit(hit, null), this.rows.get(keyOf(hit)));
+          const row = this.rows.get(keyOf(hit));
+          if (row?.classList.contains("rising")) hitRow(hit, () => this.preview.openHit(hit, null), row); // not drawn since
         });
       } catch (error) {
         if (!givenUp(error)) this.state(error.message);

@@ -46,7 +46,9 @@ def test_results_come_while_typing_and_end_in_the_reranker_s_order(opened: Opene
     page.locator("#query").press_sequentially("river", delay=20)
     expect(page.locator("#search-state")).to_have_text(SETTLED)
     with site.client() as client:
-        body = {"query": "river", "collections": [page.locator("#search-collection").input_value()]}
+        named = client.get("/v1/collections").json()["collections"]
+        chosen = [found["name"] for found in {found["path"]: found for found in reversed(named)}.values()][::-1]
+        body = {"query": "river", "collections": chosen}
         results = client.post("/v1/search", json=body).json()["results"]
     assert len(results) > 1
     expect(page.locator(".hit .name")).to_have_text([Path(result["path"]).name for result in results])
@@ -262,6 +264,51 @@ def test_collections_say_what_they_hold_and_what_was_left_out(opened: Opened) ->
     expect(page.locator("#document")).to_contain_text("def quarry")
     page.keyboard.press("Escape")
     expect(card.locator(".files button")).to_be_focused()
+
+
+def test_a_row_opens_its_result_and_marks_no_function_words(opened: Opened) -> None:
+    page = opened.go("search")
+    search(page, "what is the quarry")
+    row = page.locator(".hit", has_text="source.py")
+    marks = [text.lower() for text in page.locator(".hit mark").all_inner_texts()]
+    assert set(marks) == {"quarry"}
+    row.locator(".facts").click()
+    expect(page.locator("#document")).to_contain_text("def quarry")
+
+
+def test_all_collections_are_searched_and_filters_narrow_them(opened: Opened) -> None:
+    page = opened.go("search")
+    search(page, "quarry river")
+    expect(page.locator(".hit", has_text="source.py")).to_have_count(1)
+    expect(page.locator(".hit", has_text="river.md")).to_have_count(1)
+    page.locator("#filters").fill("type:markdown path:**/river.md")
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit")).to_have_count(1)
+    page.locator("#filters").fill("nonsense:x")
+    page.keyboard.press("Enter")
+    expect(page.locator("#hits .problem")).to_contain_text("nonsense")
+
+
+def test_views_begin_with_what_this_person_has(opened: Opened) -> None:
+    page = opened.go("search")
+    title = page.locator("#search-examples a").first.inner_text()
+    page.locator("#search-examples a").first.click()
+    expect(page.locator("#query")).to_have_value(title)
+    page = opened.go("ask")
+    expect(page.locator("#pipeline")).to_be_hidden()  # without a language model there is one
+    page.locator("#ask-examples a").first.click()
+    expect(page.locator("#question")).to_have_value(f"What does “{title}” say about ")
+
+
+def test_lists_in_memory_are_no_part_of_those_on_disk(opened: Opened) -> None:
+    def larger(route: Route) -> None:
+        answer = route.fetch()
+        tiers = {"resident_bytes": 27_000_000, "disk_bytes": 12_900_000}
+        route.fulfill(response=answer, json={**answer.json(), "tiers": tiers})
+
+    opened.page.route(re.compile(r"/v1/collections/[^/]+$"), larger)
+    card = opened.go("collections").locator("#collections .card").first
+    expect(card).to_contain_text("27.0 MB; 12.9 MB on disk")
 
 
 def test_damage_of_a_collection_is_shown_with_its_remedy(opened: Opened) -> None:
