@@ -90,7 +90,11 @@ def test_weights_are_of_the_words_as_they_were_asked() -> None:
     db, lexical = filled(TEXTS)
     query = "River of old floods, absent"
     weights = shown_weights(query, lexical.statistics(db, shown_terms(query).values()))
-    assert weights == {"River": math.log(5), "old": math.log(5), "floods": math.log(3)}
+    assert weights == {"River": math.log(5), "floods": math.log(3)}, "function words are not shown beside others"
+    assert shown_terms("what is it").keys() == {"what", "is", "it"}
+    every = filled(["the quarry", "a quarry", "quarry of a river"])
+    weights = shown_weights("quarry river", every[1].statistics(every[0], shown_terms("quarry river").values()))
+    assert 0 < weights["quarry"] < 0.01 < weights["river"], "words of most rows are shown, and hardly count"
 
 
 def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
