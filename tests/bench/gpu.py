@@ -1,4 +1,4 @@
-"""`gpu`: all measurements of the device `cuda` on one machine, in one run of a few minutes, without network
+"""`gpu`: all measurements of the device `cuda` or `webgpu` on one machine, in one run of a few minutes, without network
 and with the libraries of the machine."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from making.synth import SHAPES
 
 from bench.figures import Column, Figure, higher, lower, neither, tabulate
 from bench.gpu_worker import work
-from bench.options import NewFolder, Output, benchmark
+from bench.options import Folder, NewFolder, Output, benchmark
 from bench.process import measure, processor, say
 from bench.run_record import markdown
 from edge.errors import EdgeError, InputError
@@ -43,10 +43,10 @@ def page(report: dict[str, Any]) -> str:
         *markdown(figures(report)),
     ]
     if report["rehearsal"]:
-        told = "**Rehearsal on torch's CPU device with tiny models: these times say nothing about a GPU.**"
+        told = "**Rehearsal on the processor with tiny models: these times say nothing about a GPU.**"
         lines.insert(1, told)
     if "equal_results" in search:
-        lines.append(f"Results of cpu and cuda are {'equal' if search['equal_results'] else 'NOT EQUAL'}.")
+        lines.append(f"Results of the host and the device are {'equal' if search['equal_results'] else 'NOT EQUAL'}.")
     left_out = {name: found["left_out"] for name, found in parts.items() if "left_out" in found}
     left_out |= search.get("absent", {})
     if left_out:
@@ -90,8 +90,14 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
             yield from tabulate(crossing, {"ratio": neither("time over that of resident")}, caption)
     found = parts.get("search", {}).get("rows", {})
     rates = {f"queries_per_second.{n}": higher(f"queries, {n} at a time", "/s") for n in (1, 16, 256)}
-    others = [name for name in found if not name.startswith(("cpu", "cuda"))]
+    others = [name for name in found if not name.startswith(("cpu", "cuda", "webgpu"))]
     yield from tabulate(found, rates | {"recall": higher("recall@10")}, "search", others)
+    judged = parts.get("judged", {})
+    columns = {
+        "questions": neither("questions"), "same": neither("order and bits of the host"),
+        "on_device": neither("lists on the device, of a search"),
+    }  # fmt: skip
+    yield from tabulate(judged.get("rows", {}), columns, f"all questions of {judged.get('set', 'no set')}")
     apart = {"mean": neither("mean"), "most": neither("most")}
     layers = parts.get("parity", {}).get("layers", {})
     yield from tabulate(layers, apart, "distance of a layer from the reference")
@@ -141,25 +147,35 @@ class Run:
 def gpu(
     *,
     out: Annotated[NewFolder, "Folder of the results."],
-    on: Annotated[str, "cuda, cuda:1 ..., or cpu for a rehearsal without a GPU."] = "cuda",
+    on: Annotated[str, "cuda, cuda:1 ..., webgpu, or cpu for a rehearsal without a GPU."] = "cuda",
     shapes: Annotated[
         str | None, f"Rerankers with random weights.  [default: {_SHAPES}; tiny ones in a rehearsal]"
     ] = None,
-    candidates: Annotated[int | None, "Of a request.  [default: 1000; 40 in a rehearsal]"] = None,
+    candidates: Annotated[int | None, "Of a request.  [default: 1000; 40 in a rehearsal, 8 on webgpu]"] = None,
     tokens: Annotated[int, "Of a candidate on average; lengths differ by a half."] = 200,
     vectors: Annotated[int | None, "Of the index.  [default: 1000000; 20000 in a rehearsal]"] = None,
+    data: Annotated[
+        Folder | None, "Judged set in BEIR layout, all questions of which are searched on device and host."
+    ] = None,
     minutes: Annotated[float, "After which no measurement begins."] = 9.0,
     threads: Annotated[int, "Of the host (0: one per core)."] = 0,
     output: Output,
 ) -> None:
     """Measure reranking and search on a GPU beside transformers and the host; write gpu.json and gpu.md."""
-    rehearsal = on == "cpu"
-    chosen = (shapes or ("tiny-qwen3,tiny-xlm-roberta" if rehearsal else _SHAPES)).split(",")
+    rehearsal = on == "cpu" or (on == "webgpu" and _software())
+    known = "tiny-qwen3,tiny-xlm-roberta" if rehearsal else _SHAPES
+    chosen = (shapes or (known.split(",")[1] if on == "webgpu" else known)).split(",")  # encoders only
     if unknown := set(chosen) - set(SHAPES):
         raise InputError(f"{', '.join(sorted(unknown))}: no such shape; known: {', '.join(SHAPES)}")
-    count = candidates or (40 if rehearsal else 1000)
+    few = 8 if on == "webgpu" else 40
+    count = candidates or (few if rehearsal else 1000)
     rows = vectors or (20_000 if rehearsal else 1_000_000)
-    common = {"on": on, "threads": threads or os.cpu_count() or 1, "tokens": min(tokens, 80 if rehearsal else 330)}
+    common = {
+        "on": on,
+        "rehearsal": rehearsal,
+        "threads": threads or os.cpu_count() or 1,
+        "tokens": min(tokens, 80 if rehearsal else 330),
+    }
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -180,7 +196,8 @@ def gpu(
         run.take("parity", {"part": "parity", **common}, seconds=20)
         for shape in chosen:
             task = {"part": "transformers", "shape": shape, "candidates": count, "prefix": _PREFIX_TOKENS, **common}
-            run.take(f"{shape} transformers", task, seconds=40)
+            if on != "webgpu":  # transformers runs on torch's devices
+                run.take(f"{shape} transformers", task, seconds=40)
             for precision in ("fp16", "int8"):
                 try:
                     packs[shape, precision].result()
@@ -193,10 +210,27 @@ def gpu(
                 }  # fmt: skip
                 run.take(f"{shape} {precision}", task, seconds=60)
         run.take("search", {"part": "search", "vectors": rows, **common}, seconds=60)
+        if data is not None:
+            device = "webgpu" if on == "webgpu" else "cuda"
+            options = {"cap": "64MB"} | ({} if on == "webgpu" else {"on": on})
+            task = {"part": "judged", "data": str(data), "device": device, "options": options, **common}
+            run.take("judged", task, seconds=60)
         packing.shutdown()
     run.report["seconds"] = 60 * minutes - (run.until - time.monotonic())
     run.write()
     output.put(run.report, figures(run.report), page(run.report).partition("\n|")[0])
+
+
+def _software() -> bool:
+    """Whether the GPU that webgpu finds is the processor."""
+    from edge.budget import MemoryBudget
+    from edge.devices.webgpu.device import WebGpuDevice
+
+    device = WebGpuDevice(MemoryBudget(4 << 30))
+    try:
+        return device.card.software
+    finally:
+        device.close()
 
 
 def _pack(common: dict[str, Any], shape: str, precision: str, path: Path) -> None:

@@ -54,20 +54,23 @@ def search(task: dict[str, Any]) -> dict[str, Any]:
     """Queries per second by the number of queries in a request, and recall, on each device."""
     import torch
 
-    from edge.devices.cuda.device import CudaDevice
+    from edge.ivf.device import open_device
 
     on = task["on"]
-    index = _built(torch, on, task["vectors"])
+    name = "webgpu" if on == "webgpu" else "cuda"
+    index = _built(torch, "cpu" if name == "webgpu" else on, task["vectors"])
     found: dict[str, Any] = {"vectors": len(index.vectors), "dim": _DIM, "lists": len(index.centroids), "rows": {}}
     codec, reason = _codec(index.spec)
     nprobe = _enough(index)
     found |= {"nprobe": nprobe, "recall_of_lists": _list_recall(index, nprobe)}
-    budget = MemoryBudget(64 << 30 if on != "cpu" else 4 << 30)
-    device = CudaDevice(budget, on=on, cap="" if on != "cpu" else "256MB")
+    gpu = not task["rehearsal"]
+    budget = MemoryBudget(64 << 30 if gpu else 4 << 30)
+    cap = "256MB" if not gpu else "4GB" if name == "webgpu" else ""
+    device: Any = open_device(name, budget, cap=cap, **({} if name == "webgpu" else {"on": on}))
     started = time.perf_counter()
     lists = _sent(index, device)
     found["sent"] = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
-    found["rows"]["cuda"], answers = _measured(index, device, codec, lists, nprobe)
+    found["rows"][name], answers = _measured(index, device, codec, lists, nprobe)
     device.close()
     if reason:
         found["absent"] = {"cpu": reason, "faiss": reason}

@@ -19,11 +19,12 @@ _LINK_NBYTES = 256 << 20
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Runs the task's `part`."""
+    from bench.gpu_judged import judged
     from bench.gpu_search import search
 
     parts: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "pack": _pack, "machine": _machine, "parity": _parity, "rerank": _rerank, "transformers": _transformers,
-        "search": search,
+        "search": search, "judged": judged,
     }  # fmt: skip
     return parts[task["part"]](task)
 
@@ -52,8 +53,44 @@ def _pack(task: dict[str, Any]) -> dict[str, Any]:
         return {"nbytes": packed.nbytes}
 
 
+def runtime_of(on: str, cap: str) -> str:
+    """The runtime of a device, with a cap if one is given."""
+    options = [*([] if on == "webgpu" else [f"on={on}"]), *([f"cap={cap}"] if cap else [])]
+    return f"{'webgpu' if on == 'webgpu' else 'cuda'}:{','.join(options)}"
+
+
+def _webgpu_machine() -> dict[str, Any]:
+    """The name of the GPU, and the rates of transfers. WebGPU does not tell how much memory it has."""
+    from edge.budget import MemoryBudget
+    from edge.devices.webgpu.device import WebGpuDevice
+
+    device = WebGpuDevice(MemoryBudget(4 << 30), cap="256MB")
+    nbytes = (16 if device.card.software else 64) << 20
+    there, data = device.card.buffer(nbytes), np.zeros(nbytes, np.uint8)
+
+    def seconds(do: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(5):
+            started = time.perf_counter()
+            do()
+            taken.append(time.perf_counter() - started)
+        return min(taken)
+
+    def send() -> None:
+        device.card.write(there, 0, data)
+        device.card.synchronize()
+
+    found = {"device": device.hardware, "to_device": nbytes / seconds(send)}
+    found["from_device"] = nbytes / seconds(lambda: device.download(there, nbytes))
+    device.card.destroy(there)
+    device.close()
+    return found
+
+
 def _machine(task: dict[str, Any]) -> dict[str, Any]:
     """The name and memory of the device, and the rates that everything else follows from."""
+    if task["on"] == "webgpu":
+        return _webgpu_machine()
     import torch
 
     on = task["on"]
@@ -94,18 +131,21 @@ def _parity(task: dict[str, Any]) -> dict[str, Any]:
     from making.synth import model_spec
 
     from bench.layer_speed import layer_weights
-    from edge.runtimes.cuda.runtime import CudaRuntime
+    from edge.runtimes.base import load_runtime
     from edge.runtimes.reference import NumpyLayerKernel
 
     random = np.random.default_rng(0)
     found: dict[str, Any] = {}
     lengths = np.array([37, 5, 64, 1, 20], np.int32)
+    runtime = load_runtime(runtime_of(task["on"], ""))
     for shape in ("tiny-bert", "tiny-qwen3"):
         for precision in ("fp32", "fp16", "int8"):
             spec = model_spec(shape, precision).layer
+            if runtime.refusal(spec):
+                continue
             weights = _scaled(layer_weights(spec, random), spec, random)
             states = random.standard_normal((int(lengths.sum()), spec.hidden), np.float32)
-            kernel = CudaRuntime(on=task["on"]).layer_kernel(spec, threads=0, hidden_dtype="float32")
+            kernel = runtime.layer_kernel(spec, threads=0, hidden_dtype="float32")
             reference = NumpyLayerKernel(spec, "float32")
             pairs = [(kernel.run(states, lengths, weights), reference.run(states, lengths, weights))]
             if spec.causal:
@@ -144,7 +184,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
 
     random = np.random.default_rng(1)
     lengths = lengths_of(task)
-    gpu = task["on"] != "cpu"
+    gpu, torch_gpu = not task["rehearsal"], task["on"].startswith("cuda")
     found: dict[str, Any] = {"rows": {}, "crossing": []}
     first: npt.NDArray[np.float64] | None = None
 
@@ -175,22 +215,22 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     counts = sorted({min(task["candidates"], n) for n in (16, 32, 64, 128, 256, 512, task["candidates"])})
     for name, tuning in arrangements.items():
         budget = MemoryBudget(64 << 30)
-        cap = "" if gpu else ",cap=300MB"
+        cap = "" if torch_gpu else "4GB" if gpu else "300MB"
         model = PackedModel.open(task["pack"])
         with Engine(
-            model, budget, runtime=f"cuda:on={task['on']}{cap}", threads=0 if gpu else 1, max_tokens=512,
+            model, budget, runtime=runtime_of(task["on"], cap), threads=0 if gpu else 1, max_tokens=512,
             scratch=Path(task["scratch"]), tuning=tuning,
         ) as engine:  # fmt: skip
             card = engine.place.device.card  # type: ignore[attr-defined]
             passes(engine, min(16, task["candidates"]), 1)
-            if gpu:
+            if torch_gpu:
                 card.torch.cuda.empty_cache()
                 card.torch.cuda.reset_peak_memory_stats(card.device)
             seconds, scores = passes(engine, task["candidates"], _REPEATS)
             stats = engine.stats
             assert stats is not None
             row = {
-                "seconds": seconds, "device_peak": card.peak() if gpu else None, "weights": engine.window.buffers,
+                "seconds": seconds, "device_peak": card.peak() if torch_gpu else None, "weights": engine.window.buffers,
                 "ledger": engine.place.memory.limit, "chunk_tokens": stats.chunk_tokens, "tokens": stats.tokens,
             }  # fmt: skip
             if first is None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench import gpu, gpu_search, gpu_worker
+from bench import gpu, gpu_judged, gpu_search, gpu_worker
 from bench.command import bench
-from bench.gpu import Run, page
+from bench.gpu import Run, _software, page
 from edge.errors import EdgeError
+from tests.conftest import webgpu
 
-COMMON = {"on": "cpu", "threads": 1, "tokens": 20, "candidates": 6, "prefix": 10}
+COMMON = {"on": "cpu", "rehearsal": True, "threads": 1, "tokens": 20, "candidates": 6, "prefix": 10}
 
 
 @pytest.fixture
@@ -56,6 +57,38 @@ def test_search_is_measured_and_equal(torch: Any, monkeypatch: pytest.MonkeyPatc
     assert found["rows"]["cuda"]["recall"] > 0.9
     assert found["rows"]["cuda"]["recall"] == found["rows"]["cpu, one thread"]["recall"]
     assert found["absent"] == {"faiss-gpu": "this faiss was not built for GPUs"} or "faiss-gpu" in found["rows"]
+
+
+def test_every_question_of_a_set_is_compared(
+    torch: Any, judged: Path, tiny_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_judged, "NAMES", ("flat", "sq8"))  # pq is trained on more rows than this set has
+    task = {"part": "judged", "data": str(judged), "device": "cuda", "options": {"on": "cpu", "cap": "64MB"}, **COMMON}
+    found = gpu_worker.work(task)
+    assert {name: (row["same"], row["questions"]) for name, row in found["rows"].items()} == {
+        name: (10, 10) for name in ("flat", "sq8")
+    }
+    assert all(row["on_device"] > 0 for row in found["rows"].values())
+
+
+if webgpu():  # else it is not collected
+
+    def test_webgpu_is_measured_in_every_part(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gpu_search, "_BATCHES", (1, 8))
+        monkeypatch.setattr(gpu_search, "_ROUNDS", 1)
+        common, pack, shape = {**COMMON, "on": "webgpu"}, tmp_path / "pack", "tiny-xlm-roberta"
+        assert _software()
+        machine = gpu_worker.work({"part": "machine", **common})
+        assert "Vulkan" in machine["device"]
+        assert machine["to_device"] > 0 < machine["from_device"]
+        layers = gpu_worker.work({"part": "parity", **common})["layers"]
+        assert set(layers) == {"tiny-bert fp32", "tiny-bert fp16", "tiny-bert int8"}
+        assert all(row["mean"] < 1e-3 for row in layers.values())
+        search = gpu_worker.work({"part": "search", "vectors": 3000, **common})
+        assert search["equal_results"]
+        gpu_worker.work({"part": "pack", "shape": shape, "precision": "fp16", "path": str(pack), **common})
+        task = {"part": "rerank", "pack": str(pack), "scratch": str(tmp_path), "shape": shape, **common}
+        assert all(row["apart"] == 0 for row in gpu_worker.work(task)["rows"].values())
 
 
 def test_a_run_out_of_time_or_luck_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
