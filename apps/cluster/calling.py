@@ -124,7 +124,7 @@ class Reading:
         Raises:
             ShardLost: no copy has answered.
         """
-        shard, began, why = self._replicas[0].shard, time.monotonic(), "it was not asked"
+        shard, began, why, changed = self._replicas[0].shard, time.monotonic(), "it was not asked", False
         end = began + self._patience
         waiting: dict[Future[tuple[bytes, bytes]], Replica] = {}
         left = list(self._replicas)
@@ -144,11 +144,12 @@ class Reading:
                     answer = self._checked(replica, future.result(), verb, head, raw, end)
                 except Exception as error:  # whatever the transport raises for a process that is gone
                     why = str(error).strip().split("\n")[0] or type(error).__name__
+                    changed = isinstance(error, NoSuchVersion)
                     continue
                 self._replicas = [replica]
                 self._latencies.add(time.monotonic() - began)
                 return answer
-        raise ShardLost(shard, why)
+        raise ShardLost(shard, why, changed=changed)
 
     def _checked(
         self, replica: Replica, answer: tuple[bytes, bytes], verb: str, head: bytes, raw: bytes, end: float

@@ -19,7 +19,7 @@ import numpy as np
 from edge.apps.cluster.calling import Latencies, Places, Reading, send, send_all
 from edge.apps.cluster.catalogue import Catalogue, Held, Replica, has_version
 from edge.apps.cluster.documents import Document, packed
-from edge.apps.cluster.messages import ShardLost
+from edge.apps.cluster.messages import NoSuchVersion, ShardLost
 from edge.apps.cluster.rendezvous import home
 from edge.apps.cluster.source import Figures, ShardSource
 from edge.apps.collection.hits import Hit, kept, reranked
@@ -125,6 +125,7 @@ class Cluster(Closing):
         self._latencies: dict[str, Latencies] = {}
         self._version: _Version | None = None
         self._turn = itertools.count()
+        self._checked = False
         self._threads = ThreadPoolExecutor(64, "edge-cluster")
 
     # Searching
@@ -157,7 +158,7 @@ class Cluster(Closing):
                     hits, weights, trips = self._candidates(version, missing, parts, vectors, chosen)
                 break
             except ShardLost as lost:
-                if self._current().number != version.number:
+                if self._current().number != version.number or (lost.changed and self._settled()):
                     version, missing = self._current(), []
                 elif not partial or len(missing) + 1 == len(version.shards):
                     raise
@@ -225,6 +226,9 @@ class Cluster(Closing):
         """
         with self._lock():
             self._finish_growth()
+            if not self._checked:
+                self._publish_changes()
+                self._checked = True
             yield
 
     def create(self, replicas: Sequence[Replica]) -> None:
@@ -418,6 +422,27 @@ class Cluster(Closing):
     def _first(self, state: str) -> list[Replica]:
         states = self.catalogue.shards()
         return [one for one in self.catalogue.replicas() if one.number == 0 and states[one.shard] == state]
+
+    def _settled(self) -> bool:
+        """Publishes what a killed writer left; False if a writer is at work, which will publish."""
+        try:
+            with WriterLock(self.catalogue.database.path.parent / LOCK, seconds=0.0)():
+                self._finish_growth()
+                self._publish_changes()
+        except StorageError:
+            return False
+        return True
+
+    def _publish_changes(self) -> None:
+        """Publishes if shards were started again and have changed since the present version."""
+        number, held = self.catalogue.version()
+        replicas = [one for one in self.catalogue.replicas() if (one.shard, one.number) in held]
+        try:
+            self._all(
+                replicas, "publish", lambda to: (b"", {"version": number, "token": held[to.shard, to.number].token})
+            )
+        except NoSuchVersion:
+            self.publish()
 
     def _each_leaving(
         self, one: Replica, shards: list[str], work: Callable[[Replica, dict[str, Any], bytes], int]

@@ -21,11 +21,13 @@ class ShardLost(StorageError):
 
     Attributes:
         shard: its name.
+        changed: it was started again, and has changed since the version that was asked for.
     """
 
-    def __init__(self, shard: str, why: str) -> None:
+    def __init__(self, shard: str, why: str, *, changed: bool = False) -> None:
         super().__init__(f"shard {shard} does not answer: {why}")
         self.shard = shard
+        self.changed = changed
 
 
 class NoSuchVersion(StorageError):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import psutil
 import pytest
 from naive.spread import QUERIES, Small, invented, told
 
+from edge.apps.cluster.indexing import index
 from edge.apps.cluster.messages import ShardLost
 from edge.apps.cluster.ray_places import OBJECT_STORE_NBYTES, RayPlaces
 from edge.config import Config
@@ -98,3 +102,44 @@ def test_a_stopped_process_is_a_lost_shard(one: Small) -> None:
         process.resume()
     one.cluster._patience = 60.0
     one.check(QUERIES[:2], rerank=False)
+
+
+def test_shards_and_readers_that_are_killed_lose_no_file(nodes: Any, one: Small, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, (name, text) in enumerate(invented(7, 100).items()):
+        (folder / f"{name}.txt").write_text(f"{text}\n")
+        os.utime(folder / f"{name}.txt", (10**9, 10**9 + number))
+    raylets = [psutil.Process(node.all_processes["raylet"][0].process.pid) for node in nodes.list_all_nodes()]
+    chance, kills, ended = random.Random(1), list[int](), threading.Event()
+
+    def kill() -> None:
+        """Kills a process of this cluster, a shard or a reader, at random moments."""
+        while not ended.wait(chance.uniform(0.2, 1.0)):
+            workers = [child for raylet in raylets for child in raylet.children(recursive=True)]
+            named = [process for process in workers if is_ours(process)]
+            if named and len(kills) < 4:
+                process = chance.choice(named)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                    kills.append(process.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        done = index(one.cluster, one.places.readers(1), [str(folder)], progress=lambda _: None)
+    finally:
+        ended.set()
+        killer.join()
+    one.whole.index(folder)
+    assert done.counts["indexed"] == 100
+    assert kills
+    one.check(rerank=False)
+
+
+def is_ours(process: psutil.Process) -> bool:
+    """Whether Ray gave a process the name of one of our actors."""
+    try:
+        return process.cmdline()[0].startswith(("ray::Shard", "ray::Reader"))
+    except (psutil.NoSuchProcess, IndexError):
+        return False

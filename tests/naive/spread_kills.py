@@ -1,0 +1,186 @@
+"""Kills of a collection in shards: a writer that tells what it begins and what was acknowledged, and the check of what
+it left. As a program, a campaign: `python -c "import runpy; runpy.run_path('tests/packages.py')['load']();
+from naive.spread_kills import campaign; campaign(200)"`."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.documents import Document, put, stored
+from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.collection import Collection
+from edge.config import Config
+from naive.program import config_of, write_tiny_models
+from naive.spread import QUERIES, SMALL, Small, invented, told
+
+NAMES = 40
+_CHILD = """
+import runpy, sys
+runpy.run_path(sys.argv[1])["load"]()
+from naive.spread_kills import write
+write(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
+"""
+
+
+class Spread(Small):
+    """Opens what an earlier process left."""
+
+    def __init__(self, folder: Path, config: Config, places: Any, on: tuple[str, ...]) -> None:
+        self.folder, self.config, self.on = folder, config, on
+        self.options, self.places = SMALL, places
+        self.cluster = self.opened()
+
+
+def reached(address: str, config: Config) -> Any:
+    """The places: of Ray at an address, or in this process."""
+    if not address:
+        return LocalPlaces(config=config)
+    from edge.apps.cluster.ray_places import RayPlaces
+
+    return RayPlaces(address, config=config)
+
+
+def write(folder: str, models: str, seed: int, address: str) -> None:
+    """Changes a collection for ever; appends what it begins, and what was acknowledged, to a file."""
+    config = config_of(Path(models), Path(folder) / "scratch", threads=1)
+    on = ("one", "two") if address else ("here",)
+    one = Spread(Path(folder), config, reached(address, config), on)
+    chance = random.Random(seed)
+    texts = list(invented(11, 300).values())
+    if not one.cluster.catalogue.shards():
+        one.cluster.create([one.replica("s0"), one.replica("s1")])
+    with open(Path(folder) / "log", "a", encoding="utf-8") as log:
+
+        def say(*words: object) -> None:
+            log.write(" ".join(map(str, words)) + "\n")
+            log.flush()
+
+        say("opened")
+        number = 0
+        while True:
+            number += 1
+            kind = chance.choice(["put"] * 6 + ["remove", "publish", "finish", "grow", "search", "search"])
+            shards = one.cluster.catalogue.shards()
+            with one.cluster.writing():
+                if kind == "put":
+                    names = chance.sample(range(NAMES), chance.randint(1, 6))
+                    versions = {f"text-{name}": chance.randrange(len(texts)) for name in names}
+                    say("begin put", *(f"{name}={version}" for name, version in versions.items()))
+                    one.cluster.put(one.documents({name: texts[v] for name, v in versions.items()}))
+                    say("done put", *(f"{name}={version}" for name, version in versions.items()))
+                elif kind == "remove":
+                    name = f"text-{chance.randrange(NAMES)}"
+                    say("begin put", f"{name}=-1")
+                    one.cluster.remove([name])
+                    say("done put", f"{name}=-1")
+                elif kind == "publish":
+                    one.cluster.publish()
+                elif kind == "finish":
+                    one.cluster.finish()
+            if kind == "grow" and len(shards) < 4 and number > 5:
+                one.cluster.grow([one.replica(f"s{len(shards)}")])
+            elif kind == "search":
+                one.cluster.search(chance.choice(QUERIES), 5, rerank=False)
+            say("did", kind)
+
+
+def started(folder: Path, models: Path, seed: int, address: str = "") -> subprocess.Popen[bytes]:
+    """A process that runs `write`."""
+    packages = Path(__file__).resolve().parent.parent / "packages.py"
+    command = [sys.executable, "-c", _CHILD, str(packages), str(folder), str(models), str(seed), address]
+    return subprocess.Popen(command, stderr=(folder / "errors").open("ab"))
+
+
+def killed_after(child: subprocess.Popen[bytes], folder: Path, lines: int, chance: random.Random) -> None:
+    """Kills a writer at a random moment after it has written some lines."""
+    log, began = folder / "log", count(folder / "log")
+    while child.poll() is None and count(log) < began + lines:
+        time.sleep(0.02)
+    time.sleep(chance.uniform(0, 0.3))
+    assert child.poll() is None, (folder / "errors").read_text(errors="replace")[-2000:]
+    child.kill()
+    child.wait()
+
+
+def count(log: Path) -> int:
+    """Lines of a log so far."""
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def allowed(log: Path) -> dict[str, set[int]]:
+    """For each text the versions that it may have: the acknowledged one, or one that was begun since; -1: removed."""
+    found: dict[str, set[int]] = defaultdict(lambda: {-1})
+    for line in log.read_text("utf-8").splitlines():
+        words = line.split()
+        if words[1:2] == ["put"]:
+            for name, version in (word.split("=") for word in words[2:]):
+                found[name] = {int(version)} if words[0] == "done" else found[name] | {int(version)}
+    return found
+
+
+def check(folder: Path, config: Config, address: str = "") -> None:
+    """What a killed writer left is complete, in one place each, and searched as one collection would be."""
+    texts = list(invented(11, 300).values())
+    on = ("one", "two") if address else ("here",)
+    one = Spread(folder, config, reached(address, config), on)
+    try:
+        if one.cluster.catalogue.version()[0]:  # the first search publishes what was left
+            assert one.cluster.search("old ice", 20, rerank=False).missing == ()
+        with one.cluster.writing():
+            one.cluster.finish()
+        held = dict[str, list[Document]]()
+        for replica in one.cluster.catalogue.replicas():
+            with Collection(replica.folder, config=config, read_only=True) as shard, shard.database.read() as db:
+                index = shard.vectors
+                assert index is not None
+                paths = [path for (path,) in db.execute("SELECT path FROM files")]
+                for document in stored(db, Catalog(), index, paths):
+                    held.setdefault(document.path, []).append(document)
+        assert [name for name, found in held.items() if len(found) > 1] == []
+        wanted = allowed(folder / "log")
+        for name, versions in wanted.items():
+            found = held.get(name)
+            words = None if found is None else " ".join(chunk.text for chunk in found[0].chunks).split()
+            assert words in [None if version < 0 else texts[version].split() for version in versions], (name, versions)
+        assert set(held) <= set(wanted)
+        with tempfile.TemporaryDirectory() as other, Collection(Path(other) / "whole", config=config) as whole:
+            whole.models.claim()
+            index = whole.vectors
+            assert index is not None
+            with whole.database.write() as db:
+                put(db, Catalog(), index, [found[0] for found in held.values()])
+            quantizer = one.cluster.catalogue.quantizer()
+            assert quantizer is not None
+            index.install_quantizer(whole.database.write, quantizer)
+            for query in QUERIES:
+                results = one.cluster.search(query, 20, rerank=False)
+                assert results.missing == ()
+                expected = whole.search(query, 20, rerank=False)
+                assert [told(hit) for hit in results.hits] == [told(hit) for hit in expected]
+    finally:
+        one.cluster.close()
+        one.places.close()
+
+
+def campaign(kills: int, seed: int = 0) -> None:
+    """Kills writers with their shards, checks after each, and prints how many."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        models = write_tiny_models(home / "models")
+        config = config_of(models, home / "scratch", threads=1)
+        for number in range(kills):
+            if number % 10 == 0:
+                folder = home / str(number)
+                folder.mkdir()
+            killed_after(started(folder, models, chance.randrange(2**30)), folder, chance.randint(3, 40), chance)
+            check(folder, config)
+            print(f"{number + 1} kills, {count(folder / 'log')} lines", flush=True)
