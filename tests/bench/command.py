@@ -14,6 +14,7 @@ _MODULES = {
     "dispatch": "dispatch",
     "evidence": "evidence",
     "gpu": "gpu",
+    "growth": "growth",
     "household": "household",
     "index": "index",
     "knowledge": "knowledge",
