@@ -355,7 +355,7 @@ def load(
     if record is not None:
         first = next(iter(loads.values()))[0]
         record.write_text("".join(json.dumps(asdict(one)) + "\n" for one in first), encoding="utf-8")
-    collection = _indexed(world, work_dir, embedder)
+    collection = indexed(world, work_dir, embedder)
     commands = {
         name: [
             *EDGE, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
@@ -396,7 +396,7 @@ def load(
     )  # fmt: skip
 
 
-def _indexed(world: World, work_dir: Path, embedder: str) -> Path:
+def indexed(world: World, work_dir: Path, embedder: str) -> Path:
     """The collection of a world's documents; it is made if it does not exist."""
     name = f"load-{world.topics}-{world.each}-{world.length}-{Path(embedder).name or 'default'}"
     collection, texts = work_dir / name, work_dir / f"{name}-texts"

@@ -161,6 +161,7 @@ class TreeWatch:
     """The high-water mark of the anonymous memory of a process and all its children, sampled from outside."""
 
     def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.high_water = 0
         self._process = psutil.Process(pid)
         self._stop = threading.Event()
