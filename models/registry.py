@@ -42,6 +42,7 @@ class KnownModel:
         layout: form of the model in `folder`: a Hugging Face folder, or one file for `e5_file`.
         files: sha256 of each of the model's files. None if this release does not know the sha256; later pulls must then
             match the first one.
+        cosine_floor: the cosine of two texts that have nothing in common, where it is far above 0.
         query_prefix, document_prefix: text before a query and a document, for a model whose files do not contain it.
     """
 
@@ -57,6 +58,7 @@ class KnownModel:
     files: Mapping[str, str | None] = field(default_factory=dict)
     query_prefix: str | None = None
     document_prefix: str = ""
+    cosine_floor: float = 0.0
 
 
 _UNKNOWN: Mapping[str, str | None] = {"model.safetensors": None, "tokenizer.json": None, "config.json": None}
@@ -89,6 +91,7 @@ KNOWN: dict[str, KnownModel] = {
         files={"e5-small-q4.bin": "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"},
         query_prefix="query: ",
         document_prefix="passage: ",
+        cosine_floor=0.7,
     ),
     "smollm2-135m-instruct": KnownModel(
         "generator",
@@ -117,6 +120,11 @@ KNOWN: dict[str, KnownModel] = {
     ),
 }
 """The known models by name."""
+
+
+def cosine_floor(name: str) -> float:
+    """The cosine of two texts that have nothing in common, for vectors of the embedder `name`; 0 if it is not known."""
+    return KNOWN[name].cosine_floor if name in KNOWN else 0.0
 
 
 def models_dir(chosen: str | Path | None = None) -> Path:

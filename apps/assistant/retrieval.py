@@ -131,7 +131,7 @@ class CollectionLibrary:
         own = [self._own_vectors(each, queries, vectors) for each in self._collections.collections.values()]
         started = time.perf_counter()
         left = None if seconds is None else max(0.0, seconds - self._beside.upper)
-        within = Within(left, window)
+        within = Within(left, window, floor=self._first.models.floor())
         words = [query.words for query in queries]
         found = candidates(self._collections.sources, words, own, k, where=where or Filters(), within=within)
         self._beside.add(time.perf_counter() - started - within.took)

@@ -188,7 +188,7 @@ class Cluster(Closing):
         }  # fmt: skip
         (hits,) = candidates(
             sources, [parts.words], [[vectors]] * len(sources), chosen.candidates, where=chosen.filters,
-            within=Within(exhaustive=version.mixed), fan=self._fan,
+            within=Within(exhaustive=version.mixed, floor=self.models.floor()), fan=self._fan,
         )  # fmt: skip
         statistics = sum(self._fan([source.shown for source in sources.values()]), Statistics())
         return hits, shown_weights(parts.shown, statistics), max(source.trips for source in sources.values())

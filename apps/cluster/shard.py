@@ -176,7 +176,9 @@ class Shard(Closing):
             source = self.collection.source
             found = source.gather(asked, depth, Statistics(**whole), Filters.parse(where), Within(**within))
             ids = dict.fromkeys(i for pair in found for ranking in pair for i, _ in ranking)
-            likely = dict.fromkeys(i for words, near in found for i in _likely(words, near, k))
+            likely = dict.fromkeys(
+                i for words, near in found for i in _likely(words, near, k, within.get("floor", 0.0))
+            )
             places = source.places(list(ids))
             return {
                 "rankings": found,
@@ -296,8 +298,8 @@ def _shared_resident() -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssShmem")), 0)
 
 
-def _likely(words: Ranking, near: Ranking, k: int) -> list[int]:
+def _likely(words: Ranking, near: Ranking, k: int, floor: float) -> list[int]:
     """The passages of a shard that may be among the best `k` of all. The others decide the best BM25 score, so that
     the weight of a shard's own ones is not known exactly."""
-    fused = convex_combination(dict(words), dict(near), BM25_WEIGHT)[:k]
+    fused = convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor)[:k]
     return [i for i, _ in (*fused, *words[: k // 2], *near[: k // 2])]

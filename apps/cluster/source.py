@@ -84,7 +84,7 @@ class ShardSource:
             self._call, "gather", b"".join(own.astype(np.float32).tobytes() for own in rows), version=self._version,
             queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
             whole={"rows": whole.rows, "words": whole.words, "counts": dict(whole.counts)}, where=where.texts,
-            within={"seconds": within.share, "exhaustive": within.exhaustive}, k=self._k,
+            within={"seconds": within.share, "exhaustive": within.exhaustive, "floor": within.floor}, k=self._k,
         )  # fmt: skip
         self._places.update((i, (path, ordinal)) for i, path, ordinal in answer["places"])
         self._take(answer["hits"])

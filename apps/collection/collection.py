@@ -24,7 +24,7 @@ from edge.apps.collection.paths import Item, absolute, check_there, listed, reso
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
-from edge.apps.collection.searching import PassageSource, Query, Seen, candidates, checked_query
+from edge.apps.collection.searching import PassageSource, Query, Seen, Within, candidates, checked_query
 from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION, SEGMENTS
@@ -297,7 +297,10 @@ class Collection(Closing):
             with self.trace.timed("search.embed_s", "embed", "search"):
                 vector = self.models.embed_parts(parts.questions, parts.passages)
         with self.trace.timed("search.search_s", "search", "search"):
-            return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where))[0]
+            within = Within(floor=self.models.floor())
+            return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where), within=within)[
+                0
+            ]
 
     def rerank(
         self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None
@@ -495,7 +498,10 @@ class Together(Closing):
                     vectors[identity.fingerprint] = collection.models.embed_parts(parts.questions, parts.passages)
             own.append([None if identity is None else vectors[identity.fingerprint]])
         with first.trace.timed("search.search_s", "search", "search"):
-            (hits,) = candidates(self.sources, [parts.words], own, chosen.candidates, where=chosen.filters)
+            (hits,) = candidates(
+                self.sources, [parts.words], own, chosen.candidates, where=chosen.filters,
+                within=Within(floor=first.models.floor()),
+            )  # fmt: skip
         if seen is not None:
             seen.fused(self._shown(parts, merge(hits, chosen.top_k)))
         if chosen.rerank:

@@ -21,7 +21,7 @@ from edge.config import Config
 from edge.errors import ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
-from edge.models.registry import KNOWN, installed, models_dir
+from edge.models.registry import KNOWN, cosine_floor, installed, models_dir
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
@@ -130,6 +130,11 @@ class CollectionModels:
             operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
             rerank=rerank, candidates=candidates, writes=writes, extra=extra,
         )  # fmt: skip
+
+    def floor(self) -> float:
+        """See `registry.cosine_floor`, for the embedder of the collection's vectors."""
+        identity = self.identity()
+        return 0.0 if identity is None else cosine_floor(identity.name)
 
     def make_way(self, work: Callable[[], Result]) -> Result:
         """See `ModelPool.make_way`."""

@@ -155,6 +155,7 @@ class Within:
         seconds: the time that all queries may take together; None for as long as the recall target needs.
         window: a lookahead for this search, which ends when the search begins.
         exhaustive: probe all lists, so that it does not matter which vectors share a list.
+        floor: the cosine that counts as 0 (see `convex_combination`).
         took: seconds spent in the vector index so far.
         waiting: searches of an index that share the rest of the time.
     """
@@ -162,6 +163,7 @@ class Within:
     seconds: float | None = None
     window: Lookahead | None = None
     exhaustive: bool = False
+    floor: float = 0.0
     took: float = 0.0
     waiting: int = 1
 
@@ -390,7 +392,7 @@ def candidates(
                     _best(named, [((at, i), score) for at, one in enumerate(found) for i, score in one[part]], depth)
                     for part in (0, 1)
                 )
-                results[number] = _distinct(named, words, near, k)
+                results[number] = _distinct(named, words, near, k, within.floor)
                 if len(results[number]) < k and max(len(words), len(near)) >= depth < _DEEPEST:
                     scarce.append(number)
             left, depth = scarce, min(_DEEPER * depth, _DEEPEST)
@@ -426,10 +428,11 @@ def _distinct(
     words: Sequence[tuple[Key, float]],
     near: Sequence[tuple[Key, float]],
     k: int,
+    floor: float,
 ) -> list[Hit]:
     """The best `k` passages of both rankings by fused score, without repeated wording."""
     ranks = [{key: (rank, score) for rank, (key, score) in enumerate(ranking, 1)} for ranking in (words, near)]
-    fused = _best(named, convex_combination(dict(words), dict(near), BM25_WEIGHT))
+    fused = _best(named, convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor))
     hits: list[Hit] = []
     seen: set[str] = set()
     while fused and len(hits) < k:

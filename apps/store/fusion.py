@@ -17,7 +17,12 @@ _CONSTANT = 60
 
 
 def convex_combination(
-    words: Mapping[Key, float], near: Mapping[Key, float], weight: float, *, full: float = 0.0
+    words: Mapping[Key, float],
+    near: Mapping[Key, float],
+    weight: float,
+    *,
+    full: float = 0.0,
+    floor: float = 0.0,
 ) -> list[tuple[Key, float]]:
     """Ids of both rankings with their fused scores in 0 ... 1, best first; ties in the order of their ids.
 
@@ -30,13 +35,16 @@ def convex_combination(
         near: cosines by id; an id without a cosine gets the lowest one in `near`.
         full: the least BM25 score that is scaled to 1. Without it the query's best is scaled to 1, even if it matches
             only one insignificant word of the query.
+        floor: the cosine that counts as 0. Some embedders give every two texts a cosine of 0.7 and more. Without it
+            the differences of their cosines would weigh little beside those of BM25.
     """
     if not words or not near:
         weight = 1.0 if words else 0.0
     best = max([_LEAST, full, *words.values()])
     last = min(near.values(), default=0.0)
     scores = {
-        identifier: weight * words.get(identifier, 0.0) / best + (1 - weight) * max(0.0, near.get(identifier, last))
+        identifier: weight * words.get(identifier, 0.0) / best
+        + (1 - weight) * max(0.0, (near.get(identifier, last) - floor) / (1 - floor))
         for identifier in {**near, **words}
     }
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))

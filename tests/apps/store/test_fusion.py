@@ -64,3 +64,12 @@ def test_fused_scores_are_between_zero_and_one_and_sorted(
     assert {i for i, _ in fused} == {*words, *near}
     assert all(0 <= score <= 1 for _, score in fused)
     assert fused == sorted(fused, key=lambda item: (-item[1], item[0]))
+
+
+def test_cosines_count_from_the_floor_of_the_embedder() -> None:
+    words, near = {1: 5.0, 2: 1.0}, {1: 0.78, 2: 0.86}
+    assert convex_combination(words, near, 0.2)[0][0] == 1, "BM25 outweighs the small difference of the cosines"
+    fused = dict(convex_combination(words, near, 0.2, floor=0.7))
+    assert fused == pytest.approx({1: 0.2 + 0.8 * 0.08 / 0.3, 2: 0.04 + 0.8 * 0.16 / 0.3})
+    assert fused[2] > fused[1]
+    assert dict(convex_combination(words, {1: 0.5}, 0.2, floor=0.7))[1] == pytest.approx(0.2), "no less than 0"
