@@ -97,6 +97,10 @@ def probability(values: Floats, weights: Sequence[float] | Floats) -> Floats:
 
 FILE = "evidence.json"
 
+CERTAIN = 0.45
+"""The probability from which passages count as an answer without reservation, if a model has none of its own. An answer
+from passages below it is shown with a warning. The value was chosen on the half `choose` of the benchmark `answers`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -106,6 +110,7 @@ class Evidence:
         signals: the names of the model's signals, in order; another list means that another version fitted the model.
         model: turns the signals into a probability.
         threshold: smallest probability that counts as found.
+        certain: the probability from which it counts without reservation.
         embedder: name of the embedder that gave the cosines among the signals; the model is valid for this one only.
         examples: number of examples that the model was fitted on.
     """
@@ -115,6 +120,7 @@ class Evidence:
     threshold: float
     embedder: str
     examples: int
+    certain: float = CERTAIN
 
     def probability(self, signals: tuple[float, ...] | list[float]) -> float:
         """The probability that values of `signals`, in their order, stand for."""
@@ -122,7 +128,8 @@ class Evidence:
 
 
 def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...]) -> Evidence | None:
-    """The model called `name` that is stored beside a reranker; None if there is none for these weights and signals.
+    """The model called `name` that is stored beside a reranker; None if there is none for these weights, or if it uses
+    signals that are not among `signals`.
 
     Raises:
         CorruptBlock: the file is damaged.
@@ -134,11 +141,11 @@ def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...])
     try:
         found = Evidence(
             tuple(entry["signals"]), Logistic.from_json(entry), float(entry["threshold"]), str(entry["embedder"]),
-            int(entry["examples"]),
+            int(entry["examples"]), float(entry.get("certain", CERTAIN)),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptBlock(f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again") from error
-    return found if found.signals == signals else None
+    return found if set(found.signals) <= set(signals) else None
 
 
 def save(directory: Path, name: str, fingerprint: str, fitted: Evidence) -> None:
@@ -156,7 +163,7 @@ def save(directory: Path, name: str, fingerprint: str, fitted: Evidence) -> None
     kept = stored.get("models", {}) if stored.get("fingerprint") == fingerprint else {}
     entry = {
         "signals": list(fitted.signals), **fitted.model.to_json(), "threshold": round(fitted.threshold, 4),
-        "embedder": fitted.embedder, "examples": fitted.examples,
+        "embedder": fitted.embedder, "examples": fitted.examples, "certain": fitted.certain,
     }  # fmt: skip
     write_sealed(path, {"fingerprint": fingerprint, "models": {**kept, name: entry}})
 

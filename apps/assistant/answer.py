@@ -147,7 +147,7 @@ class Answer:
         found: False when the documents do not hold the answer; the text then says so.
         rounds: every retrieval, in order.
         unsupported: sentences of the generator that no passage supports, with the texts shown in their place.
-        uncertain: the passages may well not answer the question (see `evidence.CERTAIN`).
+        uncertain: the passages may well not answer the question (see `models.evidence.Evidence`).
     """
 
     text: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
-from edge.apps.assistant.evidence import CERTAIN, UnitJudge
+from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.generator import PickedSentences, limit_named, open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.question import check_question, courtesy, new_topic, refers_back
@@ -252,7 +252,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             found,
             tuple(steps.rounds),
             steps.showing.unsupported if found else (),
-            uncertain=found and steps.probability is not None and steps.probability < CERTAIN,
+            uncertain=found and steps.probability is not None and steps.probability < steps.certain,
         )
         if not failed:
             done(writing.answer)

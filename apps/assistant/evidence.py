@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.grounding import MONTHS, NUMBERS, WEEKDAYS
+from edge.apps.assistant.question import Kind, asked_value, holds_value
 from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
@@ -109,8 +110,8 @@ def pair_name(embedder: str) -> str:
     return f"answers with {embedder}"
 
 
-SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated")
-"""The signals of the fitted model, in order:
+SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated", "unit", "cosine", "value")
+"""The signals of fitted models. A model uses some of them.
 
 - passage: the reranker's log-odds for the best passage.
 - words: the BM25 score of the best unit's passage.
@@ -118,11 +119,14 @@ SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated")
 - least_near: the smallest nearness of a word of the question to the words of the best unit's passage.
 - repeated: the share of the question's words that the best unit repeats. A unit that repeats the question without a
   high relevance is often about a similar subject only.
+- unit: the reranker's log-odds for the best unit.
+- cosine: the cosine of the best unit.
+- value: 1 if the best unit holds the kind of value that the question asks for, -1 if not; 0 if it asks for none.
 """
 
-CERTAIN = 0.45
-"""The probability from which passages count as an answer without reservation. An answer from passages below it is shown
-with a warning. The value was chosen on the half `choose` of the benchmark `answers`."""
+FITTED = ("unit", "cosine", "words", "least_near", "repeated", "value")
+"""The signals that models are fitted on. Of several lists it was best on the half `choose` of the benchmark `household`
+with a multilingual embedder. The model of the default embedder was fitted before on the first five signals."""
 
 _REWORDED, _EASIER = 0.2, 0.13
 """If the best unit repeats fewer of the question's words than the first, the second is taken off the threshold. A near
@@ -189,7 +193,9 @@ class UnitReading:
 
     def probability(self, fitted: Evidence) -> float:
         """The probability that the passages answer the question."""
-        return min(fitted.probability(self.signals), fitted.probability(self.named), self.most)
+        places = [SIGNALS.index(name) for name in fitted.signals]
+        both = (self.signals, self.named)
+        return min(self.most, *(fitted.probability([values[place] for place in places]) for values in both))
 
     def enough(self, threshold: float) -> float:
         """The probability that is enough, if `threshold` is enough for a question that the best unit repeats."""
@@ -247,16 +253,16 @@ class UnitJudge:
         if self._question != question or len(self._known) > _REMEMBERED:
             self._question, self._known, self._words = question, {}, WordNearness(question)
 
-    def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
-        """The probability that hits answer a question, and the probability that is enough; None if no model was
-        fitted for the embedder and reranker in use. Raises the errors of `windows`."""
+    def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
+        """The probability that hits answer a question, the one that is enough, and the one that is certain; None if no
+        model was fitted for the embedder and reranker in use. Raises the errors of `windows`."""
         reranker = self._collection.reranker.model
         name = pair_name(self._collection.embedder.model.name)
         fitted = evidence.load(reranker.path, name, reranker.fingerprint, SIGNALS)
         if fitted is None or not hits:
             return None
         reading = self.reading(question, hits)
-        return reading.probability(fitted), reading.enough(fitted.threshold)
+        return reading.probability(fitted), reading.enough(fitted.threshold), fitted.certain
 
     def reading(self, question: str, hits: Sequence[Hit]) -> UnitReading:
         """The evidence of some hits' units about a question. Raises the errors of `windows`."""
@@ -269,13 +275,19 @@ class UnitJudge:
             named = self.windows(question, [document_of(hit) for hit in naming.hits])
         best = max(named, key=lambda window: window.score, default=None)
         most = 1.0 if best is None else naming.most(naming.hits[best.passage])
-        return UnitReading(tuple(signals(windows, hits)), tuple(signals(named, naming.hits)), most)
+        kind = asked_value(question)
+        return UnitReading(tuple(signals(windows, hits, kind)), tuple(signals(named, naming.hits, kind)), most)
 
 
-def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
-    """The values of `SIGNALS` for the judged units of some hits. Without units, the values mean "no answer"."""
+def signals(windows: Sequence[Window], hits: Sequence[Hit], kind: Kind | None = None) -> list[float]:
+    """The values of `SIGNALS` for the judged units of some hits. Without units, the values mean "no answer".
+
+    Args:
+        kind: the kind of value that the question asks for.
+    """
+    value = 0.0 if kind is None else -1.0
     if not windows:
-        return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0]
+        return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0, log_odds(0.0), 0.0, value]
     best = max(windows, key=lambda window: window.score)
     cosines = sorted((window.cosine for window in windows), reverse=True)
     return [
@@ -284,6 +296,9 @@ def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
         float(cosines[0] - np.mean(cosines[1 : 1 + _NEXT])) if len(cosines) > 1 else 0.0,
         best.least_near,
         best.repeated,
+        log_odds(best.relevance),
+        best.cosine,
+        abs(value) if kind is not None and holds_value(kind, best.unit.text) else value,
     ]
 
 

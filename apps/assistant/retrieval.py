@@ -154,9 +154,9 @@ class CollectionLibrary:
         self._make_room()
         return merge(self._first.rerank(query, hits, top_k), top_k)
 
-    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
-        """The probability that `hits` answer a question, and the probability that is enough. None if no probability
-        model was fitted for the models in use; then the reranker's relevance of each hit decides."""
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
+        """The probability that `hits` answer a question, the one that is enough, and the one that is certain. None if
+        no probability model was fitted for the models in use; then the reranker's relevance of each hit decides."""
         self._make_room()
         return self._judge.probability(query, hits)
 

@@ -61,6 +61,7 @@ class Steps:
         given: the passages that the last generation was given and that fitted its context.
         cancel: once set, it ends the answer at the next step or token.
         needed: the relevance that the last round required; None before the first round.
+        certain: the probability from which an answer is shown without a warning.
         probability: the highest probability, of all rounds, that passages answer the question; None if no model was
             fitted that tells it.
     """
@@ -87,6 +88,7 @@ class Steps:
         self.given: Sequence[Hit] = ()
         self.cancel = threading.Event()
         self.needed: float | None = None
+        self.certain = 0.0
         self.probability: float | None = None
         self._question = ""
         self.trace = library.trace.branch()  # other answers may be counted at the same time
@@ -370,7 +372,7 @@ class Steps:
             kept = [hit for hit in hits if hit.stages.relevance is None or hit.stages.relevance >= least]
             self.needed = least
             return kept, max(relevance, default=None)
-        found, enough = judged
+        found, enough, self.certain = judged
         self.probability = max(found, self.probability or 0.0)
         self.needed = enough if self.options.min_relevance is None else self.options.min_relevance
         return (hits if found >= self.needed else []), found

@@ -167,7 +167,8 @@ class MemoryModels:
         if not isinstance(packed, PackedModel):
             return None
         found = load(packed.path, name, packed.fingerprint, signals)
-        return found if found is not None and found.embedder == self.describe().name else None
+        usable = found is not None and (found.embedder, found.signals) == (self.describe().name, signals)
+        return found if usable else None
 
     def close(self) -> None:
         """Frees the memory of the models that this object opened. They are opened again when needed."""

@@ -1,9 +1,9 @@
 """`evidence`: fits the model that decides whether passages answer a question, and measures it.
 
-The model is fitted on the half `choose` of the benchmark `answers` and on train questions of judged sets. It is
-measured on the half `judge` and on the test questions of these sets. Each question of a judged set is asked with its
-document and without it (for sets of articles in paragraphs: without its article). Questions of another set, which this
-set does not answer, are asked, too.
+The model is fitted on the halves `choose` of the benchmarks `answers` and `household`, and on train questions of judged
+sets. It is measured on the half `judge` and on the test questions of these sets. Each question of a judged set is asked
+with its document and without it (for sets of articles in paragraphs: without its article). Questions of another set,
+which this set does not answer, are asked, too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import numpy as np
 
 from bench.answers import copy_documents, questions
 from bench.figures import Figure, lower, neither, tabulate
+from bench.household import SOURCE, read, write_files
 from bench.options import Folder, Output, benchmark
 from bench.process import say
 from edge.apps.assistant.calibrating import PLAIN_FLOOR, Example, example_of, fitted_on
-from edge.apps.assistant.evidence import SIGNALS, UnitJudge, pair_name
+from edge.apps.assistant.evidence import FITTED, UnitJudge, pair_name
 from edge.apps.collection.collection import Collection
 from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
@@ -61,8 +62,8 @@ def evidence(
     if saved:
         save(place, pair_name(embedder), fingerprint, fitted)
     report = {half: errors(fitted, found) for half, found in examples.items()}
-    result = {"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
-    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(SIGNALS, fitted.model.weights, strict=False))
+    result = {"signals": FITTED, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(FITTED, fitted.model.weights, strict=False))
     shown = f"weights {weights}\nthreshold {fitted.threshold:.3f}, fitted on {fitted.examples} questions"
     output.put(result, figures(report), shown)
 
@@ -103,6 +104,15 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
                 continue
             hits = collection.candidates(question.question, k=AskOptions().pool)
             yield question.half, example_of(collection, judge, question.question, hits, question.kind, question.answers)
+    files, everyday = read(SOURCE.read_text("utf-8"))
+    write_files(files, folder / "household")
+    with Collection(folder / "everyday", config=config, budget=budget) as collection:
+        collection.index([folder / "household"])
+        judge = UnitJudge(collection)
+        for asked in everyday:
+            hits = collection.candidates(asked.question, k=AskOptions().pool)
+            kind = f"household {'there' if asked.answers else 'gone'}"
+            yield asked.half, example_of(collection, judge, asked.question, hits, kind, asked.answers)
 
 
 def _judged(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -105,6 +105,13 @@ def read(source: str) -> tuple[dict[str, str], list[Everyday]]:
     return files, asked
 
 
+def write_files(files: Mapping[str, str], folder: Path) -> None:
+    """Writes the texts of `read` as files below a folder."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, "utf-8")
+
+
 def judge(asked: Everyday, answer: Answer, best: str, folder: Path, seconds: float) -> Result:
     """Compares an answer with the known one. `best` is the path of the best passage of a search."""
     paths = {str(folder / file) for file in asked.files}
@@ -168,9 +175,7 @@ def household(
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as base:
         folder = Path(base) / "household"
-        for path, text in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, "utf-8")
+        write_files(files, folder)
         with Collection(Path(base) / "collection", config=config) as collection:
             collection.index([folder])
             if among is not None:

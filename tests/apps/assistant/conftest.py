@@ -103,7 +103,7 @@ class FakeLibrary:
     windows: list[FakeAhead | None] = field(default_factory=list)
     vectors: list[Vectors] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    judged: tuple[float, float] | None = None
+    judged: tuple[float, float, float] | None = None
     fetches: int = 1000
     """Bytes that a lookahead may fetch."""
 
@@ -145,7 +145,7 @@ class FakeLibrary:
         order = sorted(range(len(hits)), key=lambda i: (-scores[i], i))[:top_k]
         return [replace(hits[i], score=scores[i], stages=Stages(relevance=scores[i])) for i in order]
 
-    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
         return self.judged
 
     def lookahead(

@@ -52,6 +52,11 @@ def test_signals_are_those_of_the_best_unit(hit: Callable[..., Hit]) -> None:
     assert found["words"] == 7.5
     assert found["cosine_lead"] == pytest.approx(0.6 - 0.15)
     assert (found["least_near"], found["repeated"]) == (0.4, 0.25)
+    assert found["unit"] == pytest.approx(log_odds(0.5)), "of the best unit"
+    assert (found["cosine"], found["value"]) == (0.6, 0.0)
+    assert signals(windows, hits, "price")[-1] == -1.0, "the best unit holds no price"
+    paid = Window(Unit("It costs 3 euros.", "sentence", 0, 4), 0, 0.9, 0.9)
+    assert signals([paid], hits, "price")[-1] == 1.0
     (_, many, *_) = signals([window(0.9, 0.9, 1)], hits)
     assert many == 30.0, "more says no more"
     assert len(signals([], hits)) == len(SIGNALS)
@@ -64,8 +69,9 @@ def test_units_near_to_the_question_in_their_words_stand_above_short_ones() -> N
 
 
 def model(**changes: Any) -> Evidence:
+    names = SIGNALS[:5]
     values = {
-        "signals": SIGNALS, "model": Logistic((0.0,) * 2 + (9.0,) + (0.0,) * 3, (0.0, 0.0, 0.1, 0.0, 0.0), (0.1,) * 5),
+        "signals": names, "model": Logistic((0.0,) * 2 + (9.0,) + (0.0,) * 3, (0.0, 0.0, 0.1, 0.0, 0.0), (0.1,) * 5),
         "threshold": 0.5, "embedder": "tiny", "examples": 10,
     }  # fmt: skip
     return Evidence(**{**values, **changes})
@@ -124,8 +130,8 @@ def test_hits_answer_a_question_if_the_model_says_so(
 
 @pytest.mark.parametrize(
     ("judged", "least", "kept"),
-    [(None, None, True), (None, 0.99, False), ((0.4, 0.5), None, False), ((0.6, 0.5), None, True),
-     ((0.6, 0.5), 0.7, False), ((0.4, 0.5), 0.3, True)],
+    [(None, None, True), (None, 0.99, False), ((0.4, 0.5, 0.45), None, False), ((0.6, 0.5, 0.45), None, True),
+     ((0.6, 0.5, 0.45), 0.7, False), ((0.4, 0.5, 0.45), 0.3, True)],
 )  # fmt: skip
 def test_passages_count_where_they_answer(
     steps: Any, generator: Any, library: Any, judged: Any, least: float | None, kept: bool
@@ -139,7 +145,8 @@ def test_passages_count_where_they_answer(
 
 
 @pytest.mark.parametrize(
-    ("judged", "uncertain"), [(None, False), ((0.2, 0.3), False), ((0.4, 0.3), True), ((0.6, 0.3), False)]
+    ("judged", "uncertain"),
+    [(None, False), ((0.2, 0.3, 0.45), False), ((0.4, 0.3, 0.45), True), ((0.6, 0.3, 0.45), False)],
 )
 def test_an_answer_from_doubtful_passages_is_shown_with_a_warning(
     steps: Any, generator: Any, library: Any, judged: Any, uncertain: bool
@@ -154,7 +161,7 @@ def test_an_answer_from_doubtful_passages_is_shown_with_a_warning(
         return PIPELINES["plain"](question, made)
 
     answer = AnswerStream(write, made, Turns(), lambda answer: None).answer
-    assert answer.found == (judged != (0.2, 0.3))
+    assert answer.found == (judged != (0.2, 0.3, 0.45))
     assert answer.uncertain is uncertain
     assert answer.to_json()["uncertain"] is uncertain
     assert [line for line in notices(answer) if "read them before" in line] == list(notices(answer))[: int(uncertain)]
@@ -170,7 +177,7 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
     for number in range(200):
         there = number % 2 == 0
         relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
-        values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0, 0.0)
+        values = (log_odds(relevance), *(0.0,) * 5, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0)
         examples.append(Example("there" if there else "gone", there, UnitReading(values, values), relevance))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
@@ -270,7 +277,7 @@ def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
     examples = []
     for number in range(60):
         there = number % 2 == 0
-        values = (2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0, 0.0, 0.0)
+        values = (*(0.0,) * 5, 2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0)
         examples.append(Example("there" if there else "gone", there, UnitReading(values, values), 0.5))
     named = [Example("other-name", False, UnitReading(e.reading.signals, e.reading.named, most=0.1), 0.5)
              for e in examples if e.there]  # fmt: skip

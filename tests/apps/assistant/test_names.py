@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.apps.assistant.evidence import CERTAIN, ELSEWHERE, NOWHERE, Name, Naming, Words, names_of
+from edge.apps.assistant.evidence import ELSEWHERE, NOWHERE, Name, Naming, Words, names_of
 from edge.apps.collection.hits import Hit
+from edge.models.evidence import CERTAIN
 
 SURE, UNSURE = True, False
 

@@ -164,7 +164,7 @@ def test_more_passages_are_judged_than_a_language_model_is_given(
     judged: list[int] = []
     monkeypatch.setattr(library, "candidates", lambda *_, **__: [hits[: options.get("pool", 8)]])
     monkeypatch.setattr(library, "rerank", lambda question, found, top_k: list(found[:top_k]))
-    monkeypatch.setattr(library, "answered", lambda question, found: judged.append(len(found)) or (0.9, 0.5))
+    monkeypatch.setattr(library, "answered", lambda question, found: judged.append(len(found)) or (0.9, 0.5, 0.6))
     made = steps(generator(str, follows_instructions=writes), **options)
     assert [found.id for found in made.retrieve(QUESTION)] == [found.id for found in hits[:given]]
     assert judged == [read]
