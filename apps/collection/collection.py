@@ -33,7 +33,7 @@ from edge.apps.store.lexical import FUNCTION_WORDS, Statistics
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
-from edge.apps.store.spelling import nearest_word, respelled, unknown_words
+from edge.apps.store.spelling import nearest_word, respelled, unknown_words, words_of
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
@@ -522,6 +522,15 @@ class Together(Closing):
         whole = self.first.models.whole_words(lacking)
         found = {word: [other for one in sources if (other := one.resembling(word))] for word in lacking}
         return {word: nearest_word(word, near) for word, near in found.items() if near and word not in whole}
+
+    def is_nonsense(self, query: str) -> bool:
+        """Whether no word of a query is known: no passage holds one, and the embedder's vocabulary has none as one
+        token. The vector of such a query is near to passages by chance. Raises as `search` does."""
+        words = words_of(query)
+        if not words or any(char.isdigit() for char in query) or self.first.identity is None:
+            return False
+        held = sum((source.statistics([query]) for source in self.sources.values()), Statistics())
+        return not any(held.counts.values()) and not self.first.models.whole_words(words)
 
     def _shown(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
         """Hits with their snippets, the best matching lines, and the descriptions of their folders."""

@@ -12,6 +12,7 @@ from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
 from edge.apps.requests import POOL, SearchOptions
+from edge.apps.store.spelling import respelled
 from edge.config import Config
 from edge.resident import ResidentWatch
 from edge.trace import Trace
@@ -43,13 +44,14 @@ def searched(
 
 def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
     """Searches open collections; the result has no costs. Raises as `Together.search` does."""
-    hits = opened.search(query, options=options)
+    spelled = opened.spelled(query)
+    hits = [] if opened.is_nonsense(respelled(query, spelled)) else opened.search(query, options=options)
     return SearchOutcome(
         hits,
         {name: collection.health().to_json() for name, collection in opened.collections.items()},
         [str(trouble) for trouble in opened.health()],
-        "" if hits else _nothing(opened, options.filters),
-        {"spelled": opened.spelled(query)},
+        "" if hits else _nothing(opened, query, options.filters),
+        {"spelled": spelled},
     )
 
 
@@ -65,8 +67,10 @@ def figures(
     }  # fmt: skip
 
 
-def _nothing(opened: Together, where: Filters) -> str:
-    """A reason for an empty result, if the requested types may be the reason."""
+def _nothing(opened: Together, query: str, where: Filters) -> str:
+    """A reason for an empty result, if the words or the requested types may be the reason."""
+    if opened.is_nonsense(query):
+        return "; neither the passages nor the embedder know a word of the query"
     searched = opened.collections.values()
     if not where.kinds or any(collection.files(Filters(kinds=where.kinds)) for collection in searched):
         return ""

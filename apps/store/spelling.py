@@ -36,8 +36,12 @@ def unknown_words(query: str, ignored: Iterable[str] = ()) -> list[str]:
     phrase is searched as it is."""
     if '"' in query:
         return []
-    words = dict.fromkeys(_WORD.findall(query[:_FIRST]))
-    return [word for word in words if len(word) >= SHORTEST and word.casefold() not in ignored]
+    return [word for word in words_of(query) if len(word) >= SHORTEST and word.casefold() not in ignored]
+
+
+def words_of(query: str) -> list[str]:
+    """The words of letters of a query, each once."""
+    return list(dict.fromkeys(_WORD.findall(query[:_FIRST])))
 
 
 def stems_like(db: Connection, table: str, word: str) -> list[str]:

@@ -13,6 +13,8 @@ from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Query, Within, candidates
+from edge.apps.commands.searching import look
+from edge.apps.requests import SearchOptions
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
@@ -262,3 +264,15 @@ def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: 
     assert together.spelled('"insurrance"') == {}, "a phrase is searched as it is"
     marked = {hit.text[:13]: bool(hit.marks) for hit in collection.search(query, rerank=False)}
     assert marked == {"The insurance": True, "Bread needs f": False}
+
+
+def test_a_query_of_which_no_word_is_known_is_nonsense(collection: Collection) -> None:
+    together = Together({"": collection})
+    assert not together.is_nonsense("zzqqy blorfle"), "nothing is indexed yet"
+    collection.add(["The insurance premium is 128 euros.", "Bread needs flour and time."])
+    assert together.is_nonsense("zzqqy blorfle")
+    assert not together.is_nonsense("zzqqy bread"), "a passage holds a word"
+    assert not together.is_nonsense("zzqqy 128"), "a number is a word"
+    assert not together.is_nonsense("a"), "the embedder knows the word"
+    assert look(together, "zzqqy blorfle", SearchOptions()).hits == []
+    assert look(together, "zzqqy bread", SearchOptions()).hits
