@@ -24,7 +24,7 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, bounded_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.validity import Asked, chain
+from edge.apps.memory.validity import Asked, chains
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
@@ -35,6 +35,9 @@ Ids = npt.NDArray[np.int64]
 
 DEPTH = 100
 """The number of results that each of the two rankings contributes."""
+
+FORMER = 30
+"""The number of results that each of the two rankings contributes of memories that do not hold."""
 
 POOL = 40
 """The least number of fused candidates that are reranked."""
@@ -159,8 +162,8 @@ class Searcher:
     ) -> Retrieved:
         """The best `depth` memories by full text and the best `depth` by vectors, in one consistent view.
 
-        A memory is also found by what it superseded, and by what superseded it: as many memories are looked for that do
-        not hold at the time that is asked about.
+        A memory is also found by what it superseded, and by what superseded it: the best `FORMER` memories that do not
+        hold at the time that is asked about are looked for, too.
         """
         index = self._store.index
         if index is None:
@@ -173,15 +176,15 @@ class Searcher:
             asked = asked or Asked(stamp(now), at_any_time=show_expired)
             near: dict[int, float] = {}
             words: dict[int, float] = {}
-            for part in asked.conditions(db):
+            for most, part in zip((depth, FORMER), asked.conditions(db), strict=False):
                 whose = Condition.all_of([shown, part])
                 allowed, everything = self._allowed(db, whose)
                 if len(allowed) == 0:
                     continue
                 with remedy(REBUILD):
-                    found = index.search(db, vector, depth, allowed=None if everything else allowed)
+                    found = index.search(db, vector, most, allowed=None if everything else allowed)
                 near |= {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
-                words |= self._lexical(db, query, depth, whose, everything)
+                words |= self._lexical(db, query, most, whose, everything)
             unknown = [identifier for identifier in words if identifier not in near]
             if unknown:  # the vector search did not return these, or a rebuild has not made their vectors yet
                 vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
@@ -200,18 +203,15 @@ class Searcher:
     def _instead(self, db: Connection, asked: Asked, records: Iterable[Record], shown: Condition) -> dict[int, Record]:
         """For the records of chains, the shown one of the chain that answers at the time that is asked about, where it
         is another one."""
-        chosen: dict[str, Record | None] = {}
-        found: dict[int, Record] = {}
-        for record in asked.of_chains(db, records):
-            if record.uuid not in chosen:
-                uuids = chain(db, record.uuid, record.scope)
-                sql = f"{SELECT} WHERE memories.uuid IN ({', '.join('?' * len(uuids))}) AND {shown.sql}"
-                members = bounded_records(db.execute(sql, (*uuids, *shown.params)), self._store.budget)
-                chosen |= dict.fromkeys(uuids, asked.best(list(members)))
-            other = chosen[record.uuid]
-            if other is not None and other.id != record.id:
-                found[record.id] = other
-        return found
+        out = asked.of_chains(db, records)
+        chosen: dict[str, int] = {}
+        for members in chains(db, [record.uuid for record in out], shown):
+            best = asked.best([member for member in members if member.shown])
+            if best is not None:
+                chosen |= {member.uuid: best.id for member in members}
+        wanted = {record.id: chosen[record.uuid] for record in out if chosen.get(record.uuid, record.id) != record.id}
+        found = read_records(db, set(wanted.values()), self._store.budget)
+        return {identifier: found[other] for identifier, other in wanted.items()}
 
     def listed(
         self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0

@@ -18,8 +18,8 @@ _SINCE = "coalesce(memories.valid_from, memories.timestamp, memories.created_at)
 
 _DAYS_END = "T23:59:59.999999"
 
-LONGEST_CHAIN = 1_000
-"""The most memories of a chain that are read."""
+LONGEST_CHAIN = 10_000
+"""The most memories of chains that are looked at."""
 
 
 def moment_of(value: object) -> str:
@@ -86,7 +86,7 @@ class Asked:
             if not self.fits(record) or (soft and (record.superseded_by is not None or record.uuid in later))
         ]
 
-    def best(self, chain: Sequence[Record]) -> Record | None:
+    def best(self, chain: Sequence[Member]) -> Member | None:
         """The memory of a chain that answers: the latest of those that held then, or else of those that hold now."""
         if self.before:
             ended = [one for one in chain if one.valid_until is not None and one.since < one.valid_until <= self.now]
@@ -96,11 +96,11 @@ class Asked:
         then = then or [one for one in chain if not self.strictly and self._holds(one)]
         return max(then, key=lambda one: (one.since, one.id), default=None)
 
-    def _holds(self, record: Record) -> bool:
+    def _holds(self, record: Record | Member) -> bool:
         begun = record.valid_from is None or record.valid_from <= self.now
         return begun and (record.valid_until is None or record.valid_until > self.now)
 
-    def _held(self, record: Record) -> bool:
+    def _held(self, record: Record | Member) -> bool:
         return record.since <= self.end and (record.valid_until is None or record.valid_until > self.start)
 
 
@@ -127,6 +127,51 @@ def _holding(db: Connection, now: str) -> Condition:
 def _held(start: str, end: str) -> Condition:
     """The condition that a memory held at a moment between two moments, both included, as far as is known."""
     return Condition(f"{_SINCE} <= ? AND (memories.valid_until IS NULL OR memories.valid_until > ?)", (end, start))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What decides which memory of a chain answers; `shown`: whether it may be returned."""
+
+    id: int
+    uuid: str
+    superseded_by: str | None
+    since: str
+    valid_from: str | None
+    valid_until: str | None
+    shown: bool
+
+
+def chains(db: Connection, uuids: Sequence[str], shown: Condition) -> list[list[Member]]:
+    """The chains that memories belong to, each once.
+
+    Args:
+        shown: the condition for a memory to be returned.
+    """
+    if not uuids:
+        return []
+    starts = ", ".join("(?)" for _ in uuids)
+    rows = db.execute(
+        f"WITH RECURSIVE chain(uuid) AS (VALUES {starts} {_EARLIER_AND_LATER} LIMIT ?) "
+        f"SELECT memories.id, memories.uuid, superseded_by, {_SINCE}, valid_from, valid_until, {shown.sql} "
+        "FROM chain CROSS JOIN memories ON memories.uuid = chain.uuid",
+        (*uuids, LONGEST_CHAIN, *shown.params),
+    )
+    members = {row[1]: Member(*row[:-1], bool(row[-1])) for row in rows}
+    of: dict[str, list[Member]] = {uuid: [member] for uuid, member in members.items()}
+    for member in members.values():
+        if member.superseded_by in members and of[member.superseded_by] is not of[member.uuid]:
+            one, other = sorted((of[member.uuid], of[member.superseded_by]), key=len)
+            other += one
+            of |= {each.uuid: other for each in one}
+    return list({id(group): group for group in of.values()}.values())
+
+
+_EARLIER_AND_LATER = (
+    "UNION SELECT earlier.uuid FROM memories AS earlier, chain WHERE earlier.superseded_by = chain.uuid "
+    "UNION SELECT later.superseded_by FROM memories AS later, chain "
+    "WHERE later.uuid = chain.uuid AND later.superseded_by IS NOT NULL"
+)
 
 
 def successors(db: Connection, uuid: str) -> list[str]:
