@@ -131,7 +131,8 @@ def _held(start: str, end: str) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What decides which memory of a chain answers; `shown`: whether it may be returned."""
+    """What decides which memory of a chain answers, in the order of the columns that are read; `shown`: whether it may
+    be returned."""
 
     id: int
     uuid: str
@@ -157,11 +158,12 @@ def chains(db: Connection, uuids: Sequence[str], shown: Condition) -> list[list[
         "FROM chain CROSS JOIN memories ON memories.uuid = chain.uuid",
         (*uuids, LONGEST_CHAIN, *shown.params),
     )
-    members = {row[1]: Member(*row[:-1], bool(row[-1])) for row in rows}
+    members = {row[1]: Member(*row) for row in rows}
     of: dict[str, list[Member]] = {uuid: [member] for uuid, member in members.items()}
     for member in members.values():
-        if member.superseded_by in members and of[member.superseded_by] is not of[member.uuid]:
-            one, other = sorted((of[member.uuid], of[member.superseded_by]), key=len)
+        later = of.get(member.superseded_by or "")
+        if later is not None and later is not of[member.uuid]:
+            one, other = sorted((of[member.uuid], later), key=len)
             other += one
             of |= {each.uuid: other for each in one}
     return list({id(group): group for group in of.values()}.values())
