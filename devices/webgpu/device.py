@@ -26,13 +26,22 @@ class WebGpuDevice:
         card: the GPU, which all devices of this process that are open on it share.
         host: the process's ledger.
         compiling: see `Shared`.
+        shared: whether lists on it are of benefit only if it scans faster than the host.
         hardware: the name and the kind of the GPU, for people.
     """
 
     name = "webgpu"
     in_host_memory = False
 
-    def __init__(self, memory: MemoryBudget, *, cap: int | str = "", on: str = "", trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        memory: MemoryBudget,
+        *,
+        cap: int | str = "",
+        on: str = "",
+        always: bool | str = False,
+        trace: Trace | None = None,
+    ) -> None:
         """
         Args:
             memory: the host's ledger. It covers what the library and the driver take in this process, and the cap as
@@ -40,6 +49,7 @@ class WebGpuDevice:
             cap: bytes of the GPU's memory that may be used, or a size such as `2GB`; if empty, 64 MB of a GPU that has
                 the host's memory, and 1 GB of another.
             on: a part of the GPU's name; if empty, the best one.
+            always: keeps a GPU in use that has the host's memory and is slower than the host, for tests.
 
         Raises:
             CapabilityError: the library or a driver is missing, or there is no such GPU.
@@ -52,6 +62,7 @@ class WebGpuDevice:
         self.compiling = self._hold.compiling
         self.hardware = self.card.hardware
         self.memory = self.card.memory
+        self.shared = self.card.shared and not always
         self.link = Lane("webgpu link", trace=trace)
         self._search = DeviceSearch(self._hold)
         self._slabs = Slabs(self.card, self._search.scratch)

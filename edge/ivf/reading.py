@@ -5,6 +5,7 @@ offset. A cold part that does not fit the cache streams through a few buffers.""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,12 +59,16 @@ class Remote:
             self._lease.release()  # type: ignore[union-attr]
 
 
+_KNOWN_SCANS = 16
+"""Scans after which the best speed of a device is known: the first ones compile kernels."""
+
+
 class DeviceTier:
     """A device and the list parts that are resident on it.
 
     Attributes:
         fills: whether searches put cold parts here; otherwise only lookahead does.
-        lost: whether the device has stopped answering.
+        lost: whether the device is not used any more: it has stopped answering, or is of no benefit (see `learn`).
     """
 
     def __init__(
@@ -88,6 +93,8 @@ class DeviceTier:
         self.share = share
         self.fills = fills
         self.lost = False
+        self._best_pace = math.inf
+        self._scans = 0
         self._emptied = False
         self._behind = behind
         self.residency = Residency(
@@ -143,6 +150,20 @@ class DeviceTier:
             self._emptied = True
         else:
             self.lost = True
+
+    def learn(self, nbytes: int, seconds: float) -> None:
+        """Learns from a scan how fast the device is. A device in the host's memory (its attribute `shared`) that is
+        never as fast as the host is of no benefit, because the host could hold its lists. It is not used any more.
+
+        Args:
+            nbytes: bytes scanned; those of a list count once for each query.
+        """
+        self._best_pace = min(self._best_pace, seconds / max(1, nbytes))
+        self._scans += 1
+        host = self._behind
+        if host is None or not getattr(self.device, "shared", False) or min(self._scans, host._scans) < _KNOWN_SCANS:
+            return
+        self.lost = self.lost or self._best_pace > host._best_pace
 
     def end_round(self) -> None:
         """Ends a search: cached lists shrink to this tier's share, or to nothing if the device has failed."""

@@ -182,7 +182,10 @@ class Scan(Closing):
                     self.plan.labels,
                     seen,
                 )
+                started = time.perf_counter()
                 seen = tier.device.search(request)
+                rows = sum((s.count if s.rows is None else len(s.rows)) * len(s.queries) for s in request.lists)
+                tier.learn(rows * self._snapshot.codec.spec.code_size, time.perf_counter() - started)
             finally:
                 for readable in batch:
                     readable.release()

@@ -286,7 +286,7 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
         stack.callback(host.close)
         places: dict[str, Any] = {}
         if task["device"]:
-            own = {"bandwidth": task["link"], "scan": task["scan"]} if task["on"] == "limited" else {}
+            own = {"bandwidth": task["link"], "scan": task["scan"]} if task["on"] == "limited" else {"always": True}
             device: Any = open_device(task["on"], process, cap=task["cap"], trace=trace, **own)
             stack.callback(device.close)
             places = {"fast": device} if task["device"] == "ahead alone" else {"places": [device]}

@@ -212,7 +212,7 @@ def gpu(
         run.take("search", {"part": "search", "vectors": rows, **common}, seconds=60)
         if data is not None:
             device = "webgpu" if on == "webgpu" else "cuda"
-            options = {"cap": "64MB"} | ({} if on == "webgpu" else {"on": on})
+            options = {"cap": "64MB"} | ({"always": True} if on == "webgpu" else {"on": on})
             task = {"part": "judged", "data": str(data), "device": device, "options": options, **common}
             run.take("judged", task, seconds=60)
         packing.shutdown()

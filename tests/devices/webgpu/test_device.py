@@ -38,7 +38,7 @@ def budget() -> MemoryBudget:
 def searchers(**options: Any) -> Iterator[tuple[IndexSearcher, IndexSearcher, WebGpuDevice]]:
     """A searcher of the host alone, one with the device, and the device."""
     ledger = budget()
-    host, device = CpuDevice(ledger), WebGpuDevice(ledger, **options)
+    host, device = CpuDevice(ledger), WebGpuDevice(ledger, always=True, **options)
     alone, both = IndexSearcher(host), IndexSearcher(host, places=[device])
     yield alone, both, device
     for each in (alone, both, device, host):

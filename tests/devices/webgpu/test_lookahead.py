@@ -44,7 +44,7 @@ def test_lists_come_while_a_model_writes(tmp_path: Path, write: Callable[[], int
     nbytes = sum(part.nbytes for parts in lists.snapshot.lists for part in parts)
     assert nbytes > CAP
     budget, trace = MemoryBudget(1 << 36, baseline=0), Trace()
-    host, device = CpuDevice(budget), WebGpuDevice(budget, cap=CAP, trace=trace)
+    host, device = CpuDevice(budget), WebGpuDevice(budget, cap=CAP, always=True, trace=trace)
     alone, both = IndexSearcher(CpuDevice(budget)), IndexSearcher(host, places=[device], trace=trace)
     random = np.random.default_rng(0)
     hot = clustered(6, DIM, clusters=30, seed=7)
