@@ -18,6 +18,7 @@ from typing import Any
 from lxml import etree
 
 PATIENCE_S = 60
+_LARGEST_SHEET = 500_000
 _WORD = re.compile(r"[^\W_]+")
 _TAG = re.compile(r"<(?:style|script|head)\b.*?</(?:style|script|head)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
@@ -88,7 +89,9 @@ def _xlsx(path: Path) -> Iterator[str]:
     """The texts of cells. Numbers are left out: their form is a matter of the sheet."""
     import openpyxl
 
-    book = openpyxl.load_workbook(path, read_only=False, data_only=True)
+    if path.stat().st_size > _LARGEST_SHEET:
+        raise ValueError("openpyxl takes minutes for such a sheet")
+    book = openpyxl.load_workbook(path, data_only=True)
     cells = (cell.value for sheet in book.worksheets for cell in sheet._cells.values())  # its rows may be a million
     yield "\n".join(value for value in cells if isinstance(value, str))
 
@@ -127,6 +130,17 @@ READERS: dict[str, Callable[[Path], Iterator[str]]] = {
     "epub": _pandoc("epub"), "fb2": _pandoc("fb2"), "eml": _mail, "html": _pandoc("html"), "htm": _pandoc("html"),
 }  # fmt: skip
 """By suffix. The nearest text of each is the measure of recall: some readers break words that others have whole."""
+
+
+def at(path: Path, first: int, last: int, page: int | None) -> Counter[str] | None:
+    """The words of a page of a PDF, or of lines of an HTML file; None for other formats, whose lines are no lines."""
+    if path.suffix == ".pdf":
+        return words(_run("pdftotext", "-f", str(page), "-l", str(page), str(path), "-"))
+    if path.suffix not in (".html", ".htm"):
+        return None
+    lines = path.read_text("utf-8", "replace").split("\n")
+    return words(_TAG.sub(" ", html.unescape("\n".join(lines[first - 1 : last]))))
+
 
 SUFFIXES = frozenset({*READERS, "mbox", "ods", "odp", "rss", "atom"})
 

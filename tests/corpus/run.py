@@ -9,6 +9,7 @@ needs git, poppler-utils, pandoc, and python-docx, python-pptx and openpyxl. Not
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import resource
 import statistics
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from readers import SUFFIXES, invented, others, recall, words
+from readers import SUFFIXES, at, invented, others, recall, words
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.extraction import Extractor
@@ -85,6 +86,11 @@ def read(extractor: Extractor, path: Path) -> dict[str, Any]:
     title = "" if extracted.title == path.name else extracted.title
     ours = words("\n".join([title, *(chunk.text for chunk in extracted.chunks)]))
     theirs = others(path)
+    chunk = extracted.chunks[len(extracted.chunks) // 2]
+    with contextlib.suppress(subprocess.SubprocessError):
+        there = at(path, chunk.line_start, chunk.line_end, chunk.page)
+        if there is not None and words(chunk.text).total() >= LEAST_WORDS:
+            result["placed"] = recall(there, words(chunk.text))
     result |= {"outcome": "read", "said": extracted.warning, "words": ours.total()}
     if len(theirs) > 1 and theirs[0].total() >= LEAST_WORDS:
         best = max(recall(ours, one) for one in theirs[:-1] if one.total() >= theirs[0].total() / 4)
@@ -111,8 +117,14 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
                 found[kind][f"recall >= {least}"] = sum(r >= least for r in recalls) / len(recalls)
             found[kind]["invented <= 0.03"] = sum(r["invented"] <= 0.03 for r in measured) / len(measured)
             found[kind]["median invented"] = statistics.median(r["invented"] for r in measured)
+    placed = [result["placed"] for result in results if "placed" in result]
     memory = [result for result in results if "memory" in result["said"]]
-    return {"kinds": found, "about memory": [(result["file"], result["said"]) for result in memory]}
+    positions = {"files": len(placed), "right": sum(share >= 0.9 for share in placed)}
+    return {
+        "kinds": found,
+        "positions": positions,
+        "about memory": [(result["file"], result["said"]) for result in memory],
+    }
 
 
 def main() -> int:
