@@ -292,6 +292,7 @@ def extract_pptx(file: OpenedFile) -> DocumentBlocks:
     """
     blocks: list[Block] = []
     damaged: list[int] = []
+    missing: list[int] = []
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "ppt/presentation.xml"
         relations = archive.relations(main)
@@ -299,13 +300,17 @@ def extract_pptx(file: OpenedFile) -> DocumentBlocks:
             # A slide's entry has two attributes called id; the one with a namespace names the relation.
             identity = next((value for key, value in entry.attrib.items() if key.endswith("}id")), "")
             kind, name = relations.get(identity, ("", ""))
-            if kind != "slide":
-                raise InputError(f"a damaged document: slide {page} is missing")
-            blocks += _slide(archive, name, page, damaged)
+            if kind == "slide" and name in archive.names:
+                blocks += _slide(archive, name, page, damaged)
+            else:
+                missing.append(page)
+    if not blocks and missing:
+        raise InputError(f"a damaged document: slide {missing[0]} is missing")
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "no slide shows any text")
     title = next((block.path[0] for block in blocks if block.path), "")
-    warning = f"slides with a drawing that cannot be read: {', '.join(map(str, damaged))}" if damaged else ""
+    what = "slides that are missing" if missing else "slides with a drawing that cannot be read" if damaged else ""
+    warning = f"{what}: {', '.join(map(str, missing or damaged))}" if what else ""
     return DocumentBlocks(title, blocks, warning=warning)
 
 
