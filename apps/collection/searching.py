@@ -309,15 +309,16 @@ class PassageSource:
     ) -> Found:  # fmt: skip
         """The `depth` nearest passages to each of `vectors` [n, dim], in one search of the index, followed by all
         passages that equal the last of them, and some more."""
-        started = time.perf_counter()
 
         def search(allowed: Ids | None = None) -> Found:
             k, window = depth + 1, within.window
             while True:
+                started = time.perf_counter()
                 found = index.search(
                     db, vectors, k, nprobe=_EVERY if within.exhaustive else None, seconds=within.share,
                     allowed=allowed, window=window,
                 )  # fmt: skip
+                within.took += time.perf_counter() - started
                 tied = (found.ids[:, -1] >= 0) & (found.scores[:, -1] == found.scores[:, depth - 1])
                 if not tied.any() or k >= _DEEPEST:
                     return found
@@ -334,7 +335,6 @@ class PassageSource:
                     allowed = np.fromiter((row[0] for row in rows), np.int64, count)
                     allowed.sort()
                     found = search(allowed=allowed)
-        within.took += time.perf_counter() - started
         for name in ("lists_read", "bytes_read", "hits"):
             self._trace.count(f"index.{name}", getattr(found, name))
         return found
