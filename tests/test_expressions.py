@@ -7,6 +7,7 @@ margin.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import sys
@@ -48,6 +49,35 @@ def expressions() -> Iterator[Any]:
                 known = ".".join((*names, name))
                 module = ".".join(names if room == "edge" else ("edge", *names))
                 yield pytest.param(module, name, methods, BOUNDED.get(known, LONGEST), id=known)
+
+
+_CALLS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
+
+
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def inline() -> Iterator[Any]:
+    """The expressions that stand in calls inside of functions, with the flags that are named there."""
+    for room in ("edge", "models", "runtimes", "devices", "apps"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "training" in path.parts:
+                continue
+            within = [
+                node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, _FUNCTION)
+            ]
+            for call in {call for function in within for call in ast.walk(function)}:
+                if not (isinstance(call, ast.Call) and ast.unparse(call.func) in {f"re.{name}" for name in _CALLS}):
+                    continue
+                pattern = call.args[0]
+                flags = sum({getattr(re, node.attr) for node in ast.walk(call) if isinstance(node, ast.Attribute)
+                             and isinstance(getattr(re, node.attr, None), re.RegexFlag)})  # fmt: skip
+                if isinstance(pattern, ast.Constant):
+                    method = (
+                        ast.unparse(call.func)[3:] if ast.unparse(call.func)[3:] in ("match", "fullmatch") else "search"
+                    )
+                    known = f"{path.relative_to(ROOT).as_posix()}:{call.lineno}"
+                    yield pytest.param(re.compile(pattern.value, flags), method, id=known)
 
 
 def character(items: Any) -> str:
@@ -125,7 +155,15 @@ def pumps(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("module", "name", "methods", "longest"), list(expressions()))
 def test_time_grows_with_the_text(module: str, name: str, methods: set[str], longest: int) -> None:
-    expression = getattr(importlib.import_module(module), name)
+    check_growth(getattr(importlib.import_module(module), name), methods, longest)
+
+
+@pytest.mark.parametrize(("expression", "method"), sorted(inline(), key=lambda each: str(each.id)))
+def test_time_grows_with_the_text_inline(expression: re.Pattern[Any], method: str) -> None:
+    check_growth(expression, {method}, LONGEST)
+
+
+def check_growth(expression: re.Pattern[Any], methods: set[str], longest: int) -> None:
     is_bytes = isinstance(expression.pattern, bytes)
     tree = parser.parse(expression.pattern, expression.flags & ~re.UNICODE if is_bytes else expression.flags)
     for before, body in dict.fromkeys(pumps(tree)):

@@ -293,7 +293,7 @@ class Citations:
                 return match[0]
             return marks_of([places.get(int(own[1]))])
 
-        return re.sub(r" +(?=[.,;:!?])", "", _MARK_OR_CODE.sub(written, text))
+        return re.sub(r"(?<! ) +(?=[.,;:!?])", "", _MARK_OR_CODE.sub(written, text))
 
     def of(self, text: str, given: Sequence[Hit] = ()) -> tuple[Citation, ...]:
         """The citations of a finished text.

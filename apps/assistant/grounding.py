@@ -347,12 +347,10 @@ def _names(statement: str) -> Iterator[str]:
     words = list(re.finditer(r"[^\W\d_][\w'’-]*", statement))
     for at, word in enumerate(words):
         text = word[0]
-        if (
-            at == 0
-            or not text[0].isupper()
-            or len(text) < 2
-            or re.search(r"[.!?:\n\"“]\s*$", statement[: word.start()])
-        ):
+        between = statement[words[at - 1].end() : word.start()] if at else ""
+        ended = between.rstrip()
+        begins = not at or "\n" in between[len(ended) :] or ended.endswith((".", "!", "?", ":", '"', "“"))
+        if begins or not text[0].isupper() or len(text) < 2:
             continue
         text = _POSSESSIVE.sub("", text)
         if text.casefold() not in _EMPTY:
