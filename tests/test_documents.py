@@ -33,6 +33,8 @@ NOT_RUN = {
     "base_url": "asks a server",
     "Client()": "asks a server",
     "/media/disk": "names a disk of the reader",
+    "OLD_ID": "names memories of the reader",
+    "edge memory learn": "reads transcripts of the reader",
     ".venv/bin/": "runs the tests themselves",
     ".ci/run": "runs the tests themselves",
 }
