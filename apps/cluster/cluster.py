@@ -6,6 +6,7 @@ search (`edge.apps.collection.searching`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +25,20 @@ from edge.apps.cluster.rendezvous import home
 from edge.apps.cluster.source import Figures, ShardSource
 from edge.apps.collection.hits import Hit, kept, reranked
 from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.searching import Floats, Query, Within, candidates, checked_query, shown
+from edge.apps.collection.searching import (
+    Floats,
+    Query,
+    Within,
+    candidates,
+    checked_query,
+    misspelled,
+    shown,
+)
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.lexical import Statistics, shown_weights
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import opened_budget
+from edge.apps.store.spelling import respelled
 from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError
 from edge.ivf.base import IndexOptions, Quantizer
@@ -56,12 +66,14 @@ class Spread:
         missing: shards that did not answer. The hits are then those of the other shards alone.
         version: of the collection.
         trips: the most requests that a shard got.
+        spelled: misspelled words, with those that were searched for in their place.
     """
 
     hits: list[Hit]
     missing: tuple[str, ...]
     version: int
     trips: int
+    spelled: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +157,16 @@ class Cluster(Closing):
             As `Collection.search` does.
         """
         chosen = search_options(top_k, options, named)
-        parts = Query.parse(checked_query(query))
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
-        vectors: Floats | None = None
-        if (parts.questions or parts.passages) and self.models.identity() is not None:
-            with self.trace.timed("search.embed_s", "embed", "search"):
-                vectors = self.models.embed_parts(parts.questions, parts.passages)
         version, missing = self._current(), list[str]()
         while True:
+            sources = self._sources(version, missing, checked_query(query), chosen.candidates)
             try:
-                with self.trace.timed("search.search_s", "search", "search"):
-                    hits, weights, trips = self._candidates(version, missing, parts, vectors, chosen)
+                spelled = misspelled(query, list(sources.values()), self.models, self._fan)
+                parts = Query.parse(respelled(query, spelled))
+                hits, weights = self._candidates(
+                    sources, parts, self._embedded(parts), chosen, exhaustive=version.mixed
+                )
                 break
             except ShardLost as lost:
                 if self._current().number != version.number or (lost.changed and self._settled()):
@@ -164,34 +175,46 @@ class Cluster(Closing):
                     raise
                 else:
                     missing.append(lost.shard)
+        trips = max(source.trips for source in sources.values())
         if chosen.rerank:
             with self.trace.timed("search.rerank_s", "rerank", "search"):
                 hits = reranked(self.models, parts.asked, hits, chosen.top_k)
         found = [shown(hit, weights) for hit in kept(hits, chosen)]
-        return Spread(found, tuple(sorted(missing)), version.number, trips)
+        return Spread(found, tuple(sorted(missing)), version.number, trips, spelled)
+
+    def _embedded(self, parts: Query) -> Floats | None:
+        """The vectors of a query; None if it is searched by words alone."""
+        if not (parts.questions or parts.passages) or self.models.identity() is None:
+            return None
+        with self.trace.timed("search.embed_s", "embed", "search"):
+            return self.models.embed_parts(parts.questions, parts.passages)
+
+    def _sources(self, version: _Version, missing: Sequence[str], query: str, k: int) -> dict[str, ShardSource]:
+        """The shards but the missing ones, each with another copy first than in the search before."""
+        turn = next(self._turn)
+        found = {}
+        for name, copies in version.shards.items():
+            if name not in missing:
+                first = turn % len(copies)
+                reading = Reading(
+                    self._places, [*copies[first:], *copies[:first]], version.number, version.held,
+                    self._latencies.setdefault(name, Latencies()), self._patience,
+                )  # fmt: skip
+                found[name] = ShardSource(reading, version.number, version.figures[name], k, query)
+        return found
 
     def _candidates(
-        self, version: _Version, missing: Sequence[str], parts: Query, vectors: Floats | None, chosen: SearchOptions
-    ) -> tuple[list[Hit], Mapping[str, float], int]:
-        """The candidates of all shards but the missing ones, the weights of the words to show, and the most requests
-        that a shard got."""
-        turn = next(self._turn)
-        sources = {
-            name: ShardSource(
-                Reading(
-                    self._places, [*copies[turn % len(copies) :], *copies[: turn % len(copies)]], version.number,
-                    version.held, self._latencies.setdefault(name, Latencies()), self._patience,
-                ),
-                version.number, version.figures[name], chosen.candidates, parts.shown,
-            )
-            for name, copies in version.shards.items() if name not in missing
-        }  # fmt: skip
-        (hits,) = candidates(
-            sources, [parts.words], [[vectors]] * len(sources), chosen.candidates, where=chosen.filters,
-            within=Within(exhaustive=version.mixed, floor=self.models.floor()), fan=self._fan,
-        )  # fmt: skip
-        statistics = sum(self._fan([source.shown for source in sources.values()]), Statistics())
-        return hits, shown_weights(parts.shown, statistics), max(source.trips for source in sources.values())
+        self, sources: Mapping[str, ShardSource], parts: Query, vectors: Floats | None, chosen: SearchOptions, *,
+        exhaustive: bool,
+    ) -> tuple[list[Hit], Mapping[str, float]]:  # fmt: skip
+        """The candidates of all shards, and the weights of the words to show."""
+        with self.trace.timed("search.search_s", "search", "search"):
+            (hits,) = candidates(
+                sources, [parts.words], [[vectors]] * len(sources), chosen.candidates, where=chosen.filters,
+                within=Within(exhaustive=exhaustive, floor=self.models.floor()), fan=self._fan,
+            )  # fmt: skip
+            shown = [functools.partial(source.shown, parts.shown) for source in sources.values()]
+            return hits, shown_weights(parts.shown, sum(self._fan(shown), Statistics()))
 
     def _fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         return list(self._threads.map(lambda call: call(), calls))

@@ -88,7 +88,7 @@ def searched(
         recorder.write(trace)
     troubles = [f"shard {name} is missing, and these are the results of the others" for name in found.missing]
     told = figures(counters, {}, seconds, resident.high_water, limit)
-    told |= {"version": found.version, "missing": list(found.missing)}
+    told |= {"version": found.version, "missing": list(found.missing), "spelled": dict(found.spelled)}
     return SearchOutcome(found.hits, {"": troubles}, troubles, figures=told)
 
 

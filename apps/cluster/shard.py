@@ -84,7 +84,8 @@ class Shard(Closing):
         self._changing = threading.Lock()
         self._verbs: dict[str, Callable[..., tuple[Any, bytes]]] = {
             "configure": self._configure, "publish": self._publish, "retire": self._retire, "state": self._state,
-            "statistics": self._statistics, "gather": self._gather, "hits": self._hits, "put": self._put,
+            "statistics": self._statistics, "gather": self._gather, "hits": self._hits,
+            "resembling": self._resembling, "put": self._put,
             "remove": self._remove, "leaving": self._leaving, "known": self._known, "below": self._below,
             "sample": self._sample, "install": self._install, "maintain": self._maintain,
         }  # fmt: skip
@@ -187,6 +188,10 @@ class Shard(Closing):
             }
 
         return self._view(version).run(work), b""
+
+    def _resembling(self, raw: bytes, *, version: int, word: str) -> tuple[Any, bytes]:
+        """The word of the passages that a misspelled word resembles."""
+        return self._view(version).run(self.collection.source.resembling, word), b""
 
     def _hits(self, raw: bytes, *, version: int, ids: list[int]) -> tuple[Any, bytes]:
         """Passages as hits."""

@@ -14,7 +14,8 @@ from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, hit_from_json
 from edge.apps.collection.searching import Floats, Ranking, Within
-from edge.apps.store.lexical import Statistics, shown_terms
+from edge.apps.store.lexical import FUNCTION_WORDS, Statistics, shown_terms
+from edge.apps.store.spelling import unknown_words
 
 _REMEMBERED = 50_000
 """Terms whose number of rows is kept for one version of a shard: about 5 MB."""
@@ -44,18 +45,20 @@ class Figures:
 class ShardSource:
     """The passages of one version of a shard, for one search."""
 
-    def __init__(self, call: Call, version: int, figures: Figures, k: int, shown: str = "") -> None:
+    def __init__(self, call: Call, version: int, figures: Figures, k: int, query: str = "") -> None:
         """
         Args:
             k: results that the search will ask for.
-            shown: the text whose words snippets will show. Their statistics are asked for, too.
+            query: the text that the search will need statistics of, for its snippets and the spelling of its words.
+                They are asked for in one request.
         """
         self._call = call
         self._version = version
         self._figures = figures
         self._k = k
-        self._shown = list(shown_terms(shown).values())
         self._lexical = Catalog().lexical
+        words = [term for word in unknown_words(query, FUNCTION_WORDS) for term in self._lexical.terms(word)]
+        self._ahead = [*shown_terms(query).values(), *self._lexical.terms(query), *words]
         self._places: dict[int, tuple[str, int]] = {}
         self._hits: dict[int, Hit] = {}
         self.trips = 0
@@ -69,9 +72,14 @@ class ShardSource:
         """See `PassageSource.statistics`."""
         return self._statistics([term for query in queries for term in self._lexical.terms(query)])
 
-    def shown(self) -> Statistics:
+    def shown(self, query: str) -> Statistics:
         """The figures for the words that snippets show."""
-        return self._statistics(self._shown)
+        return self._statistics(list(shown_terms(query).values()))
+
+    def resembling(self, word: str) -> str:
+        """See `PassageSource.resembling`."""
+        self.trips += 1
+        return str(asked(self._call, "resembling", version=self._version, word=word)[0])
 
     def gather(
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
@@ -112,7 +120,7 @@ class ShardSource:
         found = self._figures.of(terms)
         if found is None:
             self.trips += 1
-            wanted = list(dict.fromkeys([*terms, *self._shown]))
+            wanted = list(dict.fromkeys([*terms, *self._ahead]))
             answer, _ = asked(self._call, "statistics", version=self._version, terms=wanted)
             found = Statistics(**answer)
             self._figures.add(found)

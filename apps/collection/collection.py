@@ -24,16 +24,16 @@ from edge.apps.collection.paths import Item, absolute, check_there, listed, reso
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
-from edge.apps.collection.searching import PassageSource, Query, Seen, Within, candidates, checked_query
+from edge.apps.collection.searching import PassageSource, Query, Seen, Within, candidates, checked_query, misspelled
 from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
-from edge.apps.store.lexical import FUNCTION_WORDS, Statistics
+from edge.apps.store.lexical import Statistics
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
-from edge.apps.store.spelling import nearest_word, respelled, unknown_words, words_of
+from edge.apps.store.spelling import respelled, words_of
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
@@ -513,15 +513,7 @@ class Together(Closing):
         """The words of a query that no passage holds and that are probably misspelled, each with the most similar word
         of the passages, which is searched for in its place. A word that the embedder's vocabulary holds is no mistake.
         Raises as `search` does."""
-        sources = self.sources.values()
-        words = unknown_words(checked_query(query), FUNCTION_WORDS)
-        held = [sum((source.statistics([word]) for source in sources), Statistics()) for word in words]
-        lacking = [word for word, found in zip(words, held, strict=True) if not any(found.counts.values())]
-        if not lacking or self.first.identity is None:
-            return {}
-        whole = self.first.models.whole_words(lacking)
-        found = {word: [other for one in sources if (other := one.resembling(word))] for word in lacking}
-        return {word: nearest_word(word, near) for word, near in found.items() if near and word not in whole}
+        return misspelled(query, list(self.sources.values()), self.first.models)
 
     def is_nonsense(self, query: str) -> bool:
         """Whether no word of a query is known: no passage holds one, and the embedder's vocabulary has none as one

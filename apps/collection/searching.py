@@ -29,6 +29,7 @@ from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import (
+    FUNCTION_WORDS,
     POSTING_NBYTES,
     LexicalIndex,
     Statistics,
@@ -37,7 +38,7 @@ from edge.apps.store.lexical import (
     shown_weights,
 )
 from edge.apps.store.rebuilding import remedy
-from edge.apps.store.spelling import nearest_word, stems_like
+from edge.apps.store.spelling import nearest_word, stems_like, unknown_words
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection, Found, Ids
@@ -46,6 +47,7 @@ from edge.models.blending import BM25_WEIGHT
 from edge.trace import Trace
 
 if TYPE_CHECKING:
+    from edge.apps.collection.models import CollectionModels
     from edge.cache.lookahead import Lookahead
     from edge.runtimes.scoring import LayerReport
 
@@ -182,6 +184,7 @@ class Source(Protocol):
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]: ...  # fmt: skip
+    def resembling(self, word: str) -> str: ...
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]: ...
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]: ...
 
@@ -397,6 +400,19 @@ def candidates(
                     scarce.append(number)
             left, depth = scarce, min(_DEEPER * depth, _DEEPEST)
     return results
+
+
+def misspelled(query: str, sources: Sequence[Source], models: CollectionModels, fan: Fan = in_turn) -> dict[str, str]:
+    """The words of a query that no passage holds and that are probably misspelled; see `Together.spelled`."""
+    words = unknown_words(checked_query(query), FUNCTION_WORDS)
+    held = {word: sum(fan([partial(one.statistics, [word]) for one in sources]), Statistics()) for word in words}
+    lacking = [word for word, found in held.items() if not any(found.counts.values())]
+    if not lacking or models.identity() is None:
+        return {}
+    whole = models.whole_words(lacking)
+    found = {word: [other for other in fan([partial(one.resembling, word) for one in sources]) if other]
+             for word in lacking if word not in whole}  # fmt: skip
+    return {word: nearest_word(word, near) for word, near in found.items() if near}
 
 
 def _gathered(

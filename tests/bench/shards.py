@@ -163,7 +163,11 @@ def _compared(
         version = cluster._current()
         for number, question in enumerate(asked):
             began = time.perf_counter()
-            found, _, own = cluster._candidates(version, (), Query.parse(question), vectors[number], chosen)
+            sources = cluster._sources(version, (), question, chosen.candidates)
+            found, _ = cluster._candidates(
+                sources, Query.parse(question), vectors[number], chosen, exhaustive=version.mixed
+            )
+            own = max(source.trips for source in sources.values())
             between = time.perf_counter()
             expected = whole.candidates(question, vectors[number], chosen.candidates)
             took[0] += between - began

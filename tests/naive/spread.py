@@ -13,7 +13,7 @@ from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.documents import Document, put
 from edge.apps.collection.catalog import Catalog, passage
-from edge.apps.collection.collection import Collection
+from edge.apps.collection.collection import Collection, Together
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config
@@ -21,7 +21,13 @@ from edge.ivf.base import IndexOptions
 
 SMALL = IndexOptions(flat_limit=60, pending_limit=10, list_rows=16, grace_seconds=0)
 WORDS = ["river", "bread", "ice", "old", "spring", "blue", "3", "17", "flood", "time", "is", "the"]
-QUERIES = ("lex: bread river vec: when does it flood", "old ice", "the river of spring", "lex: 3 17 bread", '"old ice"')
+QUERIES = (
+    "lex: bread river vec: when does it flood",
+    "old ice",
+    "the rivver of sprinng",
+    "lex: 3 17 bread",
+    '"old ice"',
+)
 
 
 def invented(seed: int, count: int) -> dict[str, str]:
@@ -94,6 +100,7 @@ class Small:
         for query in queries:
             found = (cluster or self.cluster).search(query, 20, **options)
             assert found.missing == ()
+            assert found.spelled == Together({"": self.whole}).spelled(query)
             assert [told(hit) for hit in found.hits] == [told(hit) for hit in self.whole.search(query, 20, **options)]
 
     def close(self) -> None:
