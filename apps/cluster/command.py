@@ -159,8 +159,9 @@ def create(shards: tuple[str, ...], address: str, embedder: str | None, collecti
     if holds_collection(folder):
         raise InputError(f"{folder} holds a collection already; name another folder for the catalogue")
     config = setup.config(embedder=embedder)
+    replicas = _replicas(shards, config.memory)
     with _connected(address, config) as places, Cluster(folder, places, config=config) as made:
-        made.create(_replicas(shards, config.memory))
+        made.create(replicas)
     click.echo(f"{counted(len(shards), 'shard')} made; `edge index --cluster {address} DIR` fills them", err=True)
 
 

@@ -59,7 +59,11 @@ def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
         (["cluster", "create", "--cluster", "here", "-c", "new", "--shard", "a=x:"], "is no shard"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(home: Path, words: list[str], told: str) -> None:
+def test_mistakes_are_told_in_one_sentence(
+    home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(home)
     done = CliRunner().invoke(edge, words)
+    assert not (home / "new").exists()
     assert done.exit_code != 0
     assert told in str(done.exception)
