@@ -1,8 +1,10 @@
-"""`edge plan index`: the parameters that a collection's vector index should have, here or on a modelled accelerator."""
+"""`edge plan index`: the parameters that a collection's vector index should have, here or on an
+accelerator in hardware."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ from edge.apps.commands.tuning import described, wished
 from edge.apps.console import ProgressBar
 from edge.apps.options import Setup, collection_option, json_option, setup_options
 from edge.config import format_size
-from edge.errors import InputError, RangeError
+from edge.devices.fpga import chip
+from edge.devices.fpga.chip import ChipDesign
+from edge.errors import InputError, RangeError, StorageError
+from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.planner.search_accelerator import Design, SearchParameters, design
@@ -25,10 +30,12 @@ from edge.tuning.tuner import TuningCandidates
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Parameters with the accelerator's design for them."""
+    """Parameters with the accelerator's design for them, and the design of the published accelerator for the same ones;
+    None if that has no room for it."""
 
     choice: ParameterChoice
-    design: Design
+    design: ChipDesign
+    published: Design | None
 
 
 @click.command("index")
@@ -41,17 +48,23 @@ class Planned:
     type=click.Choice(["cpu", "fpga"]),
     default="cpu",
     show_default=True,
-    help="This machine, measured, or the modelled accelerator, whose parallel units are chosen, too.",
+    help="This machine, measured, or the accelerator in hardware, whose design is chosen, too.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the design in Verilog; with --on fpga."
 )
 @collection_option
 @setup_options()
 @json_option
-def index(recall: float, place: str, collection: Path | None, setup: Setup, as_json: bool) -> None:
+def index(recall: float, place: str, out: Path | None, collection: Path | None, setup: Setup, as_json: bool) -> None:
     """Choose the parameters of a collection's vector index, and change nothing (FANNS).
 
     Recall is counted on questions made from the collection's own passages. Times of this machine are predicted from
-    measured stages, those of the accelerator from a model.
+    measured stages. Cycles of the accelerator come from a model that its simulation confirms. Each number says where
+    it comes from. `--out` writes the design, the constraints of its clock and a report; it needs the extra `fpga`.
     """
+    if out and place != "fpga":
+        raise InputError("--out is for a design in hardware: it needs --on fpga")
     goal = Goal(recall=recall)
     config = setup.config()
     with Collection(locate(collection), config=config) as opened:
@@ -65,13 +78,16 @@ def index(recall: float, place: str, collection: Path | None, setup: Setup, as_j
 
         with ProgressBar(" rows") as bar:
             vectors.examine(opened.database.write, use, progress=lambda stage, done, total: bar(done, total))
+    if out and isinstance(found[0], Planned):
+        write_design(out, found[0])
     click.echo(json.dumps(as_figures(found[0])) if as_json else sentence(found[0], goal))
 
 
 def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
-    """The parameters and the units that answer most queries per second on the modelled accelerator.
+    """The parameters and the design that answer most queries per second on the chip.
 
-    It scans codes of pq and opq. Each scan returns as many results as are scored exactly afterwards.
+    It scans codes of pq and opq; the host chooses the lists and rotates queries. Each scan returns as many results as
+    are scored exactly afterwards.
 
     Raises:
         InputError: no codes reach the goal, or none of the designs fits the chip.
@@ -85,22 +101,52 @@ def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
         choice = least_probed(candidates.sampled, candidates.costs, candidates.dim, parameters, goal.recall)
         if choice is None:
             continue
-        rows = candidates.sampled.rows
+        rows, results = candidates.sampled.rows, NEIGHBOURS * parameters.rescore
         ratio = max(1.0, choice.expected.rows / (choice.nprobe * rows / parameters.lists))
-        search = SearchParameters(
-            rows, parameters.lists, choice.nprobe, parameters.codec == "opq", ratio, NEIGHBOURS * parameters.rescore,
-            candidates.dim, parameters.code_size,
-        )  # fmt: skip
         try:
-            made = design(search)
+            lists = [math.ceil(choice.expected.rows / choice.nprobe)] * choice.nprobe
+            made = chip.best(candidates.dim, parameters.code_size, lists, results)
         except RangeError as error:
             refused = str(error)
             continue
         if best is None or made.rate > best.design.rate:
-            best = Planned(choice, made)
+            search = SearchParameters(
+                rows, parameters.lists, choice.nprobe, parameters.codec == "opq", ratio, results, candidates.dim,
+                parameters.code_size,
+            )  # fmt: skip
+            best = Planned(choice, made, _published(search))
     if best is None:
         raise InputError(refused or f"no codes of the accelerator reach a recall of {goal.recall:g}: ask for less")
     return best
+
+
+def _published(search: SearchParameters) -> Design | None:
+    try:
+        return design(search)
+    except RangeError:
+        return None
+
+
+def write_design(folder: Path, found: Planned) -> None:
+    """Writes the design in Verilog, the constraints of its clock, and a report.
+
+    Raises:
+        CapabilityError: the extra `fpga` is not installed.
+        StorageError: a file cannot be written.
+    """
+    from edge.devices.fpga.synthesis import component_of, constraints, verilog
+
+    text = verilog(component_of(found.design.shape))
+    report = json.dumps(as_figures(found) | {"shape": asdict(found.design.shape)}, indent=1)
+    try:
+        make_folder(folder)
+        for name, content in (
+            ("design.v", text), ("design.lpf", constraints(chip.GOAL)), ("report.json", report + "\n"),
+        ):  # fmt: skip
+            with open_output(folder / name) as file:
+                write_all(file, content.encode())
+    except OSError as error:
+        raise StorageError(f"{folder} cannot take the design: {error.strerror}") from error
 
 
 def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
@@ -111,9 +157,15 @@ def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
         "nbytes": choice.nbytes,
     }  # fmt: skip
     if isinstance(found, Planned):
+        made, taken = found.design, found.design.resources
         return figures | {
-            "units": asdict(found.design.units), "queries_per_s": found.design.rate, "logic": found.design.logic,
-            "origin": "calibrated",
+            "units": {"scanning": made.shape.units, "tables": made.shape.builders, "lanes": made.shape.lanes},
+            "kept": made.shape.kept, "queries_per_s": made.rate, "frequency": chip.clock()[0], **asdict(taken),
+            "published_queries_per_s": found.published.rate if found.published else None,
+            "origin": {
+                "queries_per_s": "derived", "frequency": chip.clock()[1], "luts": "fitted to synthesized designs",
+                "blocks": "derived", "multipliers": "derived", "published_queries_per_s": "published",
+            },
         }  # fmt: skip
     return figures | {"seconds": choice.seconds, "origin": "predicted"}
 
@@ -125,10 +177,16 @@ def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
     recall = f"a recall of {choice.expected.recall:.3f} on made-up questions, {format_size(choice.nbytes)} of lists"
     if not isinstance(found, Planned):
         return f"{start}Predicted: {choice.seconds * 1e3:.2f} ms per query, {recall}; `edge index --tune` builds it."
-    units = found.design.units
+    shape, taken = found.design.shape, found.design.resources
+    beside = (
+        f" The published accelerator would answer {found.published.rate:,.0f} (published)." if found.published else ""
+    )
+    logic, (hertz, origin) = taken.luts / chip.WHOLE.luts, chip.clock()
     return (
-        f"{start}The modelled accelerator has these parallel units: centroids {units.centroids}, queues of lists "
-        f"{units.selecting}, tables {units.tables}, scanning {units.scanning}. It answers "
-        f"{found.design.rate:,.0f} queries per second with {found.design.logic:.0%} of its logic (calibrated model); "
-        f"{recall}."
+        f"{start}The accelerator has these parallel units: tables {shape.builders} of {shape.lanes} components, "
+        f"scanning {shape.units}, with queues of {shape.kept} that lead to one of {shape.results}. It answers "
+        f"{found.design.rate:,.0f} queries per second (derived from its cycles and a clock of {hertz / 1e6:.0f} MHz, "
+        f"{origin}). On {chip.CHIP} it takes {logic:.0%} of the look-up tables (fitted to synthesized "
+        f"designs) and {taken.blocks} of {chip.WHOLE.blocks} memory blocks (derived). It has not run on a "
+        f"board.{beside} {recall[0].upper()}{recall[1:]}."
     )

@@ -1,6 +1,194 @@
-"""What a design takes of a chip, and how fast its clock may be."""
+"""What a design takes of an ECP5, how fast its clock is, and the design that answers most queries on it.
+
+Memory blocks and multipliers follow from the shape. Look-up tables are a sum over the parts of a design, whose factors
+are fitted to synthesized designs (`synthesized.json`).
+"""
 
 from __future__ import annotations
 
-FREQUENCY = 90e6
-"""Cycles per second of the modelled accelerator."""
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.devices.fpga.cycles import stages
+from edge.devices.fpga.shape import CODES, ENTRY, Shape
+from edge.errors import RangeError
+from edge.planner.search_accelerator import queue_length
+
+CHIP = "LFE5U-85F"
+"""The largest ECP5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Parts of the chip: look-up tables of 4 inputs, memory blocks of 18 kbit, and multipliers of 18 bits."""
+
+    luts: int
+    blocks: int
+    multipliers: int
+
+
+WHOLE = Resources(83_640, 208, 156)
+"""The parts of the chip."""
+
+USABLE = 0.6
+"""Share of the look-up tables that a design may use, as in FANNS. Memory and multipliers may be used up."""
+
+GOAL = 90e6
+"""Cycles per second that constraints ask for."""
+
+_BLOCK_BITS = 1 << 14
+"""Bits of a memory block without its parity bits, which these words do not use."""
+
+_BLOCK_WIDTH = 32
+
+_SMALLEST = 1 << 11
+"""Bits from which on yosys takes a memory block."""
+
+REPORTS = Path(__file__).with_name("synthesized.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesized:
+    """A synthesized design; with the clock in hertz where it was placed, too."""
+
+    shape: Shape
+    resources: Resources
+    frequency: float | None = None
+
+
+@cache
+def reports() -> tuple[Synthesized, ...]:
+    """The stored designs."""
+    return tuple(
+        Synthesized(Shape(**row["shape"]), Resources(**row["resources"]), row["frequency"])
+        for row in json.loads(REPORTS.read_text())["designs"]
+    )
+
+
+def clock() -> tuple[float, str]:
+    """Cycles per second, and where the number comes from: the slowest placed design (`placed`), or the goal of the
+    constraints, if none was placed (`assumed`)."""
+    placed = [report.frequency for report in reports() if report.frequency]
+    return (min(placed), "placed") if placed else (GOAL, "assumed")
+
+
+def parts_of(shape: Shape) -> list[float]:
+    """The numbers that look-up tables grow with: places of queues, bytes that are looked up or multiplied at a time,
+    scoring units, components that are multiplied for tables, and one for what every design has."""
+    places = shape.units * shape.kept + shape.results
+    lanes = 0
+    if shape.lists:
+        places += (shape.centroids + 1) * shape.probed
+        lanes = shape.centroids * shape.lanes
+    looked = shape.units * shape.parts if shape.codec == "pq" else 0
+    if shape.codec == "bytes":
+        lanes += shape.units * shape.lanes
+    built = shape.builders * shape.lanes if shape.codec == "pq" else 0
+    return [places, looked, lanes, shape.units, built, 1.0]
+
+
+def fitted(designs: Sequence[Synthesized]) -> npt.NDArray[np.float64]:
+    """The factors of `parts_of`, by least squares of relative errors. One that would be below zero is left out."""
+    rows = np.array([parts_of(design.shape) for design in designs])
+    wanted = np.array([design.resources.luts for design in designs], float)
+    used = list(range(rows.shape[1]))
+    while True:
+        found = np.linalg.lstsq(rows[:, used] / wanted[:, None], np.ones(len(rows)), rcond=None)[0]
+        if (found >= 0).all():
+            factors = np.zeros(rows.shape[1])
+            factors[used] = found
+            return factors
+        del used[int(found.argmin())]
+
+
+@cache
+def _factors() -> npt.NDArray[np.float64]:
+    return fitted(reports())
+
+
+def _blocks(width: int, depth: int) -> int:
+    """Blocks of a memory with two ports. A small one is made of look-up tables."""
+    return 0 if width * depth < _SMALLEST else max(-(-width * depth // _BLOCK_BITS), -(-width // _BLOCK_WIDTH))
+
+
+def resources(shape: Shape, factors: Any = None) -> Resources:
+    """The parts that a design takes.
+
+    Args:
+        factors: of `parts_of`; those of all stored designs if not given.
+    """
+    luts = round(float(np.dot(parts_of(shape), _factors() if factors is None else factors)))
+    blocks = multipliers = 0
+    if shape.codec == "pq":
+        blocks += shape.units * shape.parts
+        words = shape.parts // shape.builders * CODES * (shape.dim // shape.parts // shape.lanes)
+        blocks += shape.builders * _blocks(8 * shape.lanes, words)
+        multipliers += shape.builders * shape.lanes
+    else:
+        blocks += shape.units * _blocks(ENTRY * shape.lanes, 2 * shape.beats)
+        multipliers += shape.units * shape.lanes
+    if shape.lists:
+        rounds = -(-shape.lists // shape.centroids)
+        weights = _blocks(ENTRY * shape.lanes, 2 * shape.beats)
+        blocks += shape.centroids * (_blocks(8 * shape.lanes, rounds * shape.beats) + weights)
+        multipliers += shape.centroids * shape.lanes
+    return Resources(luts, blocks, multipliers)
+
+
+def fits(taken: Resources) -> bool:
+    """Whether a design fits the chip."""
+    return taken.luts <= USABLE * WHOLE.luts and taken.blocks <= WHOLE.blocks and taken.multipliers <= WHOLE.multipliers
+
+
+@dataclass(frozen=True, slots=True)
+class ChipDesign:
+    """A design for a way of searching, the parts of the chip that it takes, and the queries a second that follow from
+    its slowest stage and the clock of placed designs."""
+
+    shape: Shape
+    resources: Resources
+    rate: float
+
+
+def best(dim: int, code: int, lists: Sequence[int], results: int, *, all_lists: int = 0) -> ChipDesign:
+    """The design that answers most queries of product-quantized codes on the chip; among equally fast ones the one with
+    the fewest look-up tables (FANNS).
+
+    Args:
+        code: bytes of a code.
+        lists: rows of each list that a typical query scans.
+        results: rows that a query returns.
+        all_lists: lists of the index, among which the chip chooses; 0 if the host does.
+
+    Raises:
+        RangeError: not even the smallest design fits the chip.
+    """
+    found: ChipDesign | None = None
+    widths = [lanes for lanes in (1, 2, 4, 8) if dim // code % lanes == 0]
+    builders = [count for count in (1, 2, 4, 8) if code % count == 0]
+    for units in (1, 2, 4, 8, 16, 32):
+        kept = queue_length(results, units)
+        for lanes in widths:
+            for count in builders:
+                for centroids in (1, 2, 4, 8) if all_lists else (1,):
+                    probed = len(lists) if all_lists else 0
+                    shape = Shape("pq", dim, code, units, results, kept, count, lanes, all_lists, probed, centroids)
+                    taken = resources(shape)
+                    if not fits(taken):
+                        continue
+                    rate = clock()[0] / stages(shape, lists).slowest
+                    if found is None or (rate, -taken.luts) > (found.rate, -found.resources.luts):
+                        found = ChipDesign(shape, taken, rate)
+    if found is None:
+        raise RangeError(
+            f"no design for codes of {code} bytes and {results} results fits {USABLE:.0%} of the look-up tables and "
+            f"the {WHOLE.blocks} memory blocks of {CHIP}"
+        )
+    return found

@@ -14,6 +14,8 @@ _MODULES = {
     "devices": "devices",
     "dispatch": "dispatch",
     "evidence": "evidence",
+    "fleet": "fleet",
+    "fpga": "fpga",
     "gpu": "gpu",
     "growth": "growth",
     "household": "household",

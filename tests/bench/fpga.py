@@ -1,0 +1,285 @@
+"""`fpga`: design points of the search accelerator, simulated beside the model of its cycles, the loss of truncated
+queues beside their bound, and the traversal engine beside the software.
+
+Nothing here is a time of this machine: cycles are counted by the simulated designs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from bench.figures import Figure, lower, neither, tabulate
+from bench.options import Output, benchmark, stated
+from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
+from edge.devices.fpga.cycles import cycles
+from edge.devices.fpga.device import programs
+from edge.devices.fpga.graphs import GraphImage, engine, traversed
+from edge.devices.fpga.searching import Asked, Image, SimulatedAccelerator
+from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
+from edge.devices.fpga.synthesis import component_of, placed, synthesized
+from edge.devices.fpga.traversal import TraversalShape
+from edge.planner.search_accelerator import queue_length
+from edge.planner.traversal import at_once, nearest_graph, traverse
+
+SHAPES = (
+    Shape("pq", 16, 4, units=4, results=8, kept=6, builders=4, lanes=4),
+    Shape("pq", 16, 4, units=2, results=10, kept=5, builders=2, lanes=4, lists=16, probed=3, centroids=2),
+    Shape("pq", 32, 8, units=4, results=10, kept=5, builders=1, lanes=4),
+    Shape("pq", 32, 8, units=1, results=10, kept=10, builders=2, lanes=2),
+    Shape("bytes", 16, 0, units=4, results=8, kept=6, lanes=8),
+    Shape("bytes", 64, 0, units=2, results=10, kept=6, lanes=8),
+)
+"""Designs. Each runs every workload, so that there are 36 points."""
+
+WORKLOADS: tuple[tuple[int, int, int], ...] = (
+    (1, 1, 60), (1, 3, 300), (4, 2, 40), (4, 3, 900), (8, 1, 3000), (6, 3, 8),
+)  # fmt: skip
+"""Queries, lists that each of them scans, and mean rows of a list."""
+
+LATENCY = 20
+"""Cycles of the memory of codes."""
+
+GROUPS = ((1, 1), (2, 1), (4, 1), (6, 1), (1, 2), (2, 2), (4, 2), (6, 2), (1, 4), (2, 4), (4, 4))
+"""Groups under way, and candidates of each."""
+
+TRAVERSAL = TraversalShape(6, 4, length=16, results=10, units=4, beats=2, list_beats=4, bits=12)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One design with one workload."""
+
+    name: str
+    simulated: int
+    modelled: int
+
+    @property
+    def error(self) -> float:
+        """The modelled cycles over the simulated ones, minus 1."""
+        return self.modelled / self.simulated - 1
+
+
+def points(folder: Path, shapes: Sequence[Shape] = SHAPES, *, level: int = 1) -> Iterator[Point]:
+    """Random lists and queries through each design. Rows of lists differ by up to a half."""
+    for number, shape in enumerate(shapes):
+        random = np.random.default_rng(number)
+        accelerator = SimulatedAccelerator(shape, folder, level=level)
+        code, beats = (shape.parts, 1) if shape.codec == "pq" else (shape.dim, shape.row_words)
+        book = random.integers(-127, 128, (shape.parts, 256, shape.dim // shape.parts)) if shape.parts else None
+        for queries, probed, mean in WORKLOADS:
+            count = shape.lists or 2 * probed
+            sizes = (mean * random.uniform(0.5, 1.5, count)).astype(int).tolist()
+            lists = [random.integers(0, 256, (rows, code)).astype(np.uint8) for rows in sizes]
+            image = Image.of([(codes, None) for codes in lists], shape.units, code // beats, beats)
+            centroids = random.integers(0, 256, (shape.lists, shape.dim)).astype(np.uint8) if shape.lists else None
+            asked, scanned = [], []
+            for _ in range(queries):
+                query = random.integers(-(1 << 15), 1 << 15, shape.dim)
+                own = random.permutation(count)[:probed].tolist()
+                if centroids is not None:
+                    scores = centroids.astype(np.int64) @ query >> max(0, ENTRY + 9 + levels(shape.dim) - SCORE)
+                    own = sorted(range(count), key=lambda i: (-scores[i], i))[: shape.probed]
+                asked.append(Asked(query, (1 << shape.keys.width) - 1, own))
+                scanned.append([sizes[i] for i in own])
+            taken = accelerator.answers(image, asked, book=book, centroids=centroids, latency=LATENCY)[1]
+            name = f"design {number + 1}, {queries} x {probed} lists of {mean}"
+            yield Point(name, taken, cycles(shape, scanned, LATENCY))
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Queries that lost one of the best rows, with queues as long as the bound says and with shorter ones."""
+
+    kept: int
+    bound: int
+    lost: int
+    queries: int
+
+
+def losses(folder: Path, queries: int) -> Iterator[Loss]:
+    """Random rows through queues of several lengths. A query that lost a row is one whose largest dropped key is above
+    its last result."""
+    units, results = 4, 10
+    bound = queue_length(results, units)
+    for kept in (bound - 2, bound - 1, bound):
+        shape = Shape("bytes", 8, 0, units=units, results=results, kept=kept, lanes=8)
+        random = np.random.default_rng(kept)
+        accelerator = SimulatedAccelerator(shape, folder)
+        rows = random.integers(0, 256, (400, 8)).astype(np.uint8)
+        image = Image.of([(rows, None)], units, 8, 1)
+        asked = [
+            Asked(random.integers(-(1 << 15), 1 << 15, 8), (1 << ADDRESS + SCORE) - 1, [0]) for _ in range(queries)
+        ]
+        answers = accelerator.answers(image, asked)[0]
+        lost = sum(answer.dropped > answer.keys[-1] or len(answer.keys) < results for answer in answers)
+        yield Loss(kept, bound, lost, queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Traversals:
+    """The searches with one setting: means over the queries, and whether all equal the software's."""
+
+    groups: int
+    candidates: int
+    hops: float
+    waits: float
+    cycles: float
+    recall: float
+    equal: bool
+
+
+class BankedFilter:
+    """The design's Bloom filter in software: a set of bits for each hash."""
+
+    def __init__(self, bits: int, hashes: int = 3) -> None:
+        self._bits, self._banks = bits, [set[int]() for _ in range(hashes)]
+
+    def fresh(self, lists: Sequence[Sequence[int]]) -> list[int]:
+        """Adds vertices one after the other; returns those that are new."""
+        from edge.devices.fpga.traversal import bloom_places
+
+        found = []
+        for vertex in (vertex for row in lists for vertex in row):
+            places = list(zip(bloom_places(vertex, len(self._banks), self._bits), self._banks, strict=True))
+            if not all(place in bank for place, bank in places):
+                found.append(vertex)
+            for place, bank in places:
+                bank.add(place)
+        return found
+
+
+def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals]:
+    """A graph of clustered vectors, searched by the simulated engine and by the software."""
+    random = np.random.default_rng(5)
+    centres = 1000 * random.standard_normal((20, 64))
+    made = centres[random.integers(20, size=vertices + queries)] + 700 * random.standard_normal(
+        (vertices + queries, 64)
+    )
+    vectors, asked = np.rint(made).astype(np.int16)[:vertices], np.rint(made).astype(np.int16)[vertices:]
+    graph = nearest_graph(vectors.astype(np.float32), 8)
+    design, image = engine(TRAVERSAL, folder), GraphImage(vectors, graph, TRAVERSAL)
+    for groups, candidates in GROUPS:
+        found, right, equal = [], 0, True
+        for query in asked:
+            exact = ((vectors.astype(np.int64) - query) ** 2).sum(axis=1)
+
+            def distances(some: Sequence[int], exact: Any = exact) -> Any:
+                return exact[list(some)].tolist()
+
+            one = traversed(design, TRAVERSAL, image, query, groups, candidates)
+            soft = traverse(
+                at_once(graph, distances), 0, k=TRAVERSAL.results, length=TRAVERSAL.length, groups=groups,
+                candidates=candidates, visited=BankedFilter(TRAVERSAL.bits),
+            )  # fmt: skip
+            equal &= one.labels == soft.labels and one.hops == soft.hops
+            right += len(set(np.argsort(exact, kind="stable")[: TRAVERSAL.results].tolist()) & set(one.labels))
+            found.append(one)
+        mean = statistics.mean
+        yield Traversals(
+            groups, candidates, mean(f.hops for f in found), mean(f.waits for f in found),
+            mean(f.cycles for f in found), right / TRAVERSAL.results / queries, equal,
+        )  # fmt: skip
+
+
+WHOLE = Shape("pq", 32, 8, units=2, results=8, kept=5, lanes=4, lists=32, probed=4)
+"""The whole pipeline, which chooses its lists itself."""
+
+PLACED = (Shape("pq", 64, 16, units=2, results=10, kept=6, lanes=4), WHOLE)
+"""Designs that are placed, too."""
+
+SYNTHESIZED = (
+    *PLACED,
+    Shape("pq", 32, 8, units=2, results=10, kept=6, lanes=4),
+    Shape("pq", 64, 16, units=1, results=10, kept=10, lanes=4),
+    Shape("pq", 64, 16, units=4, results=10, kept=5, lanes=4),
+    Shape("pq", 64, 16, units=4, results=10, kept=5, builders=2, lanes=4),
+    Shape("pq", 32, 8, units=4, results=10, kept=5, lanes=4),
+    Shape("pq", 32, 8, units=8, results=10, kept=4, lanes=4),
+    Shape("pq", 64, 32, units=2, results=10, kept=6, builders=2, lanes=2),
+    Shape("bytes", 64, 0, units=2, results=10, kept=6, lanes=8),
+    Shape("bytes", 128, 0, units=4, results=10, kept=5, lanes=8),
+    Shape("bytes", 64, 0, units=4, results=20, kept=8, lanes=4),
+    Shape("bytes", 64, 0, units=2, results=10, kept=6, lanes=4, lists=64, probed=4),
+    Shape("pq", 64, 16, units=2, results=20, kept=10, builders=2, lanes=4, lists=64, probed=4),
+)
+"""Designs that the model of resources is fitted to."""
+
+
+def synthesize(file: Path) -> list[Synthesized]:
+    """Synthesizes the designs and places some. Each one is stored when it is done."""
+    found: list[Synthesized] = []
+    for shape in SYNTHESIZED:
+        with tempfile.TemporaryDirectory() as folder:
+            taken = synthesized(component_of(shape), Path(folder))
+            found.append(Synthesized(shape, taken, placed(Path(folder), GOAL) if shape in PLACED else None))
+        file.write_text(stored(found))
+    return found
+
+
+def stored(designs: Sequence[Synthesized]) -> str:
+    """The file of synthesized designs, a line for each."""
+    rows = [
+        {"shape": asdict(design.shape), "resources": asdict(design.resources), "frequency": design.frequency}
+        for design in designs
+    ]
+    head = {"tools": "yosys and nextpnr (yowasp), synth_ecp5 -nowidelut", "command": COMMAND}
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    return json.dumps(head)[:-1] + ', "designs": [\n' + lines + "\n]}\n"
+
+
+COMMAND = "nice python -m tests.bench fpga --only synthesis"
+
+
+@benchmark
+def fpga(
+    *,
+    only: Annotated[str, "cycles, truncation, traversal or synthesis; the first three if not given."] = "",
+    queries: Annotated[int, "Searches that are checked for lost rows."] = 2000,
+    vertices: Annotated[int, "Of the graph."] = 2000,
+    walks: Annotated[int, "Searches of the graph for each setting."] = 12,
+    output: Output,
+) -> None:
+    """Runs designs of the search accelerator in their simulation, and counts cycles, lost rows, hops and waits."""
+    if only == "synthesis":
+        made = synthesize(REPORTS)
+        output.put({"designs": len(made)}, [], f"{len(made)} designs are in {REPORTS}")
+        return
+    folder = programs()
+    wanted = {only} if only else {"cycles", "truncation", "traversal"}
+    given = list(points(folder)) if "cycles" in wanted else []
+    lost = list(losses(folder, queries)) if "truncation" in wanted else []
+    walked = list(traversals(folder, vertices, walks)) if "traversal" in wanted else []
+    result: dict[str, Any] = {"latency": LATENCY, "queries": queries, "vertices": vertices, "walks": walks}
+    if given:
+        errors = sorted(abs(point.error) for point in given)
+        result |= {"points": len(given), "median_error": statistics.median(errors), "worst_error": errors[-1]}
+    if walked:
+        result["equal"] = all(walk.equal for walk in walked)
+    output.put(result, list(figures(given, lost, walked)), stated(result))
+
+
+def figures(given: Sequence[Point], lost: Sequence[Loss], walked: Sequence[Traversals]) -> Iterator[Figure]:
+    """The figures of a stored run."""
+    cells = {
+        point.name: {"simulated": [point.simulated], "modelled": [point.modelled], "error": [abs(point.error)]}
+        for point in given
+    }
+    names = {"simulated": neither("simulated cycles", ""), "modelled": neither("modelled cycles", "")}
+    yield from tabulate(cells, {**names, "error": lower("error", "%")}, "cycles")
+    shares = {
+        f"queues of {loss.kept}, {loss.bound} by the bound": {"lost": [loss.lost / loss.queries]} for loss in lost
+    }
+    yield from tabulate(shares, {"lost": neither("searches that lose a row", "%")}, "truncation")
+    rows = {f"{walk.groups} of {walk.candidates}": {name: [getattr(walk, name)] for name in _WALKED} for walk in walked}
+    yield from tabulate(rows, {name: neither(name, unit) for name, unit in _WALKED.items()}, "traversal")
+
+
+_WALKED = {"hops": "", "waits": "", "cycles": "", "recall": "%"}

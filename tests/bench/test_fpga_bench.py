@@ -1,0 +1,38 @@
+"""The designs of `fpga`: their points, the lost rows, and the stored file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import fpga
+from edge.devices.fpga import chip
+from edge.devices.fpga.chip import REPORTS, Resources, Synthesized
+from edge.devices.fpga.shape import Shape
+from edge.devices.fpga.simulation import missing
+
+
+def test_there_are_thirty_points_and_every_design_can_be_made() -> None:
+    assert len(fpga.SHAPES) * len(fpga.WORKLOADS) >= 30
+    assert len(set(fpga.SYNTHESIZED)) == len(fpga.SYNTHESIZED) >= 12
+    assert all(chip.fits(chip.resources(shape)) for shape in fpga.SYNTHESIZED)
+
+
+def test_the_stored_file_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    designs = [Synthesized(shape, Resources(9, 2, 4), 9e7 if i else None) for i, shape in enumerate(fpga.SYNTHESIZED)]
+    (tmp_path / "designs.json").write_text(fpga.stored(designs))
+    monkeypatch.setattr(chip, "REPORTS", tmp_path / "designs.json")
+    assert chip.reports.__wrapped__() == tuple(designs)
+    assert all("shape" in row for row in json.loads(REPORTS.read_text())["designs"])
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_points_losses_and_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape("bytes", 8, 0, units=4, results=10, kept=4, lanes=8)
+    found = list(fpga.points(tmp_path, [shape], level=0))
+    assert [abs(point.error) < 0.1 for point in found] == [True] * len(fpga.WORKLOADS)
+    named = {figure.key for figure in fpga.figures(found, [fpga.Loss(5, 5, 1, 100)], [])}
+    assert ("truncation", "queues of 5, 5 by the bound", "searches that lose a row") in named
+    assert len(named) == 3 * len(found) + 1
