@@ -35,7 +35,7 @@ class Stages:
 
 def pipeline(shape: Shape) -> int:
     """Cycles from a row's last byte to its score in a queue."""
-    return levels(shape.parts) + 2 if shape.codec == "pq" else levels(shape.lanes) + 4
+    return levels(shape.parts) + 3 if shape.codec == "pq" else levels(shape.lanes) + 5
 
 
 def stages(shape: Shape, lists: Sequence[int]) -> Stages:
@@ -47,15 +47,15 @@ def stages(shape: Shape, lists: Sequence[int]) -> Stages:
     if shape.lists:
         rounds = -(-shape.lists // shape.centroids)
         moved = shape.centroids * min(shape.probed, rounds)
-        choice = shape.beats + rounds * shape.beats + levels(shape.lanes) + 6 + shape.probed + moved + shape.probed
+        choice = shape.beats + rounds * shape.beats + levels(shape.lanes) + 9 + shape.probed + moved + shape.probed
     if shape.codec == "pq":
         share = shape.beats // shape.builders
-        tables = share + CODES * share + levels(shape.lanes) + 7
+        tables = share + CODES * share + levels(shape.lanes) + 8
     else:
         tables = shape.beats + 2
     # Unit 0 has the first row of each group.
     scan = max(1, held[0]) * shape.row_words
-    results = shape.results + max(1, min(shape.results, sum(kept)))
+    results = shape.results + 1 + max(1, min(shape.results, sum(kept)))
     return Stages(choice, tables, scan, shape.kept + drained, results)
 
 
@@ -79,6 +79,6 @@ def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> 
         scored = max(begin + own.scan + depth, emptied + own.scan)
         scanned.append(scored - depth)
         moving = own.emptying - shape.kept
-        emptied = max(scored + shape.kept - 1, given) + moving
+        emptied = max(scored + shape.kept, given) + moving
         given = emptied + own.results
     return given

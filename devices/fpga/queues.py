@@ -27,7 +27,7 @@ class SystolicQueue(wiring.Component):
     """Keeps the `length` largest of the keys pushed. It takes one in every cycle.
 
     Each cell keeps the larger of its key and the one that arrives, and passes the other to the next cell. So wires lead
-    to neighbours only. After the key that is `last` the queue settles for `length` - 1 cycles. Then it gives its keys
+    to neighbours only. After the key that is `last` the queue settles for `length` cycles. Then it gives its keys
     back, the largest first, one a cycle. An empty queue gives the key 0. A pushed key 0 is no row.
 
     `dropped` is the largest key that fell out of the last cell. It is valid with the last key pulled.
@@ -48,7 +48,7 @@ class SystolicQueue(wiring.Component):
         with m.If(self.push.ready & self.push.valid):
             m.d.comb += arriving.eq(self.push.p.key)
             with m.If(self.push.p.last):
-                m.d.sync += [filling.eq(0), draining.eq(self.length == 1), left.eq(self.length - 1)]
+                m.d.sync += [filling.eq(0), left.eq(self.length)]
         with m.If(~filling & ~draining):
             m.d.sync += [left.eq(left - 1), draining.eq(left == 1)]
         with m.If(~draining):
@@ -58,13 +58,10 @@ class SystolicQueue(wiring.Component):
                 passed = Signal(self.width, name=f"passed{number}")
                 with m.If(larger):
                     m.d.sync += own.eq(arriving)
-                if number + 1 < self.length:
-                    m.d.sync += passed.eq(Mux(larger, own, arriving))
-                else:
-                    m.d.comb += passed.eq(Mux(larger, own, arriving))
-                    with m.If(passed > self.dropped):
-                        m.d.sync += self.dropped.eq(passed)
+                m.d.sync += passed.eq(Mux(larger, own, arriving))
                 arriving = passed
+            with m.If(arriving > self.dropped):
+                m.d.sync += self.dropped.eq(arriving)
         following = held[1] if self.length > 1 else Const(0, self.width)
         m.d.comb += [
             self.pull.valid.eq(draining), self.pull.p.key.eq(held[0]), self.pull.p.last.eq(following == 0),

@@ -55,11 +55,6 @@ class PqScorer(wiring.Component):
             "scores": Out(flow(key=keys.width, last=1)),
         })  # fmt: skip
 
-    @property
-    def latency(self) -> int:
-        """Cycles from a code to its score."""
-        return levels(self.parts) + 2
-
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         advance = Signal()
@@ -74,9 +69,9 @@ class PqScorer(wiring.Component):
                 write.en.eq(load.valid & (load.p.part == part % share)),
                 read.addr.eq(Cat(self.codes.p.code.word_select(part, 8), self.codes.p.half)), read.en.eq(advance),
             ]  # fmt: skip
-            entries.append(read.data)
+            entries.append(delayed(m, read.data, 1, advance))
         m.d.comb += [load.ready.eq(1) for load in self.load]
-        _give(m, self, added(m, entries, advance), levels(self.parts) + 1, advance, self.codes.valid)
+        _give(m, self, added(m, entries, advance), levels(self.parts) + 2, advance, self.codes.valid)
         return m
 
 
@@ -101,11 +96,6 @@ class WeightedScorer(wiring.Component):
         """Bits of a sum that the score leaves out."""
         return max(0, self.total - self.keys.score)
 
-    @property
-    def latency(self) -> int:
-        """Cycles from the last beat of a row to its score."""
-        return levels(self.lanes) + 4
-
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         advance, beat = Signal(), Signal(range(max(2, self.beats)))
@@ -115,22 +105,23 @@ class WeightedScorer(wiring.Component):
         with m.If(self.codes.valid & advance):
             m.d.sync += beat.eq(Mux(ended, 0, beat + 1))
         depth = 1 << max(1, (self.beats - 1).bit_length())
-        m.submodules.weights = weights = Memory(shape=ENTRY * self.lanes, depth=2 * depth, init=[])
-        load, write, read = self.load[0], weights.write_port(), weights.read_port()
+        m.submodules.weights = memory = Memory(shape=ENTRY * self.lanes, depth=2 * depth, init=[])
+        load, write, read = self.load[0], memory.write_port(), memory.read_port()
         m.d.comb += [
             load.ready.eq(1), write.addr.eq(Cat(load.p.beat, load.p.half)), write.data.eq(load.p.weights),
             write.en.eq(load.valid), read.addr.eq(Cat(beat, self.codes.p.half)), read.en.eq(advance),
         ]  # fmt: skip
-        codes = delayed(m, self.codes.p.code, 1, advance)
+        # A block's output is late in its cycle: it is held before it is multiplied.
+        codes, weights = delayed(m, self.codes.p.code, 2, advance), delayed(m, read.data, 1, advance)
         products: list[Value] = []
         for lane in range(self.lanes):
             product = Signal(signed(ENTRY + 9))
             with m.If(advance):
-                weight = read.data.word_select(lane, ENTRY).as_signed()
+                weight = weights.word_select(lane, ENTRY).as_signed()
                 m.d.sync += product.eq(weight * Cat(codes.word_select(lane, 8), 0).as_signed())
             products.append(product)
         amount = added(m, products, advance)
-        before = levels(self.lanes) + 2
+        before = levels(self.lanes) + 3
         total, starts = Signal(signed(self.total)), delayed(m, beat == 0, before, advance)
         with m.If(advance & delayed(m, self.codes.valid, before, advance)):
             m.d.sync += total.eq(Mux(starts, 0, total) + amount)

@@ -40,11 +40,6 @@ class TableBuilder(wiring.Component):
             "built": Out(1),
         })  # fmt: skip
 
-    @property
-    def latency(self) -> int:
-        """Cycles from the first read to the first entry, less those of its steps."""
-        return levels(self.lanes) + 3
-
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         advance = Signal()
@@ -83,16 +78,18 @@ class TableBuilder(wiring.Component):
                 m.d.sync += part.eq(part + 1)
                 with m.If(part == self.parts - 1):
                     m.d.sync += [reading.eq(0), word.eq(0), part.eq(0)]
+        # A block's output is late in its cycle: it is held before it is multiplied.
+        read = [delayed(m, port.data, 1, advance) for port in (components, values)]
         products: list[Value] = []
         for lane in range(self.lanes):
             product = Signal(signed(ENTRY + 8))
             with m.If(advance):
                 m.d.sync += product.eq(
-                    components.data.word_select(lane, 8).as_signed() * values.data.word_select(lane, ENTRY).as_signed()
+                    read[0].word_select(lane, 8).as_signed() * read[1].word_select(lane, ENTRY).as_signed()
                 )
             products.append(product)
         amount = added(m, products, advance)
-        before = levels(self.lanes) + 2
+        before = levels(self.lanes) + 3
         total = Signal(signed(ENTRY + 8 + levels(self.width)))
         starts = delayed(m, step == 0, before, advance)
         with m.If(advance & delayed(m, reading, before, advance)):
