@@ -160,10 +160,10 @@ def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
         made, taken = found.design, found.design.resources
         return figures | {
             "units": {"scanning": made.shape.units, "tables": made.shape.builders, "lanes": made.shape.lanes},
-            "kept": made.shape.kept, "queries_per_s": made.rate, "frequency": chip.clock()[0], **asdict(taken),
+            "kept": made.shape.kept, "queries_per_s": made.rate, "frequency": chip.GOAL, **asdict(taken),
             "published_queries_per_s": found.published.rate if found.published else None,
             "origin": {
-                "queries_per_s": "derived", "frequency": chip.clock()[1], "luts": "fitted to synthesized designs",
+                "queries_per_s": "derived", "frequency": "assumed", "luts": "fitted to synthesized designs",
                 "blocks": "derived", "multipliers": "derived", "published_queries_per_s": "published",
             },
         }  # fmt: skip
@@ -181,12 +181,12 @@ def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
     beside = (
         f" The published accelerator would answer {found.published.rate:,.0f} (published)." if found.published else ""
     )
-    logic, (hertz, origin) = taken.luts / chip.WHOLE.luts, chip.clock()
+    logic = taken.luts / chip.WHOLE.luts
     return (
         f"{start}The accelerator has these parallel units: tables {shape.builders} of {shape.lanes} components, "
         f"scanning {shape.units}, with queues of {shape.kept} that lead to one of {shape.results}. It answers "
-        f"{found.design.rate:,.0f} queries per second (derived from its cycles and a clock of {hertz / 1e6:.0f} MHz, "
-        f"{origin}). On {chip.CHIP} it takes {logic:.0%} of the look-up tables (fitted to synthesized "
+        f"{found.design.rate:,.0f} queries per second (derived from its cycles and an assumed clock of "
+        f"{chip.GOAL / 1e6:.0f} MHz). On {chip.CHIP} it takes {logic:.0%} of the look-up tables (fitted to synthesized "
         f"designs) and {taken.blocks} of {chip.WHOLE.blocks} memory blocks (derived). It has not run on a "
         f"board.{beside} {recall[0].upper()}{recall[1:]}."
     )

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from edge.budget import MemoryBudget
-from edge.devices.fpga.chip import CHIP, clock
+from edge.devices.fpga.chip import CHIP, GOAL
 from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
 from edge.devices.fpga.shape import Shape
@@ -89,10 +89,9 @@ class FpgaDevice(LimitedDevice):
                 raise CapabilityError(f"the fpga cannot be simulated here, because {reason}")
             self.kind = "simulated fpga on"
         super().__init__(memory, cap=cap, bandwidth=bandwidth, latency=latency, trace=trace)
-        hertz, origin = clock()
         self.hardware = (
             f"design of {self.units} units for {CHIP}: cycles {'simulated' if simulate else 'modelled'}, clock of "
-            f"{hertz / 1e6:.0f} MHz {origin}; never run on a board"
+            f"{GOAL / 1e6:.0f} MHz assumed; never run on a board"
         )
         self._trace = trace or Trace()
         self._host = memory
@@ -115,7 +114,7 @@ class FpgaDevice(LimitedDevice):
         passes = math.ceil(width / self.results)  # over the same rows, if the queues do not hold all results
         probing = [lists for lists in rows if lists]
         self._trace.count("modelled.queries", len(probing))
-        self._trace.count("modelled.seconds", cycles(self.shape(spec), probing * passes) / clock()[0])
+        self._trace.count("modelled.seconds", cycles(self.shape(spec), probing * passes) / GOAL)
         loads = [
             Scanned(len(lists), own * passes, spec.dim, spec.code_size, tables=1, kept=self.kept)
             for lists, own in zip(rows, live, strict=True)
@@ -139,7 +138,7 @@ class FpgaDevice(LimitedDevice):
         """
         if stage != "scan":
             raise CapabilityError(f"device fpga profiles the stage scan, not {stage!r}")
-        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load) / clock()[0]
+        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load) / GOAL
         return Estimate(taken, load / taken, sum(_SAMPLE_LISTS) * _SAMPLE.code_size, modelled=True)
 
     def _simulate(self, request: SearchRequest) -> Counted:
