@@ -41,7 +41,7 @@ _RIDGE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class JudgedUnit:
     """A question.
 
     Attributes:
@@ -73,7 +73,7 @@ def fitted_pair(
     if len(asked) < _FEWEST:
         raise InputError(f"refusal is fitted on at least {_FEWEST} queries with relevant documents, not {len(asked)}")
 
-    def examples() -> Iterator[Example]:
+    def examples() -> Iterator[JudgedUnit]:
         judge = UnitJudge(collection)
         for number, (question, right) in enumerate(asked, 1):
             yield from with_and_without(collection, judge, question, right)
@@ -85,7 +85,7 @@ def fitted_pair(
 
 def with_and_without(
     collection: Collection, judge: UnitJudge, question: str, right: frozenset[str]
-) -> Iterator[Example]:
+) -> Iterator[JudgedUnit]:
     """The examples of a question asked with the passages that answer it, whose paths are `right`, and without them."""
     pool = AskOptions().pool
     hits = collection.candidates(question, k=2 * pool)
@@ -94,7 +94,7 @@ def with_and_without(
     yield example_of(collection, judge, question, gone[:pool], "gone", False)
 
 
-def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
+def fitted_on(examples: Sequence[JudgedUnit], embedder: str) -> Evidence:
     """Fits a model. All kinds of questions have the same weight, and so have questions with and without an answer.
 
     The threshold is `_LEAST`. It is higher if `_LEAST` would answer more unanswerable questions than the reranker's
@@ -120,7 +120,7 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     return replace(fitted, threshold=max(_LEAST, least))
 
 
-def _balanced(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
+def _balanced(examples: Sequence[JudgedUnit]) -> npt.NDArray[np.float64]:
     """Weights by which all kinds of questions count the same, and so do questions with and without an answer."""
     sizes = Counter(example.kind for example in examples)
     groups = Counter(there for _, there in {(example.kind, example.there) for example in examples})
@@ -131,10 +131,10 @@ def _balanced(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
 
 def example_of(
     collection: Collection, judge: UnitJudge, question: str, hits: Sequence[Hit], kind: str, there: object
-) -> Example:
+) -> JudgedUnit:
     """The example of a question and its candidates, with the signals that the assistant would compute."""
     read = AskOptions().read
     ranked = merge(collection.rerank(judged_question(question), hits, read), read)
     reading = judge.reading(judged_question(question), ranked)
     relevance = max((hit.stages.relevance or 0.0 for hit in ranked), default=0.0)
-    return Example(kind, bool(there), reading, relevance)
+    return JudgedUnit(kind, bool(there), reading, relevance)

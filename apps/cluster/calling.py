@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from edge.apps.cluster.catalogue import Held, Replica
+from edge.apps.cluster.catalogue import HeldState, Replica
 from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
 from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
@@ -100,7 +100,7 @@ class Reading:
     """Sends the requests of one search to a shard: all to the copy that answered first, because ids are its own."""
 
     def __init__(
-        self, places: Places, replicas: Sequence[Replica], version: int, held: Mapping[tuple[str, int], Held],
+        self, places: Places, replicas: Sequence[Replica], version: int, held: Mapping[tuple[str, int], HeldState],
         latencies: Latencies, patience: float,
     ) -> None:  # fmt: skip
         """

@@ -81,7 +81,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldState:
     """The state that a copy of a shard holds as a version: a name of it, and the version of its quantizer."""
 
     token: str
@@ -142,14 +142,14 @@ class Catalogue(Closing):
 
     # Versions
 
-    def version(self) -> tuple[int, dict[tuple[str, int], Held]]:
+    def version(self) -> tuple[int, dict[tuple[str, int], HeldState]]:
         """The present version, and the state of each copy of a shard in it; 0 before the first."""
         with self.database.read() as db:
             number = _version(db)
             rows = db.execute("SELECT shard, replica, token, quantizer FROM versions WHERE version = ?", (number,))
-            return number, {(shard, replica): Held(token, quantizer) for shard, replica, token, quantizer in rows}
+            return number, {(shard, replica): HeldState(token, quantizer) for shard, replica, token, quantizer in rows}
 
-    def set_version(self, number: int, held: Mapping[tuple[str, int], Held]) -> None:
+    def set_version(self, number: int, held: Mapping[tuple[str, int], HeldState]) -> None:
         """Makes a version the present one. Shards that were `joining` are `serving` in it."""
         with self.database.write() as db:
             db.executemany(

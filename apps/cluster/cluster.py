@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edge.apps.cluster.calling import Latencies, Places, Reading, send, send_all
-from edge.apps.cluster.catalogue import Catalogue, Held, Replica, has_version
-from edge.apps.cluster.documents import Document, packed
+from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, has_version
+from edge.apps.cluster.documents import ShardDocument, packed
 from edge.apps.cluster.messages import NoSuchVersion, ShardLost
 from edge.apps.cluster.rendezvous import home
 from edge.apps.cluster.source import Figures, ShardSource
@@ -82,7 +82,7 @@ class _Version:
 
     number: int
     shards: Mapping[str, Sequence[Replica]]
-    held: Mapping[tuple[str, int], Held]
+    held: Mapping[tuple[str, int], HeldState]
     figures: Mapping[str, Figures]
 
     @property
@@ -271,14 +271,14 @@ class Cluster(Closing):
             self.catalogue.add(replicas, "serving")
             self.publish()
 
-    def put(self, documents: Sequence[Document]) -> int:
+    def put(self, documents: Sequence[ShardDocument]) -> int:
         """Adds documents, and replaces those of the same path. When this returns they are durable in every copy; they
         are found from the next version on. Returns how many passages were added.
 
         Raises:
             ShardLost: a copy is gone. Documents of the others may have been added, and adding all again does no harm.
         """
-        own: dict[str, list[Document]] = {}
+        own: dict[str, list[ShardDocument]] = {}
         shards = list(self.catalogue.shards())
         for one in documents:
             own.setdefault(home(one.path, shards), []).append(one)
@@ -382,7 +382,7 @@ class Cluster(Closing):
         replicas = [one for one in self.catalogue.replicas() if one.shard in joined]
         answers = self._all(replicas, "publish", lambda _: (b"", {"version": number}))
         held = {
-            (one.shard, one.number): Held(answer["token"], answer["quantizer"])
+            (one.shard, one.number): HeldState(answer["token"], answer["quantizer"])
             for one, answer in zip(replicas, answers, strict=True)
         }
         self.catalogue.set_version(number, held)

@@ -1,5 +1,5 @@
-"""`Document`: a file or text with its passages and their vectors, as it moves between machines; and how a collection
-takes, gives and loses documents."""
+"""`ShardDocument`: a file or text with its passages and their vectors, as it moves between machines; and how a
+collection takes, gives and loses documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ShardDocument:
     """A file or text that is indexed completely.
 
     Attributes:
@@ -43,7 +43,7 @@ class Document:
     mails: Mapping[int, Mail] = field(default_factory=dict)
 
 
-def packed(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], bytes]:
+def packed(documents: Sequence[ShardDocument]) -> tuple[list[dict[str, Any]], bytes]:
     """Documents as values of JSON, and their vectors as raw bytes."""
     about = [
         {
@@ -59,7 +59,7 @@ def packed(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], bytes]:
     return about, b"".join(one.vectors.astype(np.float32).tobytes() for one in documents)
 
 
-def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) -> list[Document]:
+def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) -> list[ShardDocument]:
     """The documents that `packed` made.
 
     Raises:
@@ -76,7 +76,7 @@ def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) ->
             for text, context, start, end, page, lines, kinds in one["chunks"]
         )
         found.append(
-            Document(
+            ShardDocument(
                 one["path"], one["root"], one["kind"], one["title"], bytes.fromhex(one["hash"]), chunks,
                 vectors[at : at + len(chunks)], Stamp(*one["stamp"]), one["racy"], one["reason"],
                 {int(page): Mail(*mail) for page, mail in one["mails"].items()},
@@ -86,7 +86,7 @@ def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) ->
     return found
 
 
-def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterable[Document]) -> int:
+def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterable[ShardDocument]) -> int:
     """Adds documents inside a write transaction, and replaces those of the same path; returns how many passages were
     added. Passages of a document that is there already stay as they are."""
     ids: list[npt.NDArray[np.int64]] = []
@@ -110,7 +110,7 @@ def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterabl
     return len(numbers)
 
 
-def _has(db: Connection, catalog: Catalog, row: FileRow | None, one: Document) -> bool:
+def _has(db: Connection, catalog: Catalog, row: FileRow | None, one: ShardDocument) -> bool:
     """Whether a document is stored with the same passages."""
     if row is None or row.hash != one.hash or row.status != "indexed" or row.due:
         return False
@@ -125,7 +125,7 @@ def take(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[s
     return len(rows)
 
 
-def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> list[Document]:
+def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> list[ShardDocument]:
     """Documents as they are stored; those that are not there, or not complete, are left out. Raises as `read_hits`."""
     found = []
     for path in paths:
@@ -150,7 +150,7 @@ def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable
         )
         stamp = Stamp(row.size, row.mtime_ns, row.inode, row.ctime_ns)
         found.append(
-            Document(
+            ShardDocument(
                 path,
                 row.root,
                 row.kind,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.apps.cluster.documents import Document, packed
+from edge.apps.cluster.documents import ShardDocument, packed
 from edge.apps.cluster.messages import answered
 from edge.apps.collection.catalog import passage
 from edge.apps.collection.preparation import content_hash, is_racy
@@ -45,18 +45,18 @@ class Reader(Closing):
     def _read(self, raw: bytes, *, files: list[tuple[str, str]], source: str, fingerprint: str) -> tuple[Any, bytes]:
         """The documents of files, each with its root, and the others with their outcome and its reason."""
         embedder = self._opened(source, fingerprint)
-        documents: list[Document] = []
+        documents: list[ShardDocument] = []
         others: list[tuple[str, str, str]] = []
         for path, root in files:
             found = self._outcome(Path(path), root, embedder)
-            if isinstance(found, Document):
+            if isinstance(found, ShardDocument):
                 documents.append(found)
             else:
                 others.append((path, *found))
         about, beside = packed(documents)
         return {"documents": about, "others": others}, beside
 
-    def _outcome(self, path: Path, root: str, embedder: Embedder) -> Document | tuple[str, str]:
+    def _outcome(self, path: Path, root: str, embedder: Embedder) -> ShardDocument | tuple[str, str]:
         """A file as a document; or its outcome and the reason."""
         try:
             return self._document(path, root, embedder)
@@ -69,14 +69,14 @@ class Reader(Closing):
         except InputError as error:
             return "failed", str(error)
 
-    def _document(self, path: Path, root: str, embedder: Embedder) -> Document:
+    def _document(self, path: Path, root: str, embedder: Embedder) -> ShardDocument:
         stamp = Stamp.of(path.stat())
         racy, digest = is_racy(stamp, time.time()), content_hash(path)
         found = self._extractor.extract(path)
         vectors = np.empty((0, embedder.dim), np.float32)
         if found.chunks:
             vectors = embedder.embed([passage(chunk.context, chunk.text) for chunk in found.chunks])
-        return Document(
+        return ShardDocument(
             str(path), root, found.kind, found.title, digest, found.chunks, vectors, stamp, racy, found.warning,
             found.mails,
         )  # fmt: skip

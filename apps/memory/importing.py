@@ -12,7 +12,7 @@ from edge.apps.memory.arguments import Clock, Scope, parse_local, stamp
 from edge.apps.memory.entries import goes_on
 from edge.apps.memory.records import Record, find_record, text_hash
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.transcripts import Skipped, Turn, files_of, turns
+from edge.apps.memory.transcripts import PassedOver, Spoken, files_of, turns
 from edge.apps.memory.transfer import (
     ALWAYS_READ,
     LINES_BESIDE,
@@ -70,9 +70,9 @@ def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Cl
 
 def _read(store: MemoryStore, scope: Scope, source: Path, clock: Clock, report: ImportReport) -> Iterator[Line]:
     files = files_of(source)
-    skipped = Skipped()
+    skipped = PassedOver()
     for path in files:
-        before: tuple[Turn, Record] | None = None
+        before: tuple[Spoken, Record] | None = None
         most = max(ALWAYS_READ, store.budget.free // LINES_BESIDE)
         try:
             for turn in turns(path, most, skipped):
@@ -96,7 +96,7 @@ def _read(store: MemoryStore, scope: Scope, source: Path, clock: Clock, report: 
     report.skipped = skipped.entries
 
 
-def _line(turn: Turn, before: tuple[Turn, Record] | None, scope: Scope, now: str, report: ImportReport) -> Line:
+def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now: str, report: ImportReport) -> Line:
     text, secrets = without_secrets(turn.text)
     name = str(uuids.uuid5(_NAMES, "\n".join((*(str(value) for value in scope), turn.run, turn.key))))
     report.secrets += secrets

@@ -68,7 +68,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """Whether a new statement ends an old one, and why or why not."""
 
     ends: bool
@@ -100,26 +100,26 @@ def read(text: str) -> Statement:
     return Statement(speaker, tuple(clauses))
 
 
-def judge(old: Statement, new: Statement) -> Verdict:
+def judge(old: Statement, new: Statement) -> Judgement:
     """Whether `new`, which was said later, ends `old`."""
     if len(old.clauses) != 1 or not old.clauses[0].subject:
-        return Verdict(False, "the old one is not understood, or says more than one thing")
+        return Judgement(False, "the old one is not understood, or says more than one thing")
     if old.speaker != new.speaker:
-        return Verdict(False, "another speaker")
+        return Judgement(False, "another speaker")
     verdicts = [_compared(old.clauses[0], clause) for clause in new.clauses if clause.subject]
     same = [verdict for verdict in verdicts if verdict is not None]
     if not same:
-        return Verdict(False, "another subject" if verdicts else "the new one is not understood")
+        return Judgement(False, "another subject" if verdicts else "the new one is not understood")
     return next((verdict for verdict in same if verdict.ends), same[0])
 
 
-def _compared(old: Clause, new: Clause) -> Verdict | None:
+def _compared(old: Clause, new: Clause) -> Judgement | None:
     """The verdict about two clauses; None if their subjects differ."""
     if old.subject != new.subject:
         return None
     for flag, reason in _BLOCKS.items():
         if new.has(flag) or (flag != "also" and old.has(flag)):
-            return Verdict(False, reason)
+            return Judgement(False, reason)
     changed = bool({"new", "ended", "corrected"} & new.flags)
     same = _same_predicate(old, new)
     differs = bool(new.value) and not old.value <= new.value
@@ -127,22 +127,22 @@ def _compared(old: Clause, new: Clause) -> Verdict | None:
     named = bool(content) and all(_said(word, new.words) for word in content)
     known = old.kind in _CLASSES | words.PRACTISED or len(content) > 1 or _said(old.kind, new.words)
     if new.has("ended") and ((named and known) or (same and not new.value)):
-        return Verdict(True, "it is said to have ended")
+        return Judgement(True, "it is said to have ended")
     after = {word for before, word in itertools.pairwise(new.words) if before in words.FROM}
     if new.has("new") and any(_said(word, after) for word in old.value):
-        return Verdict(True, "the old value is left for another one")
+        return Judgement(True, "the old value is left for another one")
     if not same or not differs:
-        return Verdict(False, "something else is said" if differs else "no other value")
+        return Judgement(False, "something else is said" if differs else "no other value")
     if (new.has("not") or old.has("not")) and not new.has("corrected"):
-        return Verdict(False, "one is a denial")
+        return Judgement(False, "one is a denial")
     beside = set(new.words) - new.value
     if old.kind == "is" and old.subject == {_SELF}:
-        return Verdict(False, "both may hold")
+        return Judgement(False, "both may hold")
     if changed and any(_said(word, beside) for word in old.value):
-        return Verdict(True, "the old value is named beside the new one")
+        return Judgement(True, "the old value is named beside the new one")
     if _one_value(old, new, changed):
-        return Verdict(True, "another value of what has one value at a time")
-    return Verdict(False, "both may hold")
+        return Judgement(True, "another value of what has one value at a time")
+    return Judgement(False, "both may hold")
 
 
 _BLOCKS = {"also": "an addition", "unsure": "not certain, or a plan", "past": "of an earlier time"}

@@ -28,7 +28,7 @@ _ROLES = ("user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Spoken:
     """Something that was said.
 
     Attributes:
@@ -48,7 +48,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Skipped:
+class PassedOver:
     """Counts what was not taken: entries too long for the memory, and lines that are no JSON object."""
 
     entries: int = 0
@@ -76,7 +76,7 @@ def stamps(source: Path) -> dict[Path, tuple[int, int]]:
 _SUFFIXES = (".json", ".jsonl", ".md")
 
 
-def turns(path: Path, most: int, skipped: Skipped) -> Iterator[Turn]:
+def turns(path: Path, most: int, skipped: PassedOver) -> Iterator[Spoken]:
     """The turns of a file whose format is recognised by its first entry.
 
     Args:
@@ -90,7 +90,7 @@ def turns(path: Path, most: int, skipped: Skipped) -> Iterator[Turn]:
         yield from _note(path, read_input(path, most=most).decode("utf-8", "replace"))
         return
     session = ""
-    read: Callable[[dict[str, Any], str], Iterator[Turn]] | None = None
+    read: Callable[[dict[str, Any], str], Iterator[Spoken]] | None = None
     with open_input(path) as file:
         entries = _lines(file, most, skipped) if path.suffix == ".jsonl" else _elements(file, most, skipped)
         for number, entry in entries:
@@ -110,7 +110,7 @@ def _object(data: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _lines(file: BinaryIO, most: int, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(file: BinaryIO, most: int, skipped: PassedOver) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of JSON Lines with the numbers of their lines."""
     number = 0
     while (read := read_line(file, most))[1]:
@@ -123,7 +123,7 @@ def _lines(file: BinaryIO, most: int, skipped: Skipped) -> Iterator[tuple[int, d
             skipped.entries += 1
 
 
-def _elements(file: BinaryIO, most: int, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+def _elements(file: BinaryIO, most: int, skipped: PassedOver) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of an array, which is the whole document or a member of its object, with their numbers."""
     opened: list[bytes] = []
     kept = bytearray()
@@ -174,17 +174,17 @@ def _texts(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str) and text.strip())
 
 
-def _turn(key: object, run: object, role: object, text: str, when: Any, **metadata: Any) -> Iterator[Turn]:
+def _turn(key: object, run: object, role: object, text: str, when: Any, **metadata: Any) -> Iterator[Spoken]:
     if role in _ROLES and text.strip() and not text.lstrip().startswith(_WRAPPED):
         known = {name: value for name, value in metadata.items() if isinstance(value, str) and value}
-        yield Turn(str(key), str(run), str(role), text, when, known)
+        yield Spoken(str(key), str(run), str(role), text, when, known)
 
 
 _WRAPPED = ("<environment_context>", "<user_instructions>", "<command-", "<local-command-", "<system-reminder>")
 """Texts that a coding agent writes in the user's name begin with one of these."""
 
 
-def _claude_code(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+def _claude_code(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     message = entry.get("message")
     if isinstance(message, dict) and not entry.get("isMeta"):
         run = entry.get("sessionId") or place.rpartition(":")[0]
@@ -193,14 +193,14 @@ def _claude_code(entry: dict[str, Any], place: str) -> Iterator[Turn]:
         yield from _turn(entry.get("uuid") or place, run, message.get("role"), text, when, cwd=entry.get("cwd"))
 
 
-def _codex(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+def _codex(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     payload = entry.get("payload", entry)
     if isinstance(payload, dict) and payload.get("type") == "message":
         run = place.rpartition(":")[0]
         yield from _turn(place, run, payload.get("role"), _texts(payload.get("content")), entry.get("timestamp"))
 
 
-def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     """The turns on the way from the root to the current node: other branches were replaced."""
     nodes, name = entry["mapping"], entry.get("current_node")
     run = entry.get("conversation_id") or entry.get("id") or place
@@ -217,7 +217,7 @@ def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Turn]:
             yield from _turn(message.get("id"), run, role, text, when, title=entry.get("title"))
 
 
-def _claude(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+def _claude(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     for number, message in enumerate(entry["chat_messages"]):
         if isinstance(message, dict):
             role = {"human": "user"}.get(str(message.get("sender")), message.get("sender"))
@@ -226,13 +226,13 @@ def _claude(entry: dict[str, Any], place: str) -> Iterator[Turn]:
             yield from _turn(key, run, role, text, message.get("created_at"), title=entry.get("name"))
 
 
-def _mem0(entry: dict[str, Any], place: str) -> Iterator[Turn]:
+def _mem0(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     if isinstance(entry.get("results"), list):  # a line of JSON Lines may be a whole answer
         for number, one in enumerate(entry["results"]):
             if isinstance(one, dict):
                 yield from _mem0(one, f"{place}:{number}")
     elif isinstance(entry.get("memory"), str) and entry["memory"].strip():
-        yield Turn(str(entry.get("id") or place), "", None, entry["memory"], document=entry)
+        yield Spoken(str(entry.get("id") or place), "", None, entry["memory"], document=entry)
 
 
 _OBSERVATION = re.compile(r"^[-*] \[(?P<category>[^\]\[]{2,60})\] +(?P<text>\S.*)$")
@@ -241,7 +241,7 @@ _FRONT = re.compile(r"\A---\n(?P<front>.*?)\n---\n", re.DOTALL)
 _FIELD = re.compile(r"^(?P<name>title|permalink|created): *[\"']?(?P<value>.*?)[\"']?$", re.MULTILINE)
 
 
-def _note(path: Path, text: str) -> Iterator[Turn]:
+def _note(path: Path, text: str) -> Iterator[Spoken]:
     """The observations and relations of a note or, if it has none, its paragraphs."""
     text = text.replace("\r\n", "\n")
     front = _FRONT.match(text)
@@ -254,9 +254,9 @@ def _note(path: Path, text: str) -> Iterator[Turn]:
             found += 1
             said = observed["text"] if observed else f"{title} {related['kind']} {related['target']}" if related else ""
             metadata = {"title": title} | ({"category": observed["category"]} if observed else {})
-            yield Turn(f"{name}:{said}", "", None, said, fields.get("created"), metadata)
+            yield Spoken(f"{name}:{said}", "", None, said, fields.get("created"), metadata)
     for start, end in () if found else split(body):
-        yield Turn(f"{name}:{body[start:end]}", "", None, body[start:end], fields.get("created"), {"title": title})
+        yield Spoken(f"{name}:{body[start:end]}", "", None, body[start:end], fields.get("created"), {"title": title})
 
 
 def _is_claude_code(entry: Mapping[str, Any]) -> bool:
@@ -268,7 +268,7 @@ def _is_codex(entry: Mapping[str, Any]) -> bool:
     return wrapped or (entry.get("type") == "message" and "content" in entry)
 
 
-_FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[dict[str, Any], str], Iterator[Turn]]], ...] = (
+_FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[dict[str, Any], str], Iterator[Spoken]]], ...] = (
     (_is_claude_code, _claude_code),
     (_is_codex, _codex),
     (lambda entry: isinstance(entry.get("mapping"), dict), _chatgpt),

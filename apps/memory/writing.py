@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import Entry, goes_on
-from edge.apps.memory.judge import Verdict, judge, read
+from edge.apps.memory.judge import Judgement, judge, read
 from edge.apps.memory.models import REBUILD, Vectors, in_context
 from edge.apps.memory.records import (
     SELECT,
@@ -83,7 +83,7 @@ class Added:
     record: Record
     event: str
     similar: tuple[tuple[Record, float], ...] = ()
-    judged: tuple[tuple[Record, Verdict], ...] = ()
+    judged: tuple[tuple[Record, Judgement], ...] = ()
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
         """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories and those that it
@@ -433,7 +433,7 @@ class Writer:
                 continue
             record = outcome.record
             ids = dict.fromkeys([one.id for one in similar[number] if one.id >= 0] + before[-_TOGETHER:])
-            verdicts: list[tuple[Record, Verdict]] = []
+            verdicts: list[tuple[Record, Judgement]] = []
             for other in read_records(db, ids, self._store.budget).values():
                 if (other.scope, other.role, other.actor_id) != (record.scope, record.role, record.actor_id):
                     continue

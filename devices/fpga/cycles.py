@@ -9,7 +9,7 @@ from edge.devices.fpga.shape import CODES, Shape, levels
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StageCycles:
     """Cycles of each stage for one query by itself.
 
     Attributes:
@@ -38,7 +38,7 @@ def pipeline(shape: Shape) -> int:
     return levels(shape.parts) + 3 if shape.codec == "pq" else levels(shape.lanes) + 5
 
 
-def stages(shape: Shape, lists: Sequence[int]) -> Stages:
+def stages(shape: Shape, lists: Sequence[int]) -> StageCycles:
     """The stages of a query that scans lists of so many rows."""
     held = [sum((rows + shape.units - 1 - unit) // shape.units for rows in lists) for unit in range(shape.units)]
     kept = [min(shape.kept, rows) for rows in held]
@@ -56,7 +56,7 @@ def stages(shape: Shape, lists: Sequence[int]) -> Stages:
     # Unit 0 has the first row of each group.
     scan = max(1, held[0]) * shape.row_words
     results = shape.results + 1 + max(1, min(shape.results, sum(kept)))
-    return Stages(choice, tables, scan, shape.kept + drained, results)
+    return StageCycles(choice, tables, scan, shape.kept + drained, results)
 
 
 def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> int:

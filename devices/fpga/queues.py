@@ -9,7 +9,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from edge.devices.fpga.shape import Keys
+from edge.devices.fpga.shape import KeyForm
 
 
 def flow(**fields: Any) -> Any:
@@ -17,7 +17,7 @@ def flow(**fields: Any) -> Any:
     return stream.Signature(StructLayout(fields))
 
 
-def key_signal(keys: Keys, score: Value, row: Value) -> Value:
+def key_signal(keys: KeyForm, score: Value, row: Value) -> Value:
     """The key of a row as a value of the design."""
     raised = Cat(score[: keys.score - 1], ~score[keys.score - 1])
     return Mux(row == keys.no_row, 0, Cat(~row, raised))

@@ -11,7 +11,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edge.devices.fpga.queues import flow, key_signal
-from edge.devices.fpga.shape import CODES, ENTRY, Keys, levels
+from edge.devices.fpga.shape import CODES, ENTRY, KeyForm, levels
 
 
 def added(m: Module, values: Sequence[Value], advance: Value) -> Value:
@@ -46,7 +46,7 @@ class PqScorer(wiring.Component):
     Rows whose key is above their half's `ceilings` count as no row.
     """
 
-    def __init__(self, parts: int, keys: Keys, loads: int = 1) -> None:
+    def __init__(self, parts: int, keys: KeyForm, loads: int = 1) -> None:
         self.parts, self.keys, self.loads = parts, keys, loads
         super().__init__({
             "load": In(flow(half=1, part=range(max(2, parts // loads)), code=8, value=signed(ENTRY))).array(loads),
@@ -81,7 +81,7 @@ class WeightedScorer(wiring.Component):
     The score is the sum of each byte times its weight. Weights are double, as the tables of `PqScorer`.
     """
 
-    def __init__(self, lanes: int, beats: int, keys: Keys) -> None:
+    def __init__(self, lanes: int, beats: int, keys: KeyForm) -> None:
         self.lanes, self.beats, self.keys = lanes, beats, keys
         self.total = ENTRY + 9 + levels(lanes * beats)
         super().__init__({

@@ -189,7 +189,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedRows:
     """A query for a design: its beats, the largest key that counts, and the lists to scan (empty if the chip chooses
     them)."""
 
@@ -199,7 +199,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HardwareAnswer:
     """A query's keys, the best first, and the largest key that a queue dropped (0 if none did)."""
 
     keys: list[int]
@@ -227,13 +227,13 @@ class SimulatedAccelerator:
     def answers(
         self,
         image: Image,
-        asked: Sequence[Asked],
+        asked: Sequence[AskedRows],
         *,
         book: Integers | None = None,
         centroids: Bytes | None = None,
         stall: float = 0.0,
         latency: int = 0,
-    ) -> tuple[list[Answer], int]:
+    ) -> tuple[list[HardwareAnswer], int]:
         """The answers to some queries that come one after the other, and the cycles of all.
 
         Args:
@@ -269,7 +269,7 @@ class SimulatedAccelerator:
             if key := word & (1 << width) - 1:
                 keys.append(key)
             if word >> 2 * width:
-                answers.append(Answer(keys, word >> width & (1 << width) - 1))
+                answers.append(HardwareAnswer(keys, word >> width & (1 << width) - 1))
                 keys = []
         return answers, run.cycles
 
@@ -352,7 +352,7 @@ class SimulatedSearch:
         ceilings = dict.fromkeys(forms, (1 << keys.width) - 1)
         known: dict[int, set[int]] = {query: set() for query in forms}
         while ceilings:
-            asked = [Asked(forms[query].beats, ceiling, probing[query]) for query, ceiling in ceilings.items()]
+            asked = [AskedRows(forms[query].beats, ceiling, probing[query]) for query, ceiling in ceilings.items()]
             answers, cycles = self._accelerator.answers(
                 image, asked, book=rounded.book if isinstance(rounded, RoundedTables) else None
             )  # fmt: skip

@@ -31,7 +31,7 @@ def address_bits(count: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeyForm:
     """A row with its score, as one number that is larger for a better row.
 
     The score is in the upper bits, raised so that it is not negative. Below it is the complement of the row's number,
@@ -115,6 +115,6 @@ class Shape:
         return self.units * (8 * (self.parts if self.codec == "pq" else self.lanes) + 1)
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyForm:
         """The keys of rows."""
-        return Keys(SCORE, ADDRESS)
+        return KeyForm(SCORE, ADDRESS)

@@ -1,4 +1,4 @@
-"""`Card`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue.
+"""`Gpu`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue.
 
 The GPU, an adapter in the words of WebGPU, may be a separate card, a part of the processor, or a program that computes
 on the processor. The last two have the host's memory.
@@ -41,11 +41,11 @@ _KINDS = {
 
 _BACKENDS = ("Vulkan", "Metal", "D3D12")
 
-_open: dict[str, Card] = {}
+_open: dict[str, Gpu] = {}
 _opening = threading.RLock()
 
 
-class Card:
+class Gpu:
     """A GPU.
 
     Attributes:
@@ -201,7 +201,7 @@ class Card:
         self.device.destroy()
 
 
-class Shared:
+class SharedGpu:
     """One user's hold on a card, with what the library and the driver take in this process.
 
     Attributes:
@@ -227,7 +227,7 @@ class Shared:
             self._leases.append(lease)
             card = _open.get(on)
             if card is None:
-                card = _open[on] = Card(on, cap)
+                card = _open[on] = Gpu(on, cap)
             elif cap and parse_size(cap) != card.memory.limit:
                 limit = format_size(card.memory.limit)
                 raise ConfigError(f"device webgpu is in use with {limit} of its memory, not {cap}")

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.devices.webgpu.card import Shared
-from edge.devices.webgpu.search import DeviceSearch
+from edge.devices.webgpu.card import SharedGpu
+from edge.devices.webgpu.search import GpuSearch
 from edge.devices.webgpu.slabs import ListBuffer, Slabs
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes
@@ -25,7 +25,7 @@ class WebGpuDevice:
     Attributes:
         card: the GPU, which all devices of this process that are open on it share.
         host: the process's ledger.
-        compiling: see `Shared`.
+        compiling: see `SharedGpu`.
         shared: whether lists on it are of benefit only if it scans faster than the host.
         hardware: the name and the kind of the GPU, for people.
     """
@@ -56,7 +56,7 @@ class WebGpuDevice:
             ConfigError: the GPU is in use with another limit.
             BudgetExceeded: the host's part does not fit.
         """
-        self._hold = Shared(memory, on, cap)
+        self._hold = SharedGpu(memory, on, cap)
         self.card = self._hold.card
         self.host = memory
         self.compiling = self._hold.compiling
@@ -64,7 +64,7 @@ class WebGpuDevice:
         self.memory = self.card.memory
         self.shared = self.card.shared and not always
         self.link = Lane("webgpu link", trace=trace)
-        self._search = DeviceSearch(self._hold)
+        self._search = GpuSearch(self._hold)
         self._slabs = Slabs(self.card, self._search.scratch)
         self.card.makes_room = self._slabs.shrink
         self._closed = False

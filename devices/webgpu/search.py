@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease
 from edge.devices.faiss_codec import turn_of
-from edge.devices.webgpu.card import Shared
+from edge.devices.webgpu.card import SharedGpu
 from edge.devices.webgpu.slabs import Slab
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, CodecSpec, Scanner, Vectors
@@ -97,14 +97,14 @@ class _Rows:
         return _Rows(self.items[low:high], self.slabs[low:high], self.together[low:high], self.labels[low:high])
 
 
-class DeviceSearch:
+class GpuSearch:
     """Searches on one card. Threads take turns.
 
     Attributes:
         turn: held during a search. Lists do not move meanwhile.
     """
 
-    def __init__(self, hold: Shared) -> None:
+    def __init__(self, hold: SharedGpu) -> None:
         """
         Args:
             hold: the hold on the card of the device that searches.

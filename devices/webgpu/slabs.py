@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from edge.devices.webgpu.card import LARGEST_BUFFER, Card
+from edge.devices.webgpu.card import LARGEST_BUFFER, Gpu
 from edge.errors import BudgetExceeded
 
 _ALIGNMENT = 16
@@ -56,7 +56,7 @@ class ListBuffer:
 class Slabs:
     """The lists of one card. Its methods are called with the card's lock, except for `free`."""
 
-    def __init__(self, card: Card, scratch: Callable[[], Any]) -> None:
+    def __init__(self, card: Gpu, scratch: Callable[[], Any]) -> None:
         """
         Args:
             scratch: a buffer through which lists are moved, since a buffer cannot be copied to itself.

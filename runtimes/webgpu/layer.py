@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights
-from edge.runtimes.webgpu.states import DeviceRows
+from edge.runtimes.webgpu.states import GpuRows
 
 SHADER = Path(__file__).with_name("layer.wgsl")
 
@@ -39,7 +39,7 @@ def refusal(spec: LayerSpec) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound(Mapping[str, Any]):
+class GpuWeights(Mapping[str, Any]):
     """A layer's weights on the GPU.
 
     Attributes:
@@ -90,7 +90,7 @@ class WebGpuLayerKernel(LayerKernel):
 
     def bind(self, weights: Weights) -> Any:
         """The layer's weights on the GPU; arrays of the host are sent there, in place of those sent before."""
-        if isinstance(weights, Bound):
+        if isinstance(weights, GpuWeights):
             return weights
         places, at = {}, 0
         for tensor in self.spec.tensors():
@@ -102,7 +102,7 @@ class WebGpuLayerKernel(LayerKernel):
             block[start : start + tensor.nbytes] = np.ascontiguousarray(weights[tensor.name]).reshape(-1).view(np.uint8)
         buffer = self._room("weights", at)
         self._card.write(buffer, 0, block)
-        return Bound(buffer, places, own=True)
+        return GpuWeights(buffer, places, own=True)
 
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
@@ -120,7 +120,7 @@ class WebGpuLayerKernel(LayerKernel):
         if not len(lengths):
             return
         bound = self.bind(weights)
-        if isinstance(states, DeviceRows):
+        if isinstance(states, GpuRows):
             self._submit(states.buffer, states.first, lengths, bound)
             return
         card = self._card
@@ -154,7 +154,7 @@ class WebGpuLayerKernel(LayerKernel):
         widths = {"x": spec.hidden, "wide": max(attention, spec.ffn), "context": own, "added": spec.hidden, "scales": 1}
         return {name: 4 * tokens * width for name, width in widths.items()}
 
-    def _submit(self, states: Any, first: int, lengths: npt.NDArray[np.int32], w: Bound) -> None:
+    def _submit(self, states: Any, first: int, lengths: npt.NDArray[np.int32], w: GpuWeights) -> None:
         """Puts the kernels of a chunk into the queue.
 
         Args:
@@ -182,7 +182,7 @@ class WebGpuLayerKernel(LayerKernel):
                 card.device.queue.submit([encoder.finish()])
 
     def _steps(
-        self, tokens: int, tiles: int, w: Bound
+        self, tokens: int, tiles: int, w: GpuWeights
     ) -> list[tuple[str, dict[str, float], dict[int, str], tuple[int, ...]]]:
         """The kernels of a layer: entry point, constants, names of the buffers by binding, and workgroups."""
         spec, half = self.spec, self.hidden_dtype == "float16"

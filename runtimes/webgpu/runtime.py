@@ -17,8 +17,8 @@ from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace
 from edge.runtimes.input import Feed
-from edge.runtimes.webgpu.layer import Bound, WebGpuLayerKernel, refusal
-from edge.runtimes.webgpu.states import DeviceStates
+from edge.runtimes.webgpu.layer import GpuWeights, WebGpuLayerKernel, refusal
+from edge.runtimes.webgpu.states import GpuStates
 from edge.streaming.forwarding import SLACK, PassSizes
 from edge.streaming.hidden_states import HiddenStates, OffloadedStates, TokenChunk
 from edge.streaming.window import Way
@@ -97,7 +97,7 @@ class WebGpuPlace(Workplace):
         super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
         self.device = device
         self._disk = Lane("weights", link=lane.link)
-        self._way: DeviceWay | None = None
+        self._way: GpuWay | None = None
         self._kernels: list[WebGpuLayerKernel] = []
 
     def kernel(self, made: WebGpuLayerKernel) -> WebGpuLayerKernel:
@@ -108,19 +108,19 @@ class WebGpuPlace(Workplace):
     def way(self, model: PackedModel) -> Way:
         """Layers are read from the disk into host memory, and sent to the GPU from there."""
         largest = max(model.file.nbytes(block) for block in model.layer_blocks)
-        self._way = DeviceWay(self.device, self._disk, self.lane, largest)
+        self._way = GpuWay(self.device, self._disk, self.lane, largest)
         return self._way
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> Any:
         """The places of the tensors in a buffer of the GPU."""
         places = model.places[model.layer_blocks[layer]]
-        return Bound(buffer.buffer, {name: part.start for name, part, _, _ in places})
+        return GpuWeights(buffer.buffer, {name: part.start for name, part, _, _ in places})
 
     def states(self, run: Pass) -> HiddenStates:
         """The states are on the GPU, or in a file of the host if they do not fit there."""
         tokens = min(int(run.batch.lengths.sum()), run.longest_chunk)
         if run.memory_plan.resident:
-            return DeviceStates(run.shape, self.device, tokens, self._release)
+            return GpuStates(run.shape, self.device, tokens, self._release)
         return OffloadedStates(run.shape, self.device.host, self._disk, run.scratch, run.longest_chunk)
 
     def embed(self, feed: Feed, states: Any) -> Callable[[TokenChunk], Any]:
@@ -151,7 +151,7 @@ class _Block:
         return self
 
 
-class DeviceWay:
+class GpuWay:
     """Two lanes in a row: from the disk into a buffer of the host, and from there to the GPU, whose queue writes a
     buffer after the kernels that were put into it before."""
 

@@ -15,10 +15,10 @@ from edge.streaming.hidden_states import HiddenStates, StatesShape, TokenChunk
 _SHADER = Path(__file__).with_name("layer.wgsl")
 
 
-class Arriving:
+class GpuVectors:
     """Vectors on their way from the GPU. `np.asarray` waits for them."""
 
-    def __init__(self, states: DeviceStates, landing: Any, shape: tuple[int, int]) -> None:
+    def __init__(self, states: GpuStates, landing: Any, shape: tuple[int, int]) -> None:
         self._states = states
         self._landing = landing
         self._shape = shape
@@ -33,22 +33,22 @@ class Arriving:
         return np.array(self._found, dtype or np.float32)
 
 
-class DeviceRows(StatesElsewhere):
+class GpuRows(StatesElsewhere):
     """States [tokens, hidden] of a chunk.
 
     Attributes:
         buffer: holds them, from row `first` on.
     """
 
-    def __init__(self, states: DeviceStates, buffer: Any, first: int) -> None:
+    def __init__(self, states: GpuStates, buffer: Any, first: int) -> None:
         self._states = states
         self.buffer = buffer
         self.first = first
 
-    def __getitem__(self, rows: slice) -> DeviceRows:
-        return DeviceRows(self._states, self.buffer, self.first + (rows.start or 0))
+    def __getitem__(self, rows: slice) -> GpuRows:
+        return GpuRows(self._states, self.buffer, self.first + (rows.start or 0))
 
-    def read(self, token: Literal["first", "last", "all"], lengths: npt.NDArray[np.int32]) -> Arriving:
+    def read(self, token: Literal["first", "last", "all"], lengths: npt.NDArray[np.int32]) -> GpuVectors:
         ends = self.first + np.cumsum(lengths.astype(np.int64))
         rows = np.empty((len(lengths), 2), np.uint32)
         rows[:, 0] = ends - 1 if token == "last" else ends - lengths
@@ -56,7 +56,7 @@ class DeviceRows(StatesElsewhere):
         return self._states.pool(self.buffer, rows)
 
 
-class DeviceStates(HiddenStates):
+class GpuStates(HiddenStates):
     """All hidden states on the GPU."""
 
     def __init__(self, shape: StatesShape, device: Any, chunk_tokens: int, finished: Any) -> None:
@@ -107,16 +107,16 @@ class DeviceStates(HiddenStates):
         for chunk in chunks:
             runs = self._runs(chunk)
             if len(runs) == 1:
-                yield chunk, DeviceRows(self, self._flat, runs[0][0])
+                yield chunk, GpuRows(self, self._flat, runs[0][0])
                 continue
             if self._copy is None:
                 self._copy = self.card.buffer(self._tokens * self._row)
             self._move(runs, outward=False)
-            yield chunk, DeviceRows(self, self._copy, 0)
+            yield chunk, GpuRows(self, self._copy, 0)
 
     def store(self, chunk: TokenChunk, states: Any) -> None:
         runs = self._runs(chunk)
-        if isinstance(states, DeviceRows):
+        if isinstance(states, GpuRows):
             if states.buffer is not self._flat:  # else they were changed in place
                 self._move(runs, outward=True)
             return
@@ -124,7 +124,7 @@ class DeviceStates(HiddenStates):
         assert not others, "the chunks of the first layer have no gaps"
         self.card.write(self._flat, first * self._row, states)
 
-    def pool(self, buffer: Any, rows: npt.NDArray[np.uint32]) -> Arriving:
+    def pool(self, buffer: Any, rows: npt.NDArray[np.uint32]) -> GpuVectors:
         """Starts computing means of rows of a buffer and sending them to the host.
 
         Args:
@@ -144,7 +144,7 @@ class DeviceStates(HiddenStates):
             work.end()
             encoder.copy_buffer_to_buffer(vectors, 0, landing, 0, nbytes)
             card.device.queue.submit([encoder.finish()])
-        return Arriving(self, landing, (len(rows), self.width))
+        return GpuVectors(self, landing, (len(rows), self.width))
 
     def landed(self, landing: Any) -> None:
         """Frees what vectors have come through."""

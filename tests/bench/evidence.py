@@ -21,7 +21,7 @@ from bench.figures import Figure, lower, neither, tabulate
 from bench.household import SOURCE, read, write_files
 from bench.options import Folder, Output, benchmark
 from bench.process import say
-from edge.apps.assistant.calibrating import PLAIN_FLOOR, Example, example_of, fitted_on
+from edge.apps.assistant.calibrating import PLAIN_FLOOR, JudgedUnit, example_of, fitted_on
 from edge.apps.assistant.evidence import FITTED, UnitJudge, pair_name
 from edge.apps.collection.collection import Collection
 from edge.apps.requests import AskOptions
@@ -46,7 +46,7 @@ def evidence(
     """Fit when passages count as an answer; refusals and false answers of questions it was not fitted on."""
     config = Config.load(flags={"memory": memory, "threads": threads})
     budget = MemoryBudget(parse_size(memory))
-    examples: dict[str, list[Example]] = {"choose": [], "judge": []}
+    examples: dict[str, list[JudgedUnit]] = {"choose": [], "judge": []}
     with tempfile.TemporaryDirectory() as folder:
         for half, example in _own(Path(folder), config, budget):
             examples[half].append(example)
@@ -78,7 +78,7 @@ def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
         yield from tabulate(rows, columns, half)
 
 
-def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
+def errors(fitted: Evidence, examples: Sequence[JudgedUnit]) -> dict[str, dict[str, float]]:
     """The error rates by kind: answerable questions that are refused, or unanswerable ones that are answered."""
     rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for example in examples:
@@ -94,7 +94,7 @@ def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str,
     }
 
 
-def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[str, Example]]:
+def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[str, JudgedUnit]]:
     documents = copy_documents(folder)
     with Collection(folder / "own", config=config, budget=budget) as collection:
         collection.index([documents])
@@ -117,7 +117,7 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
 
 def _judged(
     corpus: Corpus, other: Corpus | None, folder: Path, config: Config, budget: MemoryBudget, count: int
-) -> Iterator[tuple[str, Example]]:
+) -> Iterator[tuple[str, JudgedUnit]]:
     """The examples of a judged set. Its train questions are for fitting, its test questions for measuring."""
     say(f"asking {corpus.name}")
     rng = np.random.default_rng(0)

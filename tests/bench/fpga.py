@@ -22,7 +22,7 @@ from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
 from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.device import programs
 from edge.devices.fpga.graphs import GraphImage, engine, traversed
-from edge.devices.fpga.searching import Asked, Image, SimulatedAccelerator
+from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
 from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
 from edge.devices.fpga.synthesis import component_of, placed, synthesized
 from edge.devices.fpga.traversal import TraversalShape
@@ -87,7 +87,7 @@ def points(folder: Path, shapes: Sequence[Shape] = SHAPES, *, level: int = 1) ->
                 if centroids is not None:
                     scores = centroids.astype(np.int64) @ query >> max(0, ENTRY + 9 + levels(shape.dim) - SCORE)
                     own = sorted(range(count), key=lambda i: (-scores[i], i))[: shape.probed]
-                asked.append(Asked(query, (1 << shape.keys.width) - 1, own))
+                asked.append(AskedRows(query, (1 << shape.keys.width) - 1, own))
                 scanned.append([sizes[i] for i in own])
             taken = accelerator.answers(image, asked, book=book, centroids=centroids, latency=LATENCY)[1]
             name = f"design {number + 1}, {queries} x {probed} lists of {mean}"
@@ -116,7 +116,7 @@ def losses(folder: Path, queries: int) -> Iterator[Loss]:
         rows = random.integers(0, 256, (400, 8)).astype(np.uint8)
         image = Image.of([(rows, None)], units, 8, 1)
         asked = [
-            Asked(random.integers(-(1 << 15), 1 << 15, 8), (1 << ADDRESS + SCORE) - 1, [0]) for _ in range(queries)
+            AskedRows(random.integers(-(1 << 15), 1 << 15, 8), (1 << ADDRESS + SCORE) - 1, [0]) for _ in range(queries)
         ]
         answers = accelerator.answers(image, asked)[0]
         lost = sum(answer.dropped > answer.keys[-1] or len(answer.keys) < results for answer in answers)

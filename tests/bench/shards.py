@@ -21,7 +21,7 @@ from bench.process import say
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.documents import Document, put
+from edge.apps.cluster.documents import ShardDocument, put
 from edge.apps.collection.catalog import Catalog, passage
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, reranked
@@ -119,16 +119,16 @@ def _cached(work_dir: Path, name: str, texts: Sequence[str], embed: Any, batch: 
     return found
 
 
-def _documents(ids: Sequence[str], texts: Sequence[list[Any]], vectors: Vectors) -> list[Document]:
+def _documents(ids: Sequence[str], texts: Sequence[list[Any]], vectors: Vectors) -> list[ShardDocument]:
     found, at = [], 0
     for name, chunks in zip(ids, texts, strict=True):
         own = vectors[at : at + len(chunks)]
         at += len(chunks)
-        found.append(Document(name, "", "text", "", name.encode(), tuple(chunks), own))
+        found.append(ShardDocument(name, "", "text", "", name.encode(), tuple(chunks), own))
     return found
 
 
-def _fill(whole: Collection, documents: Sequence[Document]) -> None:
+def _fill(whole: Collection, documents: Sequence[ShardDocument]) -> None:
     catalog, index = Catalog(), whole.vectors
     assert index is not None
     for start in range(0, len(documents), _BATCH):
@@ -137,8 +137,8 @@ def _fill(whole: Collection, documents: Sequence[Document]) -> None:
 
 
 def _compared(
-    folder: Path, config: Config, options: IndexOptions, count: int, whole: Collection, documents: Sequence[Document],
-    asked: Sequence[str], vectors: Vectors, sampled: Sequence[int],
+    folder: Path, config: Config, options: IndexOptions, count: int, whole: Collection,
+    documents: Sequence[ShardDocument], asked: Sequence[str], vectors: Vectors, sampled: Sequence[int],
 ) -> dict[str, Any]:  # fmt: skip
     """One number of shards beside the whole collection."""
     places = LocalPlaces(config=config)

@@ -13,7 +13,7 @@ from naive.spread import invented
 from edge.apps.cli import edge
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.documents import Document
+from edge.apps.cluster.documents import ShardDocument
 from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
@@ -29,7 +29,7 @@ def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
         for name, text in invented(1, 60).items():
             chunks = tuple(chunks_of(text_blocks(text), ""))
             vectors = cluster.models.embed([passage(chunk.context, chunk.text) for chunk in chunks])
-            documents.append(Document(name, "", "text", "", name.encode(), chunks, vectors))
+            documents.append(ShardDocument(name, "", "text", "", name.encode(), chunks, vectors))
         cluster.put(documents)
         cluster.finish()
     before = json.loads(output_of(edge, "search", *there, "--json", "old ice"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge.devices.fpga.cycles import cycles
-from edge.devices.fpga.searching import Answer, Asked, Image, Integers, SimulatedAccelerator
+from edge.devices.fpga.searching import AskedRows, HardwareAnswer, Image, Integers, SimulatedAccelerator
 from edge.devices.fpga.shape import ENTRY, Shape, levels
 from edge.devices.fpga.simulation import missing
 from edge.ivf.base import Bytes
@@ -16,7 +16,7 @@ from edge.ivf.base import Bytes
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-def twin(shape: Shape, scores: Integers, rows: Integers, ceiling: int) -> Answer:
+def twin(shape: Shape, scores: Integers, rows: Integers, ceiling: int) -> HardwareAnswer:
     """The answer to scores [n] of rows [n], whose numbers say which unit scores them."""
     keys = [shape.keys.of(int(score), int(row)) for score, row in zip(scores, rows, strict=True)]
     lanes: list[list[int]] = [[] for _ in range(shape.units)]
@@ -26,7 +26,7 @@ def twin(shape: Shape, scores: Integers, rows: Integers, ceiling: int) -> Answer
     lanes = [sorted(lane, reverse=True) for lane in lanes]
     merged = sorted((key for lane in lanes for key in lane[: shape.kept]), reverse=True)
     lost = [0, *(key for lane in lanes for key in lane[shape.kept :]), *merged[shape.results :]]
-    return Answer(merged[: shape.results], max(lost))
+    return HardwareAnswer(merged[: shape.results], max(lost))
 
 
 def table_sums(book: Integers, beats: Integers, codes: Bytes) -> Integers:
@@ -57,7 +57,7 @@ def test_queries_choose_their_lists_build_tables_and_scan(
         codes = np.concatenate([lists[i][:: 2 if sizes[i] == 33 else 1] for i in own])
         scores = table_sums(book, beats, codes)
         ceiling = shape.keys.of(int(np.median(scores)), 0) if number == 2 and len(scores) else (1 << 48) - 1
-        asked.append(Asked(beats, ceiling, ()))
+        asked.append(AskedRows(beats, ceiling, ()))
         wanted.append(twin(shape, scores, rows, ceiling))
         probed.append([sizes[i] for i in own])
     answers, taken = accelerator.answers(image, asked, book=book, centroids=centroids, stall=stall, latency=9)
@@ -76,7 +76,7 @@ def test_a_row_of_several_beats_is_scored_by_weighted_sums(tmp_path: Path) -> No
         beats = random.integers(-(1 << 15), 1 << 15, 12)
         rows = np.concatenate([2 * image.first[i] + np.arange(len(lists[i])) for i in own])
         scores = np.concatenate([lists[i] for i in own]).astype(np.int64) @ beats >> ENTRY + 9 + levels(12) - 24
-        asked.append(Asked(beats, (1 << 48) - 1, own))
+        asked.append(AskedRows(beats, (1 << 48) - 1, own))
         wanted.append(twin(shape, scores, rows, (1 << 48) - 1))
     answers, taken = SimulatedAccelerator(shape, tmp_path, level=0).answers(image, asked)
     assert answers == wanted

@@ -15,7 +15,7 @@ from circuits import streamed
 from edge.devices.fpga.lookup import BankedLookup, BankTable
 from edge.devices.fpga.queues import ReplacingQueue, SystolicQueue, TruncatedQueues
 from edge.devices.fpga.scoring import PqScorer, WeightedScorer
-from edge.devices.fpga.shape import CODES, Keys
+from edge.devices.fpga.shape import CODES, KeyForm
 from edge.devices.fpga.sorting import SORTED, BitonicGroups
 from edge.devices.fpga.tables import TableBuilder
 from edge.devices.fpga.traversal import BloomFilter, bloom_places
@@ -79,7 +79,7 @@ def test_truncated_queues_are_exact_down_to_the_best_key_that_one_dropped() -> N
 
 @pytest.mark.parametrize(("parts", "loads"), [(4, 1), (6, 2)])
 def test_look_up_tables_score_codes_in_either_half(parts: int, loads: int) -> None:
-    form = Keys(score=20, row=10)
+    form = KeyForm(score=20, row=10)
     tables = RANDOM.integers(-(1 << 15), 1 << 15, (2, parts, CODES))
     unit, share = PqScorer(parts, form, loads), parts // loads
     bits = max(1, (max(2, share) - 1).bit_length())
@@ -108,7 +108,7 @@ def test_look_up_tables_score_codes_in_either_half(parts: int, loads: int) -> No
 
 @pytest.mark.parametrize(("lanes", "beats"), [(3, 1), (4, 3)])
 def test_weighted_sums_score_bytes(lanes: int, beats: int) -> None:
-    form = Keys(score=22, row=8)
+    form = KeyForm(score=22, row=8)
     unit = WeightedScorer(lanes, beats, form)
     weights = RANDOM.integers(-(1 << 15), 1 << 15, (beats, lanes))
     bits = max(1, (max(2, beats) - 1).bit_length())
