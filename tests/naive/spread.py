@@ -11,7 +11,7 @@ from typing import Any
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.documents import Document, put
+from edge.apps.cluster.documents import ShardDocument, put
 from edge.apps.collection.catalog import Catalog, passage
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.documents.chunking import chunks_of
@@ -66,13 +66,13 @@ class Small:
         place = self.on[int(shard[1:]) % len(self.on)]
         return Replica(shard, number, place, str(self.folder / f"{shard}-{number}"), 10**11)
 
-    def documents(self, texts: dict[str, str]) -> list[Document]:
+    def documents(self, texts: dict[str, str]) -> list[ShardDocument]:
         found = []
         for name, text in texts.items():
             chunks = tuple(chunks_of(text_blocks(text), ""))
             vectors = self.cluster.models.embed([passage(chunk.context, chunk.text) for chunk in chunks])
             digest = blake2b(text.encode(), digest_size=16).digest()
-            found.append(Document(name, "", "text", "", digest, chunks, vectors))
+            found.append(ShardDocument(name, "", "text", "", digest, chunks, vectors))
         return found
 
     def add(self, texts: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.cluster.calling import LocalPlaces
-from edge.apps.cluster.documents import Document, put, stored
+from edge.apps.cluster.documents import ShardDocument, put, stored
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.config import Config
@@ -136,7 +136,7 @@ def check(folder: Path, config: Config, address: str = "") -> None:
             assert one.cluster.search("old ice", 20, rerank=False).missing == ()
         with one.cluster.writing():
             one.cluster.finish()
-        held = dict[str, list[Document]]()
+        held = dict[str, list[ShardDocument]]()
         for replica in one.cluster.catalogue.replicas():
             with Collection(replica.folder, config=config, read_only=True) as shard, shard.database.read() as db:
                 index = shard.vectors

@@ -13,7 +13,7 @@ from bench.evidence import errors
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.assistant import AnswerStream, Turns, Writing
-from edge.apps.assistant.calibrating import Example, fitted_on
+from edge.apps.assistant.calibrating import JudgedUnit, fitted_on
 from edge.apps.assistant.evidence import (
     SIGNALS,
     UnitJudge,
@@ -178,7 +178,7 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
         there = number % 2 == 0
         relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
         values = (log_odds(relevance), *(0.0,) * 5, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0)
-        examples.append(Example("there" if there else "gone", there, UnitReading(values, values), relevance))
+        examples.append(JudgedUnit("there" if there else "gone", there, UnitReading(values, values), relevance))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
     assert rows["gone"]["wrong"] <= rows["gone"]["wrong_before"]
@@ -278,8 +278,8 @@ def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
     for number in range(60):
         there = number % 2 == 0
         values = (*(0.0,) * 5, 2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0)
-        examples.append(Example("there" if there else "gone", there, UnitReading(values, values), 0.5))
-    named = [Example("other-name", False, UnitReading(e.reading.signals, e.reading.named, most=0.1), 0.5)
+        examples.append(JudgedUnit("there" if there else "gone", there, UnitReading(values, values), 0.5))
+    named = [JudgedUnit("other-name", False, UnitReading(e.reading.signals, e.reading.named, most=0.1), 0.5)
              for e in examples if e.there]  # fmt: skip
     assert fitted_on([*examples, *named], "tiny").model.weights == pytest.approx(
         fitted_on(examples, "tiny").model.weights, rel=0.1

@@ -25,7 +25,7 @@ def document(page: Page) -> None:
 
 def source(page: Page) -> None:
     document(page)
-    page.get_by_role("button", name="Source").click()
+    page.get_by_role("button", name="Source", exact=True).click()
 
 
 def answer(page: Page) -> None:

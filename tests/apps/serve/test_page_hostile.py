@@ -48,7 +48,7 @@ def test_a_hostile_document_stays_text(page: Page, name: str) -> None:
     if name.endswith(".md"):
         expect(document.get_by_role("link", name="there")).to_have_attribute("rel", "noopener noreferrer")
         expect(document.get_by_role("link", name="here", exact=True)).to_have_count(0)
-        document.get_by_role("button", name="Source").click()
+        document.get_by_role("button", name="Source", exact=True).click()
         expect(document).to_contain_text("<svg onload=pwned=1></svg>")
         check(page)
 
