@@ -145,7 +145,7 @@ def test_few_assistants_stay_open_and_none_that_is_used_is_closed(here: Site, mo
             self.closed = True
 
     monkeypatch.setattr(assistants, "Assistant", FakeAssistant)
-    held, collection = assistants.Assistants(here.server.pool), here.server.library.collection()
+    held, collection = assistants.Assistants(here.server.pool), here.server.library.together([])
     with held.using(collection, "", "first") as first:
         for number in range(3 * assistants.MOST_ASSISTANTS):
             with held.using(collection, "", str(number)) as other:

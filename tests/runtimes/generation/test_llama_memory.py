@@ -135,12 +135,14 @@ def test_bad_models(open_llama: Open, gguf: Callable[..., Path], tmp_path: Path)
         open_llama(context=4096)
 
 
-def test_a_failed_opening_gives_its_memory_back(open_llama: Open, gguf: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_failed_opening_gives_its_memory_back(open_llama: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ModelError("the last step of opening fails")
+
     open_llama().close()
     budget = MemoryBudget(10**10)
     before = budget.used
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf().read_bytes().replace(b"{% for message", b"{% fur message"))
-    with pytest.raises(ModelError, match="Jinja"):
-        open_llama(path, budget=budget)
+    monkeypatch.setattr("edge.runtimes.generation.llama_cpp.PromptBuilder", fail)
+    with pytest.raises(ModelError, match="last step"):
+        open_llama(budget=budget)
     assert budget.used == before
