@@ -35,6 +35,9 @@ NOT_RUN = {
     "/media/disk": "names a disk of the reader",
     "OLD_ID": "names memories of the reader",
     "edge memory learn": "reads transcripts of the reader",
+    "edge-rag[cluster]": "installs from the network",
+    "edge cluster": "needs Ray",
+    "--cluster": "needs Ray",
     ".venv/bin/": "runs the tests themselves",
     ".ci/run": "runs the tests themselves",
 }

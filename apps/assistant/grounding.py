@@ -59,7 +59,7 @@ _SILENT = (
 _EMPTY = frozenset(_SILENT.split())
 """Words that do not tell the subject of a text."""
 
-_LIST_MARK = re.compile(r"\s*\d{1,2}[.)]")
+_LIST_MARK = re.compile(r"\A\s*\d{1,2}[.)]")
 _NEAR = 3
 """The most words after a number among which the counted thing is looked for."""
 

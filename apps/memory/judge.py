@@ -28,7 +28,7 @@ _MOST_SUBJECT = 8
 _TOKEN = re.compile(r"[^\W_]+(?:[.:/@-][^\W_]+)*")
 _SPEAKER = re.compile(r"(?P<name>[A-ZÄÖÜ]\w{1,30}): ")
 _APOSTROPHE = re.compile(r"n['’]t\b")
-_CLAUSE = re.compile(r"\s*(?:[;,]|\b(?:and|but|und|aber|et|mais|y|pero|e|ma)\b)\s+(?=\w)")
+_CLAUSE = re.compile(r"(?:[;,]|\b(?:and|but|und|aber|et|mais|y|pero|e|ma)\b)\s+(?=\w)")
 _NUMBER = re.compile(r"\d")
 _SELF = "I"
 _MAY = "mai"

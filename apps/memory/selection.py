@@ -7,15 +7,17 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edge.apps.memory.arguments import check_text, spoken
-from edge.apps.memory.models import MemoryModels
 from edge.errors import InputError
 from edge.text.sentences import boundaries
 from edge.text.tokens import most_tokens
+
+if TYPE_CHECKING:  # the command line splits texts before it loads a model
+    from edge.apps.memory.models import MemoryModels
 
 LONGEST_SEGMENT = 800
 """The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""

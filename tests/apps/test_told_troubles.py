@@ -52,7 +52,7 @@ MEMORY_VERBS = {
 SAYS_IN_ITS_REPORT = {"status", "check", "repair"}
 OPENS_NONE = {
     "collections", "watch", "backup", "restore", "memory", "mcp", "rerank", "embed", "models", "demo", "bench",
-    "doctor", "config", "plan", "serve", "help",
+    "doctor", "config", "plan", "serve", "help", "cluster",
 }  # fmt: skip
 """Groups of verbs and verbs that open no store. A backup copies what is noted with the rest, `watch` is `index`, and
 the answers of `serve` say it (`tests/apps/serve/test_serve_health.py`)."""

@@ -143,11 +143,12 @@ def test_the_ids_that_hold_are_read_once(memory: Memory, clock: Any) -> None:
     assert memory._searcher._remembered is remembered
 
 
-def test_the_command(make: Make, tmp_path: Path) -> None:
+def test_the_command(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
     from edge.apps.memory.command import memory as command
 
+    monkeypatch.setenv("EDGE_MEMORY", "100GB")
     memory = make()
     old, new = (add(memory, text, user_id="default") for text in ("tea is good", "tea is bad"))
     memory.close()
