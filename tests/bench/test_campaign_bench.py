@@ -72,6 +72,8 @@ def test_acknowledged_memories_that_are_not_there_are_missing(port: int) -> None
 
 
 def test_a_short_campaign_loses_nothing(tmp_path: Path, tiny_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("starlette", "uvicorn", "llama_cpp"):
+        pytest.importorskip(library)
     (tmp_path / "models").symlink_to(tiny_models)
     for name, value in settings_of(tmp_path, EDGE_THREADS="1").items():
         monkeypatch.setenv(name, value)
