@@ -25,7 +25,7 @@ from edge.apps.collection.collection import Collection, Together
 from edge.apps.requests import AskOptions
 from edge.apps.store.spelling import respelled
 from edge.config import Config
-from edge.errors import CapabilityError, EdgeError, InputError
+from edge.errors import ArgumentError, CapabilityError, EdgeError, InputError
 from edge.public_calls import checked_arguments
 from edge.resident import Closing, ResidentWatch
 from edge.runtimes.generation.base import Generator, Message, Sampling
@@ -370,6 +370,8 @@ class Assistant(Closing):
         self.options = options or AskOptions()
         self.pipeline = pipeline
         self._write = PIPELINES[pipeline]
+        if not (llm is None or isinstance(llm, str | os.PathLike) or hasattr(llm, "follows_instructions")):
+            raise ArgumentError(f"Assistant: llm must be a name, a path or a generator, not {type(llm).__name__}")
         with ExitStack() as opened:
             if isinstance(collection, Collection | Together):
                 self.collection: Collection | Together = collection

@@ -376,7 +376,9 @@ def learn(source: Path, dry_run: bool, watch: bool, as_json: bool, **options: An
                 would = "would be " if dry_run else ""
                 click.echo(
                     f"{counted(report.turns, 'turn')} in {counted(report.files, 'file')}: {report.new:,} {would}new, "
-                    f"{report.secrets:,} secrets left out, {report.skipped:,} entries skipped", err=True,
+                    f"{counted(report.secrets, 'secret')} left out, "
+                    f"{counted(report.skipped, 'entry', 'entries')} skipped",
+                    err=True,
                 )  # fmt: skip
             if not watch:
                 return
