@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import platformdirs
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
@@ -273,6 +274,8 @@ def _library() -> Any:
     extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
     # A layer of Mesa would ask a display which GPU it uses, and complain where there is none.
     os.environ.setdefault("NODEVICE_SELECT", "1")
+    # Mesa would look the user up in the system's directory, and keep compiled kernels in a folder of its own.
+    os.environ.setdefault("MESA_SHADER_CACHE_DIR", platformdirs.user_cache_dir("edge-rag", appauthor=False))
     with suppress(RuntimeError):  # it is set up already
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])  # OpenGL would open a display
     return wgpu
