@@ -21,11 +21,9 @@ from bench.options import Output, benchmark, stated
 from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
 from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.device import programs
-from edge.devices.fpga.graphs import GraphImage, engine, traversed
 from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
 from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
 from edge.devices.fpga.synthesis import component_of, placed, synthesized
-from edge.devices.fpga.traversal import TraversalShape
 from edge.planner.search_accelerator import queue_length
 from edge.planner.traversal import at_once, nearest_graph, traverse
 
@@ -49,8 +47,6 @@ LATENCY = 20
 
 GROUPS = ((1, 1), (2, 1), (4, 1), (6, 1), (1, 2), (2, 2), (4, 2), (6, 2), (1, 4), (2, 4), (4, 4))
 """Groups under way, and candidates of each."""
-
-TRAVERSAL = TraversalShape(6, 4, length=16, results=10, units=4, beats=2, list_beats=4, bits=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +154,10 @@ class BankedFilter:
 
 def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals]:
     """A graph of clustered vectors, searched by the simulated engine and by the software."""
+    from edge.devices.fpga.graphs import GraphImage, engine, traversed  # they need Amaranth
+    from edge.devices.fpga.traversal import TraversalShape
+
+    built = TraversalShape(6, 4, length=16, results=10, units=4, beats=2, list_beats=4, bits=12)
     random = np.random.default_rng(5)
     centres = 1000 * random.standard_normal((20, 64))
     made = centres[random.integers(20, size=vertices + queries)] + 700 * random.standard_normal(
@@ -165,7 +165,7 @@ def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals
     )
     vectors, asked = np.rint(made).astype(np.int16)[:vertices], np.rint(made).astype(np.int16)[vertices:]
     graph = nearest_graph(vectors.astype(np.float32), 8)
-    design, image = engine(TRAVERSAL, folder), GraphImage(vectors, graph, TRAVERSAL)
+    design, image = engine(built, folder), GraphImage(vectors, graph, built)
     for groups, candidates in GROUPS:
         found, right, equal = [], 0, True
         for query in asked:
@@ -174,18 +174,18 @@ def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals
             def distances(some: Sequence[int], exact: Any = exact) -> Any:
                 return exact[list(some)].tolist()
 
-            one = traversed(design, TRAVERSAL, image, query, groups, candidates)
+            one = traversed(design, built, image, query, groups, candidates)
             soft = traverse(
-                at_once(graph, distances), 0, k=TRAVERSAL.results, length=TRAVERSAL.length, groups=groups,
-                candidates=candidates, visited=BankedFilter(TRAVERSAL.bits),
+                at_once(graph, distances), 0, k=built.results, length=built.length, groups=groups,
+                candidates=candidates, visited=BankedFilter(built.bits),
             )  # fmt: skip
             equal &= one.labels == soft.labels and one.hops == soft.hops
-            right += len(set(np.argsort(exact, kind="stable")[: TRAVERSAL.results].tolist()) & set(one.labels))
+            right += len(set(np.argsort(exact, kind="stable")[: built.results].tolist()) & set(one.labels))
             found.append(one)
         mean = statistics.mean
         yield Traversals(
             groups, candidates, mean(f.hops for f in found), mean(f.waits for f in found),
-            mean(f.cycles for f in found), right / TRAVERSAL.results / queries, equal,
+            mean(f.cycles for f in found), right / built.results / queries, equal,
         )  # fmt: skip
 
 
