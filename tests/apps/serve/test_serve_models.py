@@ -121,6 +121,7 @@ def test_a_generator_whose_thread_needs_the_ledger_can_give_way(opened: list[Fak
 
 @pytest.fixture
 def here(tiny_models: Path, tmp_path: Path) -> Iterator[Site]:
+    pytest.importorskip("starlette")
     with site(tiny_models, tmp_path) as found:
         yield found
 
