@@ -81,7 +81,7 @@ class FpgaDevice(LimitedDevice):
         try:
             self.shape(_SAMPLE)
         except RangeError as error:
-            raise ConfigError(f"an fpga of {units!r} units cannot be built: {error}") from None
+            raise ConfigError(f"this fpga cannot be built: {error}") from None
         if simulate:
             from edge.devices.fpga.simulation import missing
 

@@ -93,8 +93,10 @@ class Shape:
     centroids: int = 1
 
     def __post_init__(self) -> None:
-        if self.units & (self.units - 1) or min(self.units, self.results, self.kept, self.lanes, self.builders) < 1:
-            raise RangeError(f"units are a power of two, and there is at least one of everything, not {self}")
+        if self.units < 1 or self.units & (self.units - 1):
+            raise RangeError(f"units are a power of two, not {self.units}")
+        if min(self.results, self.kept, self.lanes, self.builders) < 1:
+            raise RangeError(f"there is at least one result, place, lane and table builder, not {self}")
         step = self.lanes if self.codec == "bytes" else self.lanes * self.parts
         if self.dim % step or (self.codec == "pq" and self.parts % self.builders):
             raise RangeError(f"{self.dim} components cannot be divided as {self} says")

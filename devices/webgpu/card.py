@@ -20,7 +20,8 @@ import platformdirs
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
-from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, StorageError
+from edge.files.output_file import make_folder
 
 LARGEST_BUFFER = 128 << 20
 """Bytes of a buffer, at most: what every implementation of WebGPU lets a shader read."""
@@ -71,10 +72,10 @@ class Gpu:
         self.lock = threading.RLock()
         self.held = 0
         self.users = 0
+        self.makes_room: Callable[[], None] = lambda: None
         # Waiting for the queue as such is broken in wgpu 0.32.
         self._fence = (self.buffer(16), 0), (self.landing(16), 0)
         self._fencing = threading.Lock()
-        self.makes_room: Callable[[], None] = lambda: None
         self._modules: dict[Path, Any] = {}
         self._pipelines: dict[tuple[Any, ...], Any] = {}
 
@@ -275,7 +276,10 @@ def _library() -> Any:
     # A layer of Mesa would ask a display which GPU it uses, and complain where there is none.
     os.environ.setdefault("NODEVICE_SELECT", "1")
     # Mesa would look the user up in the system's directory, and keep compiled kernels in a folder of its own.
-    os.environ.setdefault("MESA_SHADER_CACHE_DIR", platformdirs.user_cache_dir("edge-rag", appauthor=False))
+    cache = platformdirs.user_cache_path("edge-rag", appauthor=False)
+    with suppress(StorageError):  # then Mesa keeps none, and says so
+        make_folder(cache)
+    os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(cache))
     with suppress(RuntimeError):  # it is set up already
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])  # OpenGL would open a display
     return wgpu

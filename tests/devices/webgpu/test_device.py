@@ -279,3 +279,12 @@ def test_a_codec_that_is_not_known_there_is_refused() -> None:
     with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
         device.search(request)
     device.close()
+
+
+@pytest.mark.parametrize("cap", [1, 15])
+def test_a_cap_that_holds_no_buffer_is_refused_and_nothing_stays_leased(cap: int) -> None:
+    memory = budget()
+    before = memory.used
+    with pytest.raises(BudgetExceeded, match="does not fit the device webgpu"):
+        WebGpuDevice(memory, cap=cap)
+    assert memory.used == before
