@@ -148,7 +148,6 @@ def serve(
     """
     if what is not None:
         return _controlled(what, context)
-    from edge.apps.plan.serving import ServerPlan
     from edge.apps.serve.editor import Editor
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
@@ -158,8 +157,11 @@ def serve(
 
     load_libraries()
     flags: dict[str, Any] = {"llm": llm, "answers": answers, "generation": generation}
-    planned = None if plan is None else ServerPlan.read(plan)
-    if planned is not None:
+    planned = None
+    if plan is not None:
+        from edge.apps.plan.serving import ServerPlan
+
+        planned = ServerPlan.read(plan)
         flags = {name: getattr(planned, name) if value is None else value for name, value in flags.items()}
         setup = replace(setup, memory=setup.memory or str(planned.memory))
     config = setup.config(**flags, reranker=reranker, embedder=embedder)

@@ -131,6 +131,27 @@ def test_the_limit_that_a_refusal_names_is_enough(
         assert b"limit" not in done.stderr, (name, done.stderr)  # `chat` goes on after a refusal
 
 
+LEFT = "import atexit, sys; atexit.register(lambda: open('loaded', 'w').write(' '.join(sys.modules))); "
+"""Written before a program, it leaves the names of the modules that the program loads."""
+
+
+@pytest.mark.parametrize("name", [name for name in WORKS if name != "demo"])  # which is never refused so early
+def test_a_verb_loads_no_module_that_its_limit_leaves_out(settings: dict[str, str], tmp_path: Path, name: str) -> None:
+    assert run(tmp_path, *WORKS["index"]).returncode == 0
+    assert run(tmp_path, "memory", "add", "The river floods in spring.", "--path", "mem").returncode == 0
+    arguments = NAMED["index"][0] if name == "index" else WORKS[name]
+    program = [sys.executable, "-c", LEFT + EDGE[-1], *arguments, "--memory", "32MB"]
+    refused = subprocess.run(program, cwd=tmp_path, capture_output=True, check=False)
+    if name in ("mcp", "serve") and b"pip install" in refused.stderr:
+        return  # the extra is not installed
+    assert refused.returncode == 2 and b"works is" in refused.stderr, refused.stderr
+    loaded = set((tmp_path / "loaded").read_text().split())
+    child = [sys.executable, "-c", LEFT + smallest._CHILD, name, *filter(None, sys.path)]
+    assert b"bytes" in subprocess.run(child, cwd=tmp_path, capture_output=True, check=True).stdout
+    more = loaded - set((tmp_path / "loaded").read_text().split())
+    assert not {module for module in more if module.partition(".")[0] not in sys.stdlib_module_names}
+
+
 def test_what_cannot_be_computed_is_said(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_RERANKER", "not-there")
     assert "there is no model 'not-there'" in str(_asked("rerank"))
