@@ -152,7 +152,7 @@ def _serving(config: Config) -> OperationPlan:
 
 OPERATIONS: Mapping[str, Operation] = {
     "demo": Operation(("edge.apps.demo", "edge.runtimes.reranker"), _demonstrating),
-    "index": Operation(("edge.apps.commands.index",), _indexing),
+    "index": Operation(("edge.apps.commands.index", "edge.apps.collection.writing"), _indexing),
     "search": Operation(("edge.apps.commands.search", "edge.apps.commands.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
     "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
