@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.grounding import MONTHS, NUMBERS, WEEKDAYS
-from edge.apps.assistant.question import Kind, asked_value, holds_value
+from edge.apps.assistant.question import asked_value, holds_value
 from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
@@ -63,8 +63,10 @@ class WordNearness:
         asked: the question's content words.
     """
 
-    def __init__(self, question: str) -> None:
+    def __init__(self, question: str, floor: float = 0.0) -> None:
+        """`floor` is the cosine that counts as 0 (see `edge.models.registry.cosine_floor`)."""
         self.asked = content_words(question)
+        self._floor = floor
         self._near: dict[str, Floats] = {}
         self._vectors: Floats | None = None
 
@@ -78,10 +80,10 @@ class WordNearness:
             self._vectors, vectors = vectors[: len(self.asked)], vectors[len(self.asked) :]
         else:
             vectors = embed(sorted(new))
-        self._near |= zip(sorted(new), vectors @ self._vectors.T, strict=True)
+        self._near |= zip(sorted(new), above(self._floor, vectors @ self._vectors.T), strict=True)
 
     def nearest(self, text: str) -> Floats:
-        """The cosine of each word of the question with its nearest word of a text.
+        """The cosine of each word of the question with its nearest word of a text, counted from the floor.
 
         The text's words must have been learned with `learn`. The result is all zeros if the text has no content words,
         and a single zero if the question has none.
@@ -105,12 +107,17 @@ class WordNearness:
         return sum(word in there for word in self.asked) / max(1, len(self.asked))
 
 
+def above(floor: float, cosines: Floats) -> Floats:
+    """Cosines counted from a floor, so that those of every embedder have about the same range."""
+    return np.asarray((cosines - floor) / (1 - floor), np.float32)
+
+
 def pair_name(embedder: str) -> str:
     """The name under which the model fitted for an embedder is stored beside a reranker."""
     return f"answers with {embedder}"
 
 
-SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated", "unit", "cosine", "value")
+SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated", "unit", "cosine", "value", "file_lead")
 """The signals of fitted models. A model uses some of them.
 
 - passage: the reranker's log-odds for the best passage.
@@ -121,28 +128,29 @@ SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated", "unit", 
   high relevance is often about a similar subject only.
 - unit: the reranker's log-odds for the best unit.
 - cosine: the cosine of the best unit.
-- value: 1 if the best unit holds the kind of value that the question asks for, -1 if not; 0 if it asks for none.
+- value: of the best unit (see `Window`).
+- file_lead: the score of the best unit, less that of the best unit of another file. If two files seem to answer, often
+  neither does.
 """
 
-FITTED = ("unit", "cosine", "words", "least_near", "repeated", "value")
-"""The signals that models are fitted on. Of several lists it was best on the half `choose` of the benchmark `household`
-with a multilingual embedder. The model of the default embedder was fitted before on the first five signals."""
+FITTED = ("passage", "cosine_lead", "least_near", "repeated", "unit", "value", "file_lead")
+"""The signals that models are fitted on. Of several lists it was best on the halves `choose` of the benchmarks
+`answers` and `household`, with both known embedders."""
 
-_REWORDED, _EASIER = 0.2, 0.13
-"""If the best unit repeats fewer of the question's words than the first, the second is taken off the threshold. A near
-miss repeats the words of the question: of 66 only 6 repeat so few, and of 93 paraphrased questions 55. Chosen on the
-half `choose` of the benchmark `answers` and the train questions of squad11-dev and nq-oracle."""
-
-RELEVANCE, COSINE, NEARNESS, LENGTH = 0.37, 11.8, 6.9, 0.49
+RELEVANCE, COSINE, NEARNESS, LENGTH, VALUE = 0.37, 11.8, 6.9, 0.49, 1.5
 """The weights of a unit's score: of the reranker's log-odds, of its cosine with the question, of the mean nearness of
-the question's words, and of the logarithm of the unit's number of words. They were fitted on the half `choose` of `edge
-bench answers`, so that a score is the log-odds that the unit is the answer."""
+the question's words, of the logarithm of the unit's number of words, and of the value asked for. They were fitted on
+the half `choose` of `edge bench answers`, so that a score is the log-odds that the unit is the answer. The last one was
+chosen on it and on the half `choose` of `household`: 1 to 2.5 are alike."""
 
 _MOST_WORDS_SCORE = 30.0
 """BM25 scores are cut at this value, above which they tell no more."""
 
 _NEXT = 5
 """The number of units that the best unit's cosine is compared with."""
+
+_LONGEST_LEAD = 5.0
+"""The largest `file_lead`; also that of units which are all of one file."""
 
 _REMEMBERED = 256
 
@@ -155,10 +163,11 @@ class Window:
         unit: the unit.
         passage: the index of its passage among the judged passages.
         relevance: the reranker's probability that the unit, below its headings, answers the question.
-        cosine: the cosine of the unit's vector with the question's.
+        cosine: the cosine of the unit's vector with the question's, counted from the embedder's floor.
         nearness: the mean over the question's words of the cosine with the nearest word of the unit or its headings.
         repeated: the share of the question's words that occur in the unit or its headings.
         least_near: the smallest cosine of a word of the question with its nearest word in the whole passage.
+        value: 1 if the unit holds the kind of value that the question asks for, -1 if not; 0 if it asks for none.
     """
 
     unit: Unit
@@ -168,12 +177,14 @@ class Window:
     nearness: float = 0.0
     repeated: float = 0.0
     least_near: float = 0.0
+    value: int = 0
 
     @property
     def score(self) -> float:
         """The score by which units are compared, in log-odds."""
+        near = COSINE * self.cosine + NEARNESS * self.nearness
         words = math.log1p(len(self.unit.text.split()))
-        return RELEVANCE * log_odds(self.relevance) + COSINE * self.cosine + NEARNESS * self.nearness + LENGTH * words
+        return RELEVANCE * log_odds(self.relevance) + near + LENGTH * words + VALUE * max(0, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +203,10 @@ class UnitReading:
     most: float = 1.0
 
     def probability(self, fitted: Evidence) -> float:
-        """The probability that the passages answer the question."""
+        """The probability that the best quotation of the passages answers the question."""
         places = [SIGNALS.index(name) for name in fitted.signals]
         both = (self.signals, self.named)
         return min(self.most, *(fitted.probability([values[place] for place in places]) for values in both))
-
-    def enough(self, threshold: float) -> float:
-        """The probability that is enough, if `threshold` is enough for a question that the best unit repeats."""
-        repeated = self.named[SIGNALS.index("repeated")]
-        return threshold - _EASIER if repeated < _REWORDED else threshold
 
 
 class UnitJudge:
@@ -236,22 +242,27 @@ class UnitJudge:
             missing = list(dict.fromkeys(text for _, _, text in found if text not in self._known))
             if missing:
                 vectors = self._collection.embed_queries([question, *missing])
-                cosines = vectors[1:] @ vectors[0]
+                cosines = above(self._collection.models.floor(), vectors[1:] @ vectors[0])
                 relevance = self._collection.relevance(question, missing)
                 self._known |= zip(missing, zip(relevance, map(float, cosines), strict=True), strict=True)
             whole, words = [f"{passage.title}\n{passage.text}" for passage in passages], self._words
             words.learn((*whole, *(text for _, _, text in found)), self._collection.embed_queries)
             least = [float(words.nearest(text).min()) for text in whole]
+            kind = asked_value(question)
             return [
-                Window(unit, number, *self._known[text], words.mean(text), words.repeated(text), least[number])
+                Window(
+                    unit, number, *self._known[text], words.mean(text), words.repeated(text), least[number],
+                    0 if kind is None else 1 if holds_value(kind, unit.text) else -1,
+                )
                 for number, unit, text in found
-            ]
+            ]  # fmt: skip
 
     def _begin(self, question: str) -> None:
         if self._question != question:
             self._unnamed = set()
         if self._question != question or len(self._known) > _REMEMBERED:
-            self._question, self._known, self._words = question, {}, WordNearness(question)
+            self._question, self._known = question, {}
+            self._words = WordNearness(question, self._collection.models.floor())
 
     def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
         """The probability that hits answer a question, the one that is enough, and the one that is certain; None if no
@@ -262,7 +273,7 @@ class UnitJudge:
         if fitted is None or not hits:
             return None
         reading = self.reading(question, hits)
-        return reading.probability(fitted), reading.enough(fitted.threshold), fitted.certain
+        return reading.probability(fitted), fitted.threshold, fitted.certain
 
     def reading(self, question: str, hits: Sequence[Hit]) -> UnitReading:
         """The evidence of some hits' units about a question. Raises the errors of `windows`."""
@@ -275,21 +286,16 @@ class UnitJudge:
             named = self.windows(question, [document_of(hit) for hit in naming.hits])
         best = max(named, key=lambda window: window.score, default=None)
         most = 1.0 if best is None else naming.most(naming.hits[best.passage])
-        kind = asked_value(question)
-        return UnitReading(tuple(signals(windows, hits, kind)), tuple(signals(named, naming.hits, kind)), most)
+        return UnitReading(tuple(signals(windows, hits)), tuple(signals(named, naming.hits)), most)
 
 
-def signals(windows: Sequence[Window], hits: Sequence[Hit], kind: Kind | None = None) -> list[float]:
-    """The values of `SIGNALS` for the judged units of some hits. Without units, the values mean "no answer".
-
-    Args:
-        kind: the kind of value that the question asks for.
-    """
-    value = 0.0 if kind is None else -1.0
+def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
+    """The values of `SIGNALS` for the judged units of some hits. Without units, the values mean "no answer"."""
     if not windows:
-        return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0, log_odds(0.0), 0.0, value]
+        return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0, log_odds(0.0), 0.0, -1.0, 0.0]
     best = max(windows, key=lambda window: window.score)
     cosines = sorted((window.cosine for window in windows), reverse=True)
+    others = [window.score for window in windows if hits[window.passage].file != hits[best.passage].file]
     return [
         log_odds(max(hit.stages.relevance or 0.0 for hit in hits)),
         min(hits[best.passage].stages.lexical_score or 0.0, _MOST_WORDS_SCORE),
@@ -298,7 +304,8 @@ def signals(windows: Sequence[Window], hits: Sequence[Hit], kind: Kind | None = 
         best.repeated,
         log_odds(best.relevance),
         best.cosine,
-        abs(value) if kind is not None and holds_value(kind, best.unit.text) else value,
+        float(best.value),
+        min(_LONGEST_LEAD, best.score - max(others, default=-math.inf)),
     ]
 
 

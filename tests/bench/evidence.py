@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from bench.answers import copy_documents, questions
+from bench.answers import copy_documents, holds, questions
 from bench.figures import Figure, lower, neither, tabulate
 from bench.household import SOURCE, read, write_files
 from bench.options import Folder, Output, benchmark
 from bench.process import say
-from edge.apps.assistant.calibrating import PLAIN_FLOOR, JudgedUnit, example_of, fitted_on
+from edge.apps.assistant.calibrating import JudgedUnit, example_of, fitted_on
 from edge.apps.assistant.evidence import FITTED, UnitJudge, pair_name
 from edge.apps.collection.collection import Collection
 from edge.apps.requests import AskOptions
@@ -38,13 +38,14 @@ def evidence(
     *,
     folders: Annotated[tuple[Folder, ...], "--data", "Judged sets in BEIR layout."] = (),
     count: Annotated[int, "--questions", "Of each judged set and split."] = 60,
+    embedder: Annotated[str | None, "The embedder; the default one if not given."] = None,
     memory: str = "900MB",
     threads: Annotated[int | None, "Compute threads."] = None,
     saved: Annotated[bool, "--save", "Store the fitted values beside the reranker."] = False,
     output: Output,
 ) -> None:
     """Fit when passages count as an answer; refusals and false answers of questions it was not fitted on."""
-    config = Config.load(flags={"memory": memory, "threads": threads})
+    config = Config.load(flags={"memory": memory, "threads": threads, "embedder": embedder})
     budget = MemoryBudget(parse_size(memory))
     examples: dict[str, list[JudgedUnit]] = {"choose": [], "judge": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -56,11 +57,11 @@ def evidence(
             for half, example in _judged(corpus, foreign, Path(folder), config, budget, count):
                 examples[half].append(example)
         with Collection(Path(folder) / "own", config=config, budget=budget) as collection:
-            reranker, embedder = collection.reranker.model, collection.embedder.model.name
+            reranker, name = collection.reranker.model, collection.embedder.model.name
             place, fingerprint = reranker.path, reranker.fingerprint
-    fitted = fitted_on(examples["choose"], embedder)
+    fitted = fitted_on(examples["choose"], name)
     if saved:
-        save(place, pair_name(embedder), fingerprint, fitted)
+        save(place, pair_name(name), fingerprint, fitted)
     report = {half: errors(fitted, found) for half, found in examples.items()}
     result = {"signals": FITTED, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(FITTED, fitted.model.weights, strict=False))
@@ -71,24 +72,25 @@ def evidence(
 def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
     """The figures of a stored run, by half and kind of question."""
     columns = {
-        "questions": neither("questions"), "wrong": lower("wrong", "%"),
-        "wrong_before": neither("wrong by relevance alone", "%"),
+        "questions": neither("questions"), "wrong": lower("wrong", "%"), "certain": lower("wrong, unmarked", "%"),
     }  # fmt: skip
     for half, rows in report.items():
         yield from tabulate(rows, columns, half)
 
 
 def errors(fitted: Evidence, examples: Sequence[JudgedUnit]) -> dict[str, dict[str, float]]:
-    """The error rates by kind: answerable questions that are refused, or unanswerable ones that are answered."""
+    """The error rates by kind: answerable questions that are refused, or unanswerable ones that are answered; and the
+    wrong quotations that are shown without a warning."""
     rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for example in examples:
-        found = example.reading.probability(fitted) >= example.reading.enough(fitted.threshold)
-        rows[example.kind].append((found != example.there, (example.relevance >= PLAIN_FLOOR) != example.there))
+        chance = example.reading.probability(fitted)
+        found = chance >= fitted.threshold
+        rows[example.kind].append((found != example.there, chance >= fitted.certain and not example.right))
     return {
         kind: {
             "questions": len(wrong),
             "wrong": sum(now for now, _ in wrong) / len(wrong),
-            "wrong_before": sum(before for _, before in wrong) / len(wrong),
+            "certain": sum(certain for _, certain in wrong) / len(wrong),
         }
         for kind, wrong in rows.items()
     }
@@ -103,7 +105,9 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
             if question.after:
                 continue
             hits = collection.candidates(question.question, k=AskOptions().pool)
-            yield question.half, example_of(collection, judge, question.question, hits, question.kind, question.answers)
+            answers = (question.answers,) if question.answers else ()
+            right = _shows(answers, [documents / question.file])
+            yield question.half, example_of(collection, judge, question.question, hits, question.kind, right)
     files, everyday = read(SOURCE.read_text("utf-8"))
     write_files(files, folder / "household")
     with Collection(folder / "everyday", config=config, budget=budget) as collection:
@@ -112,7 +116,16 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
         for asked in everyday:
             hits = collection.candidates(asked.question, k=AskOptions().pool)
             kind = f"household {'there' if asked.answers else 'gone'}"
-            yield asked.half, example_of(collection, judge, asked.question, hits, kind, asked.answers)
+            right = _shows(asked.answers, [folder / "household" / file for file in asked.files])
+            yield asked.half, example_of(collection, judge, asked.question, hits, kind, right)
+
+
+def _shows(answers: Sequence[Sequence[str]], files: Sequence[Path]) -> Callable[[str, str], bool] | None:
+    """Whether a quotation shows all answers and begins with one of the files; None if there is no answer."""
+    if not answers:
+        return None
+    paths = {str(file) for file in files}
+    return lambda text, path: path in paths and all(any(holds(text, words) for words in each) for each in answers)
 
 
 def _judged(
@@ -143,12 +156,14 @@ def _judged(
                 titles = {corpus.titles[number] for number in own} if in_articles else set()
                 hits = collection.candidates(corpus.queries[name], k=AskOptions().pool)
                 gone = [h for h in hits if int(h.path) not in own and corpus.titles[int(h.path)] not in titles]
-                for there, found, kind in ((True, hits, "there"), (False, gone, "gone")):
-                    text, kind = corpus.queries[name], f"{corpus.name} {kind}"
-                    yield half, example_of(collection, judge, text, found, kind, there)
+                right = frozenset(map(str, own)).__contains__
+                for found, kind in ((hits, "there"), (gone, "gone")):
+                    answers = (lambda text, path, right=right: right(path)) if kind == "there" else None
+                    text = corpus.queries[name]
+                    yield half, example_of(collection, judge, text, found, f"{corpus.name} {kind}", answers)
             if other is not None:
                 names = sorted(other.train if half == "choose" else other.test)
                 for name in [names[i] for i in rng.permutation(len(names))[: count // 2]]:
                     hits = collection.candidates(other.queries[name], k=AskOptions().pool)
                     text = other.queries[name]
-                    yield half, example_of(collection, judge, text, hits, f"{corpus.name} foreign", False)
+                    yield half, example_of(collection, judge, text, hits, f"{corpus.name} foreign", None)

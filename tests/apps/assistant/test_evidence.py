@@ -37,7 +37,7 @@ from edge.models.evidence import Evidence, Logistic, log_odds, save
 NAME = pair_name("tiny")
 
 
-def window(relevance: float, cosine: float, passage: int = 0, **words: float) -> Window:
+def window(relevance: float, cosine: float, passage: int = 0, **words: Any) -> Window:
     return Window(Unit("text", "sentence", 0, 4), passage, relevance, cosine, **words)
 
 
@@ -54,9 +54,11 @@ def test_signals_are_those_of_the_best_unit(hit: Callable[..., Hit]) -> None:
     assert (found["least_near"], found["repeated"]) == (0.4, 0.25)
     assert found["unit"] == pytest.approx(log_odds(0.5)), "of the best unit"
     assert (found["cosine"], found["value"]) == (0.6, 0.0)
-    assert signals(windows, hits, "price")[-1] == -1.0, "the best unit holds no price"
-    paid = Window(Unit("It costs 3 euros.", "sentence", 0, 4), 0, 0.9, 0.9)
-    assert signals([paid], hits, "price")[-1] == 1.0
+    assert found["file_lead"] == 5.0, "both passages are of one file"
+    other = [hits[0], hit(2, "b", file=2)]
+    lead = signals([window(0.5, 0.6), window(0.5, 0.5, 1)], other)[SIGNALS.index("file_lead")]
+    assert lead == pytest.approx(1.18), "the weight of a tenth of a cosine"
+    assert signals([window(0.5, 0.6, value=-1)], hits)[SIGNALS.index("value")] == -1.0
     (_, many, *_) = signals([window(0.9, 0.9, 1)], hits)
     assert many == 30.0, "more says no more"
     assert len(signals([], hits)) == len(SIGNALS)
@@ -100,6 +102,7 @@ class Models:
     def __init__(self, folder: Path, cosine: float) -> None:
         self.reranker = SimpleNamespace(model=SimpleNamespace(path=folder, fingerprint="abc"))
         self.embedder = SimpleNamespace(model=SimpleNamespace(name="tiny"))
+        self.models = SimpleNamespace(floor=lambda: 0.0)
         self._cosine = cosine
 
     def relevance(self, query: str, texts: list[str]) -> list[float]:
@@ -171,18 +174,22 @@ def test_the_floor_is_another_name() -> None:
     assert AskOptions(floor=0.4).min_relevance == 0.4
 
 
-def test_no_more_false_answers_than_by_relevance_alone() -> None:
+def test_a_fit_tells_right_quotations_from_others() -> None:
+    """Also from wrong ones of the right passages."""
     rng = np.random.default_rng(0)
     examples = []
     for number in range(200):
-        there = number % 2 == 0
-        relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
-        values = (log_odds(relevance), *(0.0,) * 5, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0)
-        examples.append(JudgedUnit("there" if there else "gone", there, UnitReading(values, values), relevance))
+        right = number % 2 == 0
+        values = {name: 0.0 for name in SIGNALS} | {"cosine_lead": 0.4 * right + float(rng.normal(0, 0.15))}
+        reading = UnitReading(tuple(values.values()), tuple(values.values()))
+        there = number % 4 != 3
+        examples.append(JudgedUnit("there" if there else "gone", there, right, reading))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
-    assert rows["gone"]["wrong"] <= rows["gone"]["wrong_before"]
-    assert rows["there"]["wrong"] < rows["there"]["wrong_before"]
+    assert rows["gone"]["wrong"] < 0.3
+    assert rows["gone"]["certain"] < 0.1
+    assert rows["there"]["certain"] < 0.05
+    assert sum(e.right and e.reading.probability(fitted) >= fitted.threshold for e in examples) > 90
 
 
 PLACES = {"suitcase": 0.0, "bag": 0.4, "airport": 1.5, "counter": 1.2, "costs": 3.0, "409": 0.1, "400": 0.1}
@@ -233,6 +240,13 @@ def test_words_are_cut_at_marks_and_keep_their_hyphens() -> None:
     assert content_words("Is the Wi-Fi_password “Ada's”?") == ["wi-fi", "password", "ada's"]
 
 
+def test_nearness_counts_from_the_floor_of_the_embedder() -> None:
+    embed = Embedder()
+    nearness = WordNearness("What does a suitcase do at the airport?", floor=0.7)
+    nearness.learn(["bag counter"], embed)
+    assert nearness.nearest("bag counter") == pytest.approx([(np.cos(a) - 0.7) / 0.3 for a in (0.4, 0.3)], abs=1e-5)
+
+
 def test_a_number_is_near_to_itself_alone() -> None:
     embed = Embedder()
     nearness = WordNearness("What is 409 at the airport?")
@@ -264,22 +278,15 @@ def test_the_worst_reading_counts() -> None:
         assert reading.probability(model()) <= 0.1
 
 
-def test_less_is_enough_for_a_question_in_other_words() -> None:
-    """Near misses repeat the words of the question."""
-    near, reworded = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, 0.4, 0.0, 0.1)
-    assert UnitReading(near, near).enough(0.38) == 0.38
-    assert UnitReading(near, reworded).enough(0.38) == pytest.approx(0.25)
-
-
 def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
     """Their signals look like those of an answer."""
     rng = np.random.default_rng(0)
     examples = []
     for number in range(60):
         there = number % 2 == 0
-        values = (*(0.0,) * 5, 2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0)
-        examples.append(JudgedUnit("there" if there else "gone", there, UnitReading(values, values), 0.5))
-    named = [JudgedUnit("other-name", False, UnitReading(e.reading.signals, e.reading.named, most=0.1), 0.5)
+        values = (*(0.0,) * 5, 2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0, 0.0)
+        examples.append(JudgedUnit("there" if there else "gone", there, there, UnitReading(values, values)))
+    named = [JudgedUnit("other-name", False, False, UnitReading(e.reading.signals, e.reading.named, most=0.1))
              for e in examples if e.there]  # fmt: skip
     assert fitted_on([*examples, *named], "tiny").model.weights == pytest.approx(
         fitted_on(examples, "tiny").model.weights, rel=0.1
