@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_LEVELS = {1: "AVX-512 VNNI", 2: "AMX"}
-
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or None if it was not built (no C compiler at installation, or not Linux on x86-64)."""
+    """The compiled code, or None if it was not built (no C compiler at installation, or another system)."""
     found = importlib.util.find_spec("edge.runtimes.native.layer")
     if found is None or not isinstance(found.loader, importlib.machinery.ExtensionFileLoader):
         return None
@@ -32,29 +30,36 @@ def library() -> ctypes.CDLL | None:
         size, pointer = ctypes.c_long, ctypes.c_void_p
         code.edge_pool_open.argtypes, code.edge_pool_open.restype = (ctypes.c_int, ctypes.c_int), pointer
         code.edge_pool_close.argtypes, code.edge_pool_close.restype = (pointer,), None
-        code.edge_layer_memory.argtypes = (pointer, ctypes.c_int, size, size)
+        code.edge_level_name.argtypes, code.edge_level_name.restype = (ctypes.c_int,), ctypes.c_char_p
+        code.edge_layer_memory.argtypes = (pointer, pointer, size, size)
         code.edge_layer_memory.restype = ctypes.c_size_t
         code.edge_layer_packed.argtypes, code.edge_layer_packed.restype = (pointer,), ctypes.c_size_t
         code.edge_layer_pack.argtypes, code.edge_layer_pack.restype = (pointer,) * 4, None
         code.edge_layer_run.argtypes = (*(pointer,) * 7, size, size, pointer, pointer)
         code.edge_layer_run.restype = None
-        code.edge_mean_rows.argtypes = (pointer, ctypes.c_int, pointer, size, size, pointer)
+        code.edge_mean_rows.argtypes = (ctypes.c_int, pointer, ctypes.c_int, pointer, size, size, pointer)
         code.edge_mean_rows.restype = None
-        code.edge_embed_rows.argtypes, code.edge_embed_rows.restype = (*(pointer,) * 5, size, pointer), None
+        code.edge_embed_rows.argtypes = (ctypes.c_int, *(pointer,) * 5, size, pointer)
+        code.edge_embed_rows.restype = None
     return code
 
 
 def processor_level() -> int:
-    """The instructions that the compiled code can use on this processor: 0 none, 1 AVX-512 VNNI, 2 AMX as well."""
+    """The best instructions that the compiled code can use on this processor: a level of `cpu.h`, 0 for none."""
     code = library()
     return 0 if code is None else int(code.edge_level())
 
 
 def native_state() -> str:
     """The instructions that the native runtime uses here, or the reason why it cannot be used."""
-    if library() is None:
-        return "it was not compiled when edge-rag was installed (that takes Linux on x86-64 and a C compiler)"
-    return _LEVELS.get(processor_level(), "it needs Linux and a processor with AVX-512 VNNI")
+    code, level = library(), processor_level()
+    if code is None:
+        return (
+            "it was not compiled when edge-rag was installed (that takes Linux or an Apple processor, and a C compiler)"
+        )
+    if not level:
+        return "it needs AVX2 on Linux, or an ARM processor"
+    return str(code.edge_level_name(level).decode())
 
 
 Floats = npt.NDArray[np.float32]
@@ -86,13 +91,14 @@ def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Float
     means = np.empty((len(lengths), states.shape[1]), np.float32)
     lengths = np.ascontiguousarray(lengths, np.int32)
     code.edge_mean_rows(
-        states.ctypes.data, int(_half(states.dtype)), lengths.ctypes.data, *means.shape, means.ctypes.data
-    )
+        processor_level(), states.ctypes.data, int(_half(states.dtype)), lengths.ctypes.data, *means.shape,
+        means.ctypes.data,
+    )  # fmt: skip
     return means
 
 
 class _Embedding(ctypes.Structure):
-    """`struct embedding` of sequences.h."""
+    """`struct embedding` of layer.h."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "half")),
@@ -156,8 +162,8 @@ class EmbeddingTables:
         tables = (self.scales, self.positions, self.types, self.norm_weight, self.norm_bias)
         shape = _Embedding(hidden, int(_half(into.dtype)), self.eps, *(table.ctypes.data for table in tables))
         code.edge_embed_rows(
-            ctypes.byref(shape), rows.ctypes.data, ids.ctypes.data, lengths.ctypes.data, types.ctypes.data,
-            len(lengths), into.ctypes.data,
+            processor_level(), ctypes.byref(shape), rows.ctypes.data, ids.ctypes.data, lengths.ctypes.data,
+            types.ctypes.data, len(lengths), into.ctypes.data,
         )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ _NORMS = ("norm1", "norm2")
 
 
 class _Shape(ctypes.Structure):
-    """`struct shape` of layer.c."""
+    """`struct shape` of layer.h."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "heads", "size", "inner", "half")),
@@ -47,7 +47,7 @@ class _Shape(ctypes.Structure):
 
 
 class _Weights(ctypes.Structure):
-    """`struct weights` of layer.c."""
+    """`struct weights` of layer.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p * len(_MATRICES)) for name in ("weight", "scale", "bias")),
@@ -79,7 +79,7 @@ class _BoundLayer(dict[str, npt.NDArray[Any]]):
 
 
 class NativeRuntime(Runtime):
-    """Runs int8 layers of the BERT family (BERT, XLM-RoBERTa) on x86-64 Linux."""
+    """Runs int8 layers of the BERT family (BERT, XLM-RoBERTa) on x86-64 and ARM processors."""
 
     name = "native"
     compiled_nbytes = 1 << 20  # the threads' stacks and the code's own variables
@@ -107,7 +107,7 @@ class NativeLayerKernel(LayerKernel):
     """One layer in compiled code. A sequence's result is bit for bit the same in every chunk.
 
     Args:
-        level: the level of `processor_level` to use; None takes the processor's best, and 1 does not use AMX.
+        level: the level of `processor_level` to use; None takes the processor's best.
     """
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, threads: int, *, level: int | None = None) -> None:
@@ -185,4 +185,4 @@ class NativeLayerKernel(LayerKernel):
 
     def _memory(self, tokens: int, longest: int) -> int:
         group = min(tokens, max(self._group, longest))
-        return int(self._code.edge_layer_memory(ctypes.byref(self._shape), self._threads, group, longest))
+        return int(self._code.edge_layer_memory(self._pool, ctypes.byref(self._shape), group, longest))

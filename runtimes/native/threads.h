@@ -8,11 +8,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef void (*task_function)(void *context, long task, int thread);
-
 struct pool {
     int threads; /* the caller included */
     int level;
+    const struct instructions *set;
     pthread_t *workers;
     pthread_mutex_t mutex;
     pthread_cond_t begun, ended;
@@ -34,9 +33,9 @@ struct worker {
 static void take_tasks(struct pool *pool, int thread) {
     long task = atomic_fetch_add(&pool->next, 1);
     if (task >= pool->tasks) return;
-    if (pool->level == AMX) tiles_on();
+    if (pool->set->begin) pool->set->begin(pool->level);
     for (; task < pool->tasks; task = atomic_fetch_add(&pool->next, 1)) pool->function(pool->context, task, thread);
-    if (pool->level == AMX) tiles_off();
+    if (pool->set->end) pool->set->end(pool->level);
 }
 
 static void *work(void *argument) {
@@ -95,13 +94,13 @@ static void pool_close(struct pool *pool) {
 }
 
 /* NULL if the system gives no memory. Threads that it does not start are done without. */
-static struct pool *pool_open(int threads, int level) {
+static struct pool *pool_open(int threads, int level, const struct instructions *set) {
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool || !(pool->workers = calloc(threads, sizeof *pool->workers))) {
         free(pool);
         return NULL;
     }
-    pool->threads = 1, pool->level = level, pool->process = getpid();
+    pool->threads = 1, pool->level = level, pool->set = set, pool->process = getpid();
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->begun, NULL);
     pthread_cond_init(&pool->ended, NULL);

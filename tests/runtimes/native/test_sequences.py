@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from making.synth import synth
 
@@ -40,17 +39,7 @@ def test_means(types: Sequence[str]) -> None:
         assert (scoring._means(states[::-1], LENGTHS[::-1]) == scoring._means(states[::-1].copy(), LENGTHS[::-1])).all()
 
 
-def layer_0(tables: EmbeddingTables, rows: Any, ids: Any, types: Any, dtype: str) -> npt.NDArray[Any]:
-    """Layer 0's input of the sequences of LENGTHS, by numpy."""
-    x = rows.astype(np.float32) * tables.scales[ids, None]
-    x += tables.positions[np.concatenate([np.arange(length) for length in LENGTHS])]
-    x += tables.types[types]
-    x -= x.mean(axis=1, keepdims=True)
-    x *= 1 / np.sqrt(np.mean(np.square(x), axis=1, keepdims=True) + np.float32(tables.eps))
-    return (x * tables.norm_weight + tables.norm_bias).astype(dtype)
-
-
-def test_embedding(types: Sequence[str]) -> None:
+def test_embedding(types: Sequence[str], layer_0: Any) -> None:
     random, tokens = np.random.default_rng(0), int(LENGTHS.sum())
     for dtype, width in product(types, WIDTHS):
         shapes = ((50,), (300, width), (2, width), (width,), (width,))
@@ -59,9 +48,9 @@ def test_embedding(types: Sequence[str]) -> None:
         ids, kinds = random.integers(0, 50, tokens, np.int32), random.integers(0, 2, tokens, np.uint8)
         into = np.empty((tokens, width), dtype)
         tables.embed(rows, ids, LENGTHS, kinds, into)
-        assert (into == layer_0(tables, rows, ids, kinds, dtype)).all(), width
+        assert (into == layer_0(tables, rows, ids, kinds, LENGTHS, dtype)).all(), width
         tables.embed(rows, ids, LENGTHS, None, into)
-        assert (into == layer_0(tables, rows, ids, 0 * kinds, dtype)).all()
+        assert (into == layer_0(tables, rows, ids, 0 * kinds, LENGTHS, dtype)).all()
 
 
 def test_a_model_s_input_is_the_same_without_compiled_code(
