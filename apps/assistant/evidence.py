@@ -27,29 +27,18 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.grounding import MONTHS, NUMBERS, WEEKDAYS
-from edge.apps.assistant.question import asked_value, holds_value
+from edge.apps.assistant.question import asked_value, content_words, holds_value
 from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem, stems
-from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.models import evidence
 from edge.models.evidence import Evidence, log_odds
 from edge.runtimes.generation.base import Document
 
 Floats = npt.NDArray[np.float32]
 
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _DIGIT = re.compile(r"\d")
-
-
-def content_words(text: str) -> list[str]:
-    """The content words of a text, in lower case and in their order.
-
-    >>> content_words("How much is the monthly rent?")
-    ['monthly', 'rent']
-    """
-    return [word for match in _WORD.finditer(text) if (word := match[0].lower()) not in FUNCTION_WORDS]
 
 
 class WordNearness:

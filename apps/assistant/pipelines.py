@@ -12,7 +12,7 @@ from contextlib import closing
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NotInDocuments
-from edge.apps.assistant.question import judged_question
+from edge.apps.assistant.question import asked_parts, judged_question
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps, dealt, merge_passages, relevance
 from edge.apps.collection.hits import Hit
@@ -27,9 +27,17 @@ _SUB_QUESTIONS = 4
 
 
 def plain(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieves once, then answers."""
-    passages = steps.retrieve(question)
-    yield from steps.answer(prompts.answer(question), passages)
+    """Retrieves once, then answers. The two parts of a question are looked up each for itself (see `asked_parts`)."""
+    parts = asked_parts(question)
+    found = steps.retrieve_parts(parts) if len(parts) > 1 else []
+    if not found:
+        yield from steps.answer(prompts.answer(question), steps.retrieve(question))
+    elif steps.generator.follows_instructions:
+        yield from steps.answer(prompts.answer(question), dealt(steps.most, found))
+    else:
+        for part, passages in zip(parts, found, strict=True):
+            yield "\n" if part != parts[0] else ""
+            yield from steps.answer(prompts.answer(part), passages)
 
 
 def hyde(question: str, steps: Steps) -> Iterator[str]:

@@ -8,11 +8,12 @@ from typing import Literal
 
 from edge.apps.assistant.grounding import NUMBERS
 from edge.apps.documents.kinds import continues
-from edge.apps.store.lexical import bounded_query
+from edge.apps.store.lexical import FUNCTION_WORDS, bounded_query
 from edge.errors import InputError
 from edge.text.sentences import sentences
 
 _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
+_HYPHENED = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _POINTING = {
     "it", "its", "it's", "they", "them", "their", "theirs", "he", "him", "his", "she", "her", "hers", "this", "that",
     "these", "those", "there", "then", "one", "ones", "former", "latter", "same", "else",
@@ -35,6 +36,17 @@ _LINKING = {
     "exactly",
 }  # fmt: skip
 """A question that holds only these and asking words names no subject."""
+
+_ASKS_FOR = (
+    r"what|when|where|who|whom|whose|which|why|how|was|wann|wo|wer|wen|wem|welche[rsnm]?|warum|wie|quand|où|qui|quel(?:le)?s?"
+    r"|combien|comment|pourquoi|qué|cuándo|dónde|quién|cuál(?:es)?|cuánt[oa]s?|cómo|quando|dove|chi|quale|quali|quant[oaie]"
+)
+_JOINED = re.compile(rf",?\s+(?:and|und|et|y|e)\s+(?=(?:[^\W\d_]{{1,5}}\s+)?¿?(?:{_ASKS_FOR})\b)", re.IGNORECASE)
+"""Between two questions. One short word may come before the asking word: until when."""
+
+_THAN = re.compile(r"\s+(?:than|als)\s+", re.IGNORECASE)
+_LEAST_WORDS = 2
+"""The fewest content words of a question's part."""
 
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
@@ -188,6 +200,36 @@ def new_topic(question: str) -> str:
     if not words or any(word in _ASKING for word in words) or all(word in _POINTING for word in words):
         return ""
     return rest if len(words) <= _SHORT_WORDS else ""
+
+
+def content_words(text: str) -> list[str]:
+    """The content words of a text, in lower case and in their order.
+
+    >>> content_words("How much is the monthly rent?")
+    ['monthly', 'rent']
+    """
+    return [word for match in _HYPHENED.finditer(text) if (word := match[0].lower()) not in FUNCTION_WORDS]
+
+
+def asked_parts(question: str) -> list[str]:
+    """The parts of a question that may be answered in two places: two questions joined by "and", or the two sides of a
+    comparison. Any other question is its only part.
+
+    >>> asked_parts("Who has the spare key and when do the bins go out?")
+    ['Who has the spare key?', 'when do the bins go out?']
+    >>> asked_parts("How much more is the car insurance than the dental cover?")
+    ['How much more is the car insurance?', 'How much the dental cover?']
+    >>> asked_parts("When was the trip planned, and when will it be now?")
+    ['When was the trip planned, and when will it be now?']
+    """
+    asked = question.strip().rstrip("?？ ")
+    sides = _THAN.split(asked, 1) if asked_value(question) else [asked]
+    if len(sides) == 2:
+        parts = [sides[0], " ".join([*asked.split()[:2], sides[1]])]
+    else:
+        parts = sides = _JOINED.split(asked, 1)
+    whole = len(parts) == 2 and all(len(content_words(side)) >= _LEAST_WORDS for side in sides)
+    return [f"{part}?" for part in parts] if whole and not refers_back(parts[1]) else [question]
 
 
 def asked_value(question: str) -> Kind | None:

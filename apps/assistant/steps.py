@@ -306,6 +306,16 @@ class Steps:
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
         return found
 
+    def retrieve_parts(self, parts: Sequence[str]) -> list[list[Hit]]:
+        """The best passages for each part of a question (see `retrieve_each`); empty if a part has no answer."""
+        found = self.retrieve_each(parts)
+        answered = [entry.best for entry in self.rounds[-len(parts) :] if entry.best is not None]
+        if all(found):
+            self.probability = min(answered, default=None)
+            return found
+        self.probability = None
+        return []
+
     def _go_on(self) -> None:
         if self.cancel.is_set():
             raise Cancelled

