@@ -210,17 +210,20 @@ class MemoryBudget:
                     raise
             left -= 1
 
-    def make_room(self, nbytes: int) -> int:
+    def make_room(self, nbytes: int, *, below: float | None = None) -> int:
         """Asks caches to give memory back until `nbytes` are free, or none gives any more.
 
         For callers that fit their work to the free memory before they reserve any of it.
+
+        Args:
+            below: asks only caches with a smaller loss (see `add_shrinker`); all of them if not given.
 
         Returns:
             Bytes that are free now.
         """
         for left in reversed(range(_WAITS + 1)):
             with self._lock:
-                self._ask(lambda: nbytes)
+                self._ask(lambda: nbytes, below)
                 if nbytes <= self.free:
                     break
             if not (left and self._settle()):
@@ -388,20 +391,20 @@ class MemoryBudget:
             return False
         return any([cache.settle() for cache in list(self._caches) if cache.settle is not None])
 
-    def _ask(self, wanted: Callable[[], int]) -> None:
+    def _ask(self, wanted: Callable[[], int], below: float | None = None) -> None:
         """Asks caches until the wanted bytes are free, or none gives any more."""
         held = -1
         while (nbytes := wanted()) > self.free and self.used != held:
             held = self.used
-            self._shrink(nbytes)
+            self._shrink(nbytes, below)
 
     def _cheapest_first(self) -> list[_Cache]:
         return sorted(self._caches, key=lambda cache: cache.loss())
 
-    def _shrink(self, wanted: int) -> None:
+    def _shrink(self, wanted: int, below: float | None) -> None:
         """Asks caches until `wanted` bytes are free, as the ledger counts them, not as a cache reports."""
         for cache in self._cheapest_first():
-            if self.free >= wanted:
+            if self.free >= wanted or (below is not None and cache.loss() >= below):
                 return
             cache.shrink(wanted - self.free)
         if self.free < wanted and self._unleased.nbytes:

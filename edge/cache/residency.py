@@ -2,14 +2,17 @@
 
 A block is cached (a policy chooses which is evicted first) or cold (on disk only). All bytes of one residency are under
 one lease. The lease grows into free memory of the ledger, but never makes another cache shrink. If there is no free
-memory, the residency's own coldest blocks make room.
+memory, the residency's own coldest blocks make room. Blocks that are held (`Residency.hold`) are the exception: other
+caches shrink for them, and they stay until the ledger would otherwise refuse a reservation.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +52,9 @@ Allowed = Callable[[CachedBlock], bool]
 
 SPARE = 64
 """Spare buffers may take at most this fraction (1/64) of the bytes held."""
+
+_HELD = object()
+"""Guards the blocks that are held."""
 
 _SMOOTHING = 0.2
 """Weight of the last round in the average share of blocks that a round uses."""
@@ -96,7 +102,7 @@ class Residency:
         self._lock = threading.RLock()  # taken inside the ledger's lock
         self._round = 0
         self._lease = budget.reserve(name, 0)
-        self._unregister = budget.add_shrinker(name, self._shrink, loss=self.loss, settle=self._settle)
+        self._unregister = [budget.add_shrinker(name, self._shrink, loss=self.loss, settle=self._settle)]
 
     @property
     def nbytes(self) -> int:
@@ -258,6 +264,47 @@ class Residency:
                 self._entries[key].guards.add(owner)
         return Admitted(asked, displaced)
 
+    def hold(self, blocks: Sequence[tuple[Hashable, int, Fetch]], beside: int) -> int:
+        """Holds blocks in memory, in place of those that are held now. Cold ones are fetched, and other caches shrink
+        for them.
+
+        Args:
+            blocks: key, size and transfer of each block, the most important first.
+            beside: bytes of the ledger that stay free.
+
+        Returns:
+            Number of the blocks that are held: those before the first for which there is no room.
+        """
+        with self._budget.lock, self._lock:
+            if len(self._unregister) == 1:
+                shrink = partial(self._shrink, held=True)
+                self._unregister.append(self._budget.add_shrinker(f"held {self.name}", shrink, loss=math.inf))
+            wanted = {key for key, _, _ in blocks}
+            for held in self._entries.values():  # first, so that none is evicted for another
+                (held.guards.add if held.key in wanted else held.guards.discard)(_HELD)
+            for number, (key, nbytes, fetch) in enumerate(blocks):
+                if self._coming(key):
+                    continue
+                charged = charge_of(nbytes)
+                self._budget.make_room(charged + beside, below=math.inf)
+                if self._budget.free < charged + beside or self._clear([key], charged) is None:
+                    return self._held_before(blocks, number)
+                try:
+                    entry = self._enter(key, nbytes, fetch, self._round)
+                except (BudgetExceeded, DeviceLost):
+                    return self._held_before(blocks, number)
+                entry.ahead = True
+                entry.guards.add(_HELD)
+                self.trace.count(f"{self.name}.ahead")
+            return len(blocks)
+
+    def _held_before(self, blocks: Sequence[tuple[Hashable, int, Fetch]], end: int) -> int:
+        """Releases the blocks from number `end` on; returns `end`."""
+        for key, _, _ in blocks[end:]:
+            if (entry := self._entries.get(key)) is not None:
+                entry.guards.discard(_HELD)
+        return end
+
     def withdraw(self, owner: object, keys: Iterable[Hashable]) -> None:
         """Drops those of `keys` that were only predicted and whose transfer has not begun.
 
@@ -322,7 +369,8 @@ class Residency:
                 entry.ticket.settle()
                 self._drop(entry)
             self._give_back(self._spares.nbytes)
-            self._unregister()
+            while self._unregister:
+                self._unregister.pop()()
 
     def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
         entry = self._entries.get(key)
@@ -481,11 +529,12 @@ class Residency:
             ticket.join()
         return bool(tickets)
 
-    def _shrink(self, nbytes: int) -> None:
+    def _shrink(self, nbytes: int, *, held: bool = False) -> None:
+        """Gives bytes back. `held`: also those of the blocks that are held."""
         with self._lock:
             target = max(0, self._lease.nbytes - nbytes)
             self._give_back(nbytes)
-            kinds: list[Allowed] = [lambda entry: not entry.guards, lambda entry: True]
+            kinds: list[Allowed] = [lambda entry: not entry.guards, lambda entry: held or _HELD not in entry.guards]
             for allowed in kinds:
                 while self._lease.nbytes > target and (entry := self._coldest(allowed)) is not None:
                     self._evict(entry)
@@ -493,7 +542,7 @@ class Residency:
             for entry in list(self._entries.values()):  # transfers that have not begun
                 if self._lease.nbytes <= target:
                     return
-                if not entry.locks and entry.stop():
+                if not entry.locks and kinds[1](entry) and entry.stop():
                     self._evict(entry)
                     self._give_back(self._spares.nbytes)
 
