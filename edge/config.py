@@ -109,6 +109,9 @@ class Config:
         mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
         models_dir: folder of packed models; empty takes the platform's folder for user data.
+        search_within: the seconds in which 90 % of the searches of a collection's vectors should end, waiting included,
+            when a long-lived process such as a server searches. It holds the lists in memory that this needs, before
+            other caches. 0 leaves the memory to the caches that save most time.
         server: lets commands use the server that this user has started (`edge serve`), if one is running.
         scratch_dir: folder for offloaded hidden states (on a real disk, not a memory file system); empty takes the
             platform's cache directory.
@@ -132,6 +135,7 @@ class Config:
     threshold: str = "auto"
     models_dir: str = ""
     scratch_dir: str = ""
+    search_within: float = 0.0
     server: bool = True
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -144,6 +148,8 @@ class Config:
             raise ConfigError(f"1 to 32 answers are written at a time, not {self.answers}")
         if self.generation not in _GENERATION:
             raise ConfigError(f"generation is `exact` or `shared`, not {self.generation!r}")
+        if not 0 <= self.search_within < math.inf:
+            raise ConfigError(f"searches end within 0 (no deadline) or more seconds, not {self.search_within}")
         if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
@@ -285,6 +291,10 @@ def _convert(name: str, value: Any, source: str) -> Any:
             if isinstance(value, bool | float) or int(value) < (name == "answers"):
                 raise ValueError
             return int(value)
+        if name == "search_within":
+            if isinstance(value, bool) or not 0 <= float(value) < math.inf:
+                raise ConfigError(f"it is a number of seconds of at least 0, not {value!r}")
+            return float(value)
         if name in ("llm_remote", "server"):
             known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
             if str(value).casefold() not in known:

@@ -139,7 +139,7 @@ class Collection(Closing):
                 self._vectors.close()
             self._vectors = VectorIndex(
                 self.path / SEGMENTS, identity.dim, budget=self.budget, trace=self.trace, threads=self.config.threads,
-                search_on=self.config.opened_device)  # fmt: skip
+                search_on=self.config.opened_device, within=self.config.search_within)  # fmt: skip
             return self._vectors
 
     @cached_property

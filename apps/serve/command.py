@@ -92,6 +92,12 @@ _USUAL = Limits()
     "and documents' states, which takes less memory.",
 )
 @click.option(
+    "--search-within",
+    type=FiniteRange(0),
+    metavar="SECONDS",
+    help="Hold as many lists of vectors in memory as 90 % of the searches need to end within this time.",
+)
+@click.option(
     "--plan",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Run this plan of `edge plan serve`. Other options go before it.",
@@ -134,6 +140,7 @@ def serve(
     llm: str | None,
     answers: int | None,
     generation: str | None,
+    search_within: float | None,
     plan: Path | None,
     what: str | None,
     editor: str,
@@ -156,13 +163,13 @@ def serve(
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    flags: dict[str, Any] = {"llm": llm, "answers": answers, "generation": generation}
+    flags: dict[str, Any] = {"llm": llm, "answers": answers, "generation": generation, "search_within": search_within}
     planned = None
     if plan is not None:
         from edge.apps.plan.serving import ServerPlan
 
         planned = ServerPlan.read(plan)
-        flags = {name: getattr(planned, name) if value is None else value for name, value in flags.items()}
+        flags = {name: getattr(planned, name, None) if value is None else value for name, value in flags.items()}
         setup = replace(setup, memory=setup.memory or str(planned.memory))
     config = setup.config(**flags, reranker=reranker, embedder=embedder)
     outside = not is_loopback(host)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from edge.cache.lookahead import Lookahead
     from edge.ivf.maintenance.training import Curve
     from edge.ivf.maintenance.work import Progress, Work, Write
+    from edge.ivf.placement import Placement
     from edge.ivf.storage.segment_writer import SegmentWriter
     from edge.ivf.storage.verification import Verification
     from edge.tuning.tuner import TuningCandidates
@@ -77,6 +78,7 @@ class VectorIndex(Closing):
         codecs: Codecs | None = None,
         options: IndexOptions | None = None,
         threads: int = 0,
+        within: float = 0.0,
     ) -> None:
         """Creates the index object. Files are opened later, when they are first needed.
 
@@ -89,12 +91,13 @@ class VectorIndex(Closing):
             search_on: further devices by name and options, as `--device` takes them. The index opens and closes them.
             codecs: the library that trains and encodes; faiss if not given.
             threads: threads of training; 0 takes all cores this process may use.
+            within: the deadline of a search in seconds; 0 for none (see `IndexSearcher`).
 
         Raises:
             InputError: `dim` is below 1.
             CapabilityError: a device or the codecs are not installed, or the device searches no lists.
             ConfigError, DeviceLost: the device cannot be opened.
-            BudgetExceeded: the codecs' library does not fit the memory limit.
+            BudgetExceeded: the codecs' library, or the records of a placement, do not fit the memory limit.
         """
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
@@ -113,7 +116,7 @@ class VectorIndex(Closing):
         try:
             host = device or self._opened("cpu")[0]
             others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
-            self._searcher = IndexSearcher(host, fast=fast, places=others, trace=self._trace)
+            self._searcher = IndexSearcher(host, fast=fast, places=others, within=within, trace=self._trace)
         except BaseException:
             self._close_devices()
             raise
@@ -396,6 +399,11 @@ class VectorIndex(Closing):
         return self._searcher.lookahead(
             snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds, depth=depth, lost=lost
         )
+
+    @property
+    def placement(self) -> Placement | None:
+        """Holds the lists that the deadline needs; None without a deadline."""
+        return self._searcher.placement
 
     def release_lists(self) -> None:
         """Gives back the memory of all lists that no search or lookahead is using."""

@@ -457,6 +457,7 @@ class Results:
         """Whether all k places of the query are taken."""
         return bool(self._ids[query, -1] >= 0)
 
-    def found(self) -> Found:
-        """The results of all queries."""
-        return Found(self._ids, self._scores, self.nprobe, self.lists_read, self.bytes_read, self.hits)
+    def found(self, first: int = 0, end: int | None = None) -> Found:
+        """The results of the queries from `first` to `end`, or of all, with the counts of all."""
+        ids, scores = self._ids[first:end], self._scores[first:end]
+        return Found(ids, scores, self.nprobe, self.lists_read, self.bytes_read, self.hits)

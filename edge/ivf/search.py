@@ -2,14 +2,20 @@
 
 Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
 may have dropped some of several equal rows is scanned again with a larger heap.
+
+Searches that must read lists from a slow place wait for the link, whoever asked for them. Those that wait become one
+batch of similar queries (TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last
+list is scanned (VectorLiteRAG, section IV-B2). A search of lists that are all in memory waits for nobody.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,18 +23,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from edge.blocks import distinct
 from edge.cache.cached_block import DecayedHotness, Policy, charge_of
-from edge.errors import BudgetExceeded, InputError
+from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
 from edge.ivf.dispatch import PLANNING_NBYTES, Dispatch, SearchCost, fitting_nprobe, group, search_bytes
 from edge.ivf.plan import checked_queries, keys_of, member, probe
 from edge.ivf.reading import DeviceTier, read_order
 from edge.ivf.scan import Results, Scan, codec_scores
+from edge.scheduling.waiting_line import Taken, WaitingLine
 from edge.trace import Trace
 
 if TYPE_CHECKING:
     from edge.cache.lookahead import DemandShadow, Lookahead, MissCurve, Predicted
+    from edge.ivf.placement import Placement
 
 Numbers = npt.NDArray[np.int64]
 """Numbers [n] of queries of a batch."""
@@ -45,11 +54,30 @@ _ANNOUNCED = 4
 """Ratio of the lists whose vectors are announced to the lists probed, since the predicted query is not exact."""
 
 
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A search that waits for the link. `alone`: it shares no batch, because one that it shared has failed."""
+
+    snapshot: Snapshot
+    queries: Vectors
+    k: int
+    nprobe: int
+    probes: Numbers
+    found: Found | None = None
+    alone: bool = False
+
+    def joins(self, other: _Waiting) -> bool:
+        """Whether it can be searched with another one."""
+        alike = self.snapshot is other.snapshot and (self.k, self.nprobe) == (other.k, other.nprobe)
+        return alike and not self.alone and not other.alone
+
+
 class IndexSearcher:
     """Searches the lists of one index. Thread-safe: each search works on a snapshot of its own.
 
     Attributes:
         host: the tier that reads cold lists.
+        placement: holds the lists that a deadline needs; None without a deadline.
         places: tiers of further devices, each with lists of its own. A search of one query, or of a micro-batch of a
             search of several, runs on one of them and the host.
     """
@@ -62,6 +90,7 @@ class IndexSearcher:
         places: Sequence[SearchPlace] = (),
         policy: Callable[[], Policy] = DecayedHotness,
         capacity: int | None = None,
+        within: float = 0.0,
         trace: Trace | None = None,
     ) -> None:
         """
@@ -71,6 +100,11 @@ class IndexSearcher:
             places: devices that searches and lookahead fill.
             policy: makes the eviction policy of each tier; see `edge.cache.residency`.
             capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
+            within: the deadline of a search in seconds, for which the host holds lists (see `edge.ivf.placement`); 0
+                for none.
+
+        Raises:
+            BudgetExceeded: a placement does not fit the memory.
         """
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
@@ -93,6 +127,12 @@ class IndexSearcher:
         self._shadows: dict[DeviceTier, DemandShadow] = {}
         self._pace = SearchCost()
         self._slow_seconds = 0.0
+        self._line: WaitingLine[_Waiting] = WaitingLine(self._search_waiting)
+        self.placement: Placement | None = None
+        if within:
+            from edge.ivf.placement import Placement
+
+            self.placement = Placement(self.host, within, self._batch_seconds, _GROUP, self.trace)
 
     @cached_property
     def misses(self) -> MissCurve:
@@ -135,18 +175,45 @@ class IndexSearcher:
             raise InputError(f"k and nprobe must be at least 1, not {k} and {nprobe}")
         if window is not None:
             window.finish()
+        asked = time.perf_counter()
+        probes = None if allowed is not None else probe(queries, snapshot.centroids, nprobe)
+        if probes is not None and window is None and not self.places and self._must_read(snapshot, probes):
+            waiting = _Waiting(snapshot, queries, k, nprobe, probes)
+            self._line.run(waiting)
+            assert waiting.found is not None
+            found = waiting.found
+        else:
+            found = self._search(snapshot, queries, k, nprobe, allowed, probes, window, place)
+        if self.placement is not None and probes is not None:
+            self.placement.note(snapshot, probes, asked, time.perf_counter() - asked)
+        return found
+
+    def _search(
+        self,
+        snapshot: Snapshot,
+        queries: Vectors,
+        k: int,
+        nprobe: int,
+        allowed: Ids | None,
+        probes: Numbers | None,
+        window: Lookahead | None,
+        place: DeviceTier | None,
+    ) -> Found:
+        """Searches at once, beside other searches."""
         results = Results(len(queries), k)
         started = time.perf_counter()
-        needed: list[ListPart] = []
+        scanned = 0
         pending = slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
 
         def run(on: DeviceTier | None, numbers: Sequence[Numbers]) -> None:
-            nonlocal needed
+            nonlocal scanned
             waiting = deque(numbers)
             while waiting:
                 some = waiting.popleft()
                 try:
-                    needed = self._search_group(snapshot, queries, some, nprobe, allowed, pending, results, window, on)
+                    scanned += self._search_group(
+                        snapshot, queries, some, nprobe, allowed, probes, pending, results, window, on
+                    )
                 except _TooLarge as refused:
                     if len(some) == 1:
                         raise refused.cause from None
@@ -164,11 +231,82 @@ class IndexSearcher:
             with self.dispatch.searching(place):
                 run(place, group(queries, _GROUP))
         if len(queries) == 1 and allowed is None:
-            scanned = sum(part.nbytes for part in needed)
-            seconds = time.perf_counter() - started
-            self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
+            self._learn_pace(snapshot, results, scanned, time.perf_counter() - started)
         self._budget.relieve()
         return results.found()
+
+    def _must_read(self, snapshot: Snapshot, probes: Numbers) -> bool:
+        """Whether a search has to wait for the link: reads bound the latest searches, and a list is missing."""
+        if not self._pace.bound_by_reads:
+            return False
+        return bool(
+            self.host.residency.absent(part.key for n in distinct(probes).tolist() for part in snapshot.lists[n])
+        )
+
+    def _search_waiting(self, taken: Taken[_Waiting]) -> None:
+        """Searches the first of the waiting searches, and those like it whose queries are nearest to its own, as far as
+        they fit into one group."""
+        first = taken.next()
+        assert first is not None
+        others: list[_Waiting] = []
+        while (other := taken.next()) is not None:
+            others.append(other)
+        alike = [first, *(other for other in others if other.joins(first))]
+        batch: list[_Waiting] = []
+        size = 0
+        for number in group(np.stack([task.queries.mean(axis=0) for task in alike]), len(alike))[0].tolist():
+            if not batch or size + len(alike[number].queries) <= _GROUP:
+                batch.append(alike[number])
+                size += len(alike[number].queries)
+        for other in others:
+            if other not in batch:
+                taken.put_back(other)
+        try:
+            self._search_batch(batch, taken)
+        except (_TooLarge, EdgeError):
+            if len(batch) > 1:  # a list of another search may be the cause
+                for task in batch:
+                    if task.found is None:
+                        task.alone = True
+                        taken.put_back(task)
+                return
+            first.found = self._search(
+                first.snapshot, first.queries, first.k, first.nprobe, None, first.probes, None, None
+            )
+
+    def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
+        """Searches a batch. Each search is done as soon as all its queries have their results, and the lists that the
+        batch reads are counted with the one that ends last.
+
+        Raises:
+            _TooLarge: the batch does not fit the memory; nothing was done for it.
+            CorruptBlock, StorageError: a list cannot be read. The searches that are done have their results.
+        """
+        first = batch[0]
+        ends = np.cumsum([len(task.queries) for task in batch]).tolist()
+        left = [len(task.queries) for task in batch]
+        results = Results(ends[-1], first.k)
+        started = time.perf_counter()
+
+        def ended(query: int) -> None:
+            number = bisect_right(ends, query)
+            left[number] -= 1
+            if not left[number] and any(left):
+                task = batch[number]
+                task.found = replace(
+                    results.found(ends[number] - len(task.queries), ends[number]), lists_read=0, bytes_read=0, hits=0
+                )
+                taken.done(task)
+
+        scanned = self._search_group(
+            first.snapshot, np.concatenate([task.queries for task in batch]), np.arange(ends[-1]), first.nprobe, None,
+            np.concatenate([task.probes for task in batch]), slice(None), results, None, None, ended,
+        )  # fmt: skip
+        self._learn_pace(first.snapshot, results, scanned, time.perf_counter() - started)
+        for task, end in zip(batch, ends, strict=True):
+            if task.found is None:
+                task.found = results.found(end - len(task.queries), end)
+        self._budget.relieve()
 
     def _search_group(
         self,
@@ -177,30 +315,39 @@ class IndexSearcher:
         numbers: Numbers,
         nprobe: int,
         allowed: Ids | None,
+        probes: Numbers | None,
         pending: npt.NDArray[np.bool_] | slice,
         results: Results,
         window: Lookahead | None,
         place: DeviceTier | None,
-    ) -> list[ListPart]:
-        """Searches the queries `numbers` [n] of a batch on one device and the host, and returns the parts of their
-        nearest lists.
+        ended: Callable[[int], object] = lambda _: None,
+    ) -> int:
+        """Searches the queries `numbers` [n] of a batch on one device and the host.
 
         Under a filter the search goes on in further lists until enough rows are found.
+
+        Args:
+            probes: the nearest lists of the whole batch [q, nprobe], if they are known.
+            ended: called with the number of a query that has all its results from the lists it probes at first.
+
+        Returns:
+            Bytes of their nearest lists. A list that several queries probe counts once for each of them.
 
         Raises:
             _TooLarge: the group does not fit the memory; nothing was done for it.
         """
         nlist = snapshot.nlist
-        order = probe(queries[numbers], snapshot.centroids, nprobe if allowed is None else nlist)
+        order = probe(queries[numbers], snapshot.centroids, nlist) if probes is None else probes[numbers]
         low, high = 0, min(nprobe, nlist)
         active = np.arange(len(numbers))
-        needed: list[ListPart] = []
+        scanned = 0
         while True:
             last = allowed is None or high >= nlist
             own = numbers[active]
 
             def emit(query: int, scores: Vectors, ids: Ids, own: Ids = own) -> None:
                 results.add(int(own[query]), scores, ids)
+                ended(int(own[query]))
 
             probed = order[active, low:high]
             try:
@@ -215,6 +362,7 @@ class IndexSearcher:
             with scan:
                 if not low:
                     needed = scan.plan.parts
+                    scanned = sum(part.nbytes * len(by) for part, by in zip(needed, scan.plan.queries, strict=True))
                     unread = self._would_read(needed, place or self.host)
                     if window is not None:
                         window.search_needs([part.key for part in needed], unread)
@@ -225,7 +373,7 @@ class IndexSearcher:
             self._learn(scan.slow_seconds)
             active = active[[not results.complete(number) for number in own.tolist()]]
             if last or not len(active):
-                return needed
+                return scanned
             low, high = high, min(nlist, 2 * high)
 
     @staticmethod
@@ -355,6 +503,8 @@ class IndexSearcher:
 
     def close(self) -> None:
         """Releases all memory."""
+        if self.placement is not None:
+            self.placement.close()
         for tier in (*self.places, self.host):
             tier.close()
 
@@ -375,6 +525,13 @@ class IndexSearcher:
         """Bytes per second at which parts of this index come over a tier's link; 0 before the first transfer."""
         part = next((parts[0] for parts in snapshot.lists if parts), None)
         return tier.device.link.rate.throughput(part.nbytes if part else 1)
+
+    def _learn_pace(self, snapshot: Snapshot, results: Results, scanned: int, seconds: float) -> None:
+        self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
+
+    def _batch_seconds(self, snapshot: Snapshot) -> Callable[[int, int], float]:
+        """The expected seconds of a batch of searches that reads and scans so many bytes."""
+        return partial(self._pace.expected, bandwidth=self._throughput(self.host, snapshot))
 
     def _learn(self, slow_seconds: float) -> None:
         """Learns the seconds that the host takes for the parts that no faster device holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -236,16 +237,19 @@ class LlamaGenerator(Closing):
             )
 
     def _another(self) -> LlamaContext | None:
-        """One more sequence, in the pool or in one more context; None if the budget has no room for it beside
-        retrieval."""
+        """One more sequence, in the pool or in one more context; None if the budget has no room for it beside retrieval
+        and the lists that a deadline of searches holds."""
         model, memory = self._open(), self.memory
         if memory.shape.sequences > 1:
             assert self.states is not None
             self._sequences += 1
             return self._parted(self.states.context.sequence(self._sequences))
+        nbytes = memory.kv_cache + memory.buffers
+        if self._budget.make_room(self.beside + nbytes, below=math.inf) < self.beside + nbytes:
+            return None
         try:
             with self._budget.reserve("retrieval", self.beside):
-                lease = self._budget.reserve("generator: another answer", memory.kv_cache + memory.buffers)
+                lease = self._budget.reserve("generator: another answer", nbytes)
         except BudgetExceeded:
             return None
         try:

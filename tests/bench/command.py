@@ -27,6 +27,7 @@ _MODULES = {
     "memory-relevance": "memory_relevance",
     "overhead": "overhead",
     "pipelining": "pipelining",
+    "placement": "placement",
     "plan": "plan",
     "pruning": "pruning",
     "report": "run_record",

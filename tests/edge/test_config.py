@@ -120,6 +120,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "threshold": ("0.5", "0.5"),
         "models_dir": ("m", "m"),
         "scratch_dir": ("s", "s"),
+        "search_within": ("0.25", 0.25),
         "server": ("false", False),
     }
     assert set(given_) == set(load(files).sources), "a new setting needs a line here"

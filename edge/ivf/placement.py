@@ -1,0 +1,249 @@
+"""`Placement`: the share of an index's lists that stays in memory so that searches keep a deadline (VectorLiteRAG).
+
+The paper's section IV-A fits a Beta distribution to the hit rates of calibration queries, because it would be expensive
+to route them again for each share of the lists. Here the probes of the latest searches are kept, with the times at
+which they were asked, and the share is found by replaying them (`replayed`): bursts, queries of the same topic and the
+wait for the link are then those of the traffic itself. The lists are held in the memory of the host, where they compete
+with the states of documents, the cells of a language model and the weights of the other models.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.cache.cached_block import Fetch
+from edge.ivf.base import ListPart, Snapshot, Vectors
+from edge.ivf.reading import DeviceTier
+from edge.link import Ticket
+from edge.scheduling.background import Background
+from edge.trace import Trace
+
+Lists = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+Seconds = Callable[[int, int], float]
+"""The seconds of a batch of searches that reads and scans so many bytes."""
+
+KEPT = 0.9
+"""The share of the searches that should keep the deadline."""
+
+_NEAR = 0.01
+"""If no share of the lists is enough, the smallest one is held that comes so near to the best attainment."""
+
+_PERIOD = 128
+"""Searches between two examinations of the placement (section IV-B3)."""
+
+_LOG = 512
+"""The latest searches that are replayed."""
+
+_LOG_NBYTES = 1 << 20
+"""Memory of the probes of these searches. If searches probe so many lists that they need more, fewer are replayed."""
+
+_SPARE = 16
+"""This part (1/16) of the limit stays free beside the lists that are held, for the work of requests."""
+
+_WASTE = 1.1
+"""A placement is kept as long as it is enough, and holds at most this many times the bytes of the smallest one."""
+
+_PRIORITY = 2.0
+"""Lists that are held cross the link after those that are needed now, and after those that a lookahead predicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search of the past: when it was asked, in seconds, and the lists [n] that it probed, each once."""
+
+    at: float
+    lists: Lists
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A choice of lists.
+
+    Attributes:
+        lists: their numbers [n], the most frequently probed first.
+        nbytes: their bytes.
+        kept: the share of the searches that keep the deadline with them.
+        hit_rate: the mean share of a search's bytes that is among them.
+    """
+
+    lists: Lists
+    nbytes: int
+    kept: float
+    hit_rate: float
+
+
+def replayed(log: Sequence[Asked], nbytes: Lists, held: Mask, seconds: Seconds, most: int) -> Floats:
+    """The seconds from the asking to the end of each search [n], if the lists `held` [nlist] are in memory.
+
+    A search of lists that are all in memory begins at once. The others wait for the link: when it is free, at most
+    `most` of the searches that wait become one batch, which reads each list once (see `IndexSearcher`).
+
+    Args:
+        log: in the order of asking.
+        nbytes: bytes of each list [nlist].
+    """
+    scanned = [int(nbytes[one.lists].sum()) for one in log]
+    cold = [one.lists[~held[one.lists]] for one in log]
+    took = np.array([0.0 if len(lists) else seconds(0, own) for lists, own in zip(cold, scanned, strict=True)])
+    waiting = [number for number, lists in enumerate(cold) if len(lists)]
+    first, free = 0, -np.inf
+    while first < len(waiting):
+        free = max(free, log[waiting[first]].at)
+        batch = [number for number in waiting[first : first + most] if log[number].at <= free]
+        read = np.unique(np.concatenate([cold[number] for number in batch]))
+        free += seconds(int(nbytes[read].sum()), sum(scanned[number] for number in batch))
+        took[batch] = [free - log[number].at for number in batch]
+        first += len(batch)
+    return took
+
+
+def hit_rate(log: Sequence[Asked], nbytes: Lists, held: Mask) -> float:
+    """The mean share of a search's bytes that is among the lists `held` [nlist]."""
+    rates = [nbytes[one.lists][held[one.lists]].sum() / max(1, nbytes[one.lists].sum()) for one in log]
+    return float(np.mean(rates)) if rates else 0.0
+
+
+def smallest_share(
+    log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, kept: float = KEPT
+) -> Share:
+    """The fewest of the most frequently probed lists with which enough searches keep the deadline.
+
+    If none are enough, the fewest with which nearly as many do as if every list that was probed were in memory. This
+    may be none at all.
+
+    Args:
+        within: the deadline in seconds.
+        most: see `replayed`.
+        kept: the share of the searches that should keep it.
+    """
+    counts = np.bincount(np.concatenate([one.lists for one in log]), minlength=len(nbytes))
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].astype(np.int64)
+
+    def held(count: int) -> Mask:
+        mask = np.zeros(len(nbytes), np.bool_)
+        mask[order[:count]] = True
+        return mask
+
+    def attained(count: int) -> float:
+        return float((replayed(log, nbytes, held(count), seconds, most) <= within).mean())
+
+    low, high = 0, len(order)
+    goal = min(kept, attained(high) - _NEAR)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if attained(middle) >= goal else (middle + 1, high)
+    lists = order[:low]
+    return Share(lists, int(nbytes[lists].sum()), attained(low), hit_rate(log, nbytes, held(low)))
+
+
+class Placement:
+    """Holds the lists of one index that a deadline needs, and chooses them anew when the traffic has changed.
+
+    Thread-safe. The choice is made and its lists are fetched in the background, while searches go on.
+
+    Counters: `placement.searches`, `.late` (searches that missed the deadline), `.changes`; spans `place lists`.
+
+    Attributes:
+        within: the deadline of a search in seconds, waiting included.
+        share: the present choice; None before the first.
+        nbytes: bytes that are held, or are on their way. They are less than those of `share` if memory is short.
+    """
+
+    def __init__(
+        self, tier: DeviceTier, within: float, seconds: Callable[[Snapshot], Seconds], most: int, trace: Trace
+    ):
+        """
+        Args:
+            tier: the tier whose link cold lists cross.
+            seconds: gives the times of batches of searches, as measured until now.
+            most: the largest number of searches in a batch.
+        """
+        self.within = within
+        self.share: Share | None = None
+        self.nbytes = 0
+        self._tier = tier
+        self._seconds = seconds
+        self._most = most
+        self._trace = trace
+        self._log: deque[Asked] = deque()
+        self._logged = 0  # bytes
+        self._centroids: Vectors | None = None  # which the lists of the log belong to
+        self._searches = 0
+        self._lock = threading.Lock()
+        self._background = Background("edge-placement")
+        self._lease = tier.device.memory.reserve("placement", _LOG_NBYTES)
+
+    def note(self, snapshot: Snapshot, probes: Lists, asked: float, took: float) -> None:
+        """Notes a search that has ended, and the lists that its queries probed [q, nprobe].
+
+        Args:
+            asked: when it was asked, in seconds.
+            took: the seconds until its end.
+        """
+        lists = np.unique(probes)
+        self._trace.count("placement.searches")
+        self._trace.count("placement.late", took > self.within)
+        with self._lock:
+            if snapshot.centroids is not self._centroids:  # trained anew: the numbers mean other lists
+                self._centroids, self.share, self._logged = snapshot.centroids, None, 0
+                self._log.clear()
+            self._log.append(Asked(asked, lists))
+            self._logged += lists.nbytes
+            while self._logged > _LOG_NBYTES or len(self._log) > _LOG:
+                self._logged -= self._log.popleft().lists.nbytes
+            self._searches += 1
+            if self._searches % _PERIOD == 0 and not self._background.busy:
+                self._background.submit(lambda: self._place(snapshot))
+
+    def close(self) -> None:
+        """Waits for a choice that is being made."""
+        self._background.settle()
+        self._lease.release()
+
+    def _place(self, snapshot: Snapshot) -> None:
+        """Chooses the lists, unless the present ones are still right, and holds them."""
+        with self._lock:
+            if snapshot.centroids is not self._centroids:
+                return
+            log = sorted(self._log, key=lambda one: one.at)
+            now = self.share
+        nbytes = np.array([sum(part.nbytes for part in parts) for parts in snapshot.lists], np.int64)
+        seconds = self._seconds(snapshot)
+        with self._trace.span("place lists", "placement"):
+            chosen = smallest_share(log, nbytes, seconds, within=self.within, most=self._most)
+            if now is not None and self._suffices(now, chosen, log, nbytes, seconds):
+                chosen = now
+            else:
+                self._trace.count("placement.changes")
+            parts = [part for number in chosen.lists.tolist() for part in snapshot.lists[number]]
+            spare = self._tier.device.memory.limit // _SPARE
+            count = self._tier.residency.hold([(part.key, part.nbytes, self._fetch(part)) for part in parts], spare)
+        with self._lock:
+            self.nbytes = sum(part.nbytes for part in parts[:count])
+            if snapshot.centroids is self._centroids:
+                self.share = chosen
+
+    def _suffices(self, now: Share, chosen: Share, log: Sequence[Asked], nbytes: Lists, seconds: Seconds) -> bool:
+        """Whether the present lists keep the deadline as well as the chosen ones, and are hardly larger."""
+        held = np.zeros(len(nbytes), np.bool_)
+        held[now.lists] = True
+        kept = float((replayed(log, nbytes, held, seconds, self._most) <= self.within).mean())
+        return kept >= min(KEPT, chosen.kept - _NEAR) and nbytes[now.lists].sum() <= _WASTE * chosen.nbytes
+
+    def _fetch(self, part: ListPart) -> Fetch:
+        tier = self._tier
+
+        def start(buffer: object) -> Ticket:
+            read = tier.read
+            return tier.device.link.submit(str(part.codes), lambda: read(part, buffer), part.nbytes, priority=_PRIORITY)
+
+        return start

@@ -1,0 +1,283 @@
+"""`placement`: searches that keep a deadline while documents' states want the same memory (VectorLiteRAG).
+
+Lists are on a slow place, and a state that is not in memory has to be computed. Both crossings are modelled links with
+the rates of a disk and of a prefill. The caches, the ledger, the line of waiting searches and the placement are real.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import numpy as np
+
+from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.load import drawn
+from bench.options import Base, Count, Output, VectorsDir, benchmark, stated
+from bench.process import measure, say
+from bench.vectors import Floats, VectorSet, opened_index
+from edge.budget import MemoryBudget
+from edge.cache.residency import Residency
+from edge.config import parse_size
+from edge.devices.cpu import CpuDevice
+from edge.errors import EdgeError
+from edge.ivf.base import Snapshot
+from edge.ivf.index import IndexOptions
+from edge.ivf.placement import Asked, hit_rate
+from edge.ivf.plan import probe
+from edge.ivf.search import IndexSearcher
+from edge.link import Lane
+from edge.trace import Trace
+
+_BUILD_MEMORY = 2 << 30
+_K = 10
+_NOISE = 0.15
+"""Length of the difference of two questions about one topic, beside questions of length 1."""
+
+ARMS = {"ledger": "the ledger alone", "placed": "placed for the deadline"}
+"""The arms besides fixed shares. `ledger`: caches give way by the seconds that they save for each byte."""
+
+
+def index_of(work_dir: Path, rows: int, base: Path | None, topics: int, list_rows: int) -> tuple[VectorSet, Path]:
+    """A set of vectors whose queries are the topics, and the folder of its index; made unless they exist."""
+    made = VectorSet.made(work_dir / f"placement-{rows}-{topics}", rows=rows, queries=topics, base=base)
+    folder = made.folder / f"index-{list_rows}"
+    options = IndexOptions(codec="flat", flat_limit=0, list_rows=list_rows)
+    with opened_index(folder, made.dim, MemoryBudget(_BUILD_MEMORY), options=options) as (index, database):
+        with database.read() as db:
+            held = index.status(db).rows
+        for start, vectors in made.blocks(held):
+            say(f"adding vectors: {start + len(vectors):,} of {rows:,}")
+            with database.write() as db:
+                index.add(db, np.arange(start, start + len(vectors)), vectors)
+        index.maintain(database.write, full=True, progress=lambda stage, done, total: None)
+    return made, folder
+
+
+@benchmark
+def placement(
+    *,
+    rates: Annotated[str, "Arrivals a second, with commas between them."] = "2,4,6,8,12,16",
+    shares: Annotated[str, "Fixed shares of the lists that are held, with commas between them."] = "",
+    within: Annotated[float, "Deadline of a search in seconds."] = 0.4,
+    seconds: Annotated[float, "Length of each load."] = 20.0,
+    warmup: Annotated[int, "Searches before it; the placement is chosen after 128."] = 300,
+    memory: Annotated[str, "For lists, states and the work of searches together."] = "64MB",
+    bandwidth: Annotated[str, "Of the place of the lists, per second."] = "25MB",
+    prefill: Annotated[str, "Bytes of states that are computed in a second."] = "10MB",
+    state: Annotated[str, "The states of a topic's documents; 0 for none."] = "2MB",
+    rows: Count = 60_000,
+    list_rows: Annotated[Count, "Vectors per list that training aims at."] = 256,
+    nprobe: Count = 16,
+    topics: Count = 300,
+    exponent: Annotated[float, "Of Zipf's law, by which topics are chosen."] = 1.0,
+    base: Base = None,
+    work_dir: VectorsDir = Path("bench"),
+    output: Output,
+) -> None:
+    """Search under open loads, with the memory split by the ledger, by a placement, or by fixed shares."""
+    made, folder = index_of(work_dir, rows, base, topics, list_rows)
+    try:
+        given = [float(part) for part in rates.split(",")]
+        fixed = [float(part) for part in shares.split(",") if part]
+    except ValueError:
+        raise click.BadParameter("rates and shares are numbers with commas between them") from None
+    common = {
+        "set": str(made.folder), "folder": str(folder), "seconds": seconds, "warmup": warmup, "within": within,
+        "memory": parse_size(memory), "bandwidth": parse_size(bandwidth), "prefill": parse_size(prefill),
+        "state": parse_size(state) if state != "0" else 0, "nprobe": nprobe, "exponent": exponent,
+    }  # fmt: skip
+    arms: dict[str, dict[str, Any]] = {"ledger": {}, "placed": {"placed": True}}
+    arms |= {f"{share:.0%} held": {"share": share} for share in fixed}
+    found: dict[str, dict[str, Any]] = {}
+    for rate in given:
+        for name, arm in arms.items():
+            say(f"{rate:g} a second: {ARMS.get(name, name)}")
+            found.setdefault(f"{rate:g} a second", {})[name] = measure(
+                work, {**common, **arm, "name": name, "rate": rate}, threads=1
+            )
+    conditions = {**common, "rows": rows, "kind": made.kind, "topics": topics, "set": None, "folder": None}
+    result = {"conditions": conditions, "rates": found}
+    figures = [figure for rate, arms_of in found.items() for figure in tabulate(arms_of, _COLUMNS, table=rate)]
+    output.put(result, [*figures, *_attained(found, given)], stated(conditions))
+    answers = [{tuple(ids) for ids in arm["found"]} for arms_of in found.values() for arm in arms_of.values()]
+    if any(one != answers[0] for one in answers):
+        raise EdgeError("the placement changed what was found")
+
+
+_COLUMNS = {
+    "kept": higher("searches within the deadline", "%"), "p50": lower("search p50", "s"),
+    "p95": lower("search p95", "s"), "first_p95": lower("with states p95", "s"),
+    "hit_rate": neither("bytes of lists in memory", "%"), "expected": neither("as predicted", "%"),
+    "held": neither("lists held", "B"), "read": lower("read for a search", "B"), "peak": neither("ledger peak", "B"),
+}  # fmt: skip
+
+
+def _attained(found: Mapping[str, Mapping[str, Any]], rates: Sequence[float]) -> list[Figure]:
+    """For each arm the highest rate up to which 90 % of the searches keep the deadline, between two rates by a line."""
+    rows = {}
+    for name in next(iter(found.values())):
+        kept = [arms[name]["kept"] for arms in found.values()]
+        at = next((number for number, share in enumerate(kept) if share < 0.9), len(kept))
+        rate = rates[min(at, len(rates) - 1)]
+        if 0 < at < len(kept):
+            rate = float(np.interp(-0.9, [-kept[at - 1], -kept[at]], rates[at - 1 : at + 1]))
+        elif not at:
+            rate = 0.0
+        rows[name] = {"rate": rate}
+    return list(tabulate(rows, {"rate": higher("rate at which 90 % keep the deadline", "/s")}, table="attained"))
+
+
+def question(centres: Floats, topic: int, number: int) -> Floats:
+    """The vector [1, dim] of a question about a topic. No two are equal."""
+    random = np.random.default_rng(number)
+    noise = random.standard_normal(centres.shape[1], np.float32)
+    made = centres[topic] + noise * (_NOISE / np.linalg.norm(noise))
+    return np.asarray(made[None] / np.linalg.norm(made), np.float32)
+
+
+class States:
+    """The states of topics' documents in a cache on the same ledger. Those that are missing are computed in turn."""
+
+    def __init__(self, budget: MemoryBudget, nbytes: int, rate: float, trace: Trace) -> None:
+        self._nbytes = nbytes
+        self._lane = Lane("prefill", trace=trace, bandwidth_limit=rate)
+        self._cache = Residency(budget, name="states", rate=self._lane.rate, trace=trace)
+
+    def use(self, topic: int) -> None:
+        """Returns when the states of a topic are there. Without room they are computed and forgotten."""
+
+        def compute(buffer: Any) -> Any:
+            return self._lane.submit(f"topic {topic}", lambda: buffer.fill(1) or self._nbytes, self._nbytes)
+
+        now = self._cache.begin_round()
+        handle = self._cache.claim([(topic, compute)], now)[0]
+        handle = handle or self._cache.admit(topic, self._nbytes, compute, now)
+        if handle is None:
+            self._lane.submit(f"topic {topic}", lambda: self._nbytes, self._nbytes).wait()
+            return
+        with handle:
+            handle.wait()
+
+    def close(self) -> None:
+        """Releases all memory."""
+        self._cache.close()
+        self._lane.close()
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Runs one arm under one rate."""
+    centres = VectorSet.stored(Path(task["set"])).queries
+    arrivals = drawn(task["rate"], task["seconds"], {"search": 1}, len(centres), task["exponent"], seed=1)
+    begun = 2 * task["warmup"] / task["rate"]
+    before = drawn(task["rate"], begun, {"search": 1}, len(centres), task["exponent"], seed=2)[: task["warmup"]]
+    trace = Trace()
+    with ExitStack() as stack:
+        budget = MemoryBudget(task["memory"], part=True)
+        lane = stack.enter_context(Lane("lists", trace=trace, bandwidth_limit=task["bandwidth"]))
+        device = CpuDevice(budget, link=lane)
+        within = task["within"] if task.get("placed") else 0.0
+        given = {
+            "device": device,
+            "within": within,
+            "trace": trace,
+            "options": IndexOptions(codec="flat", flat_limit=0),
+        }
+        folder = Path(task["folder"])
+        index, database = stack.enter_context(opened_index(folder, centres.shape[1], budget, read_only=True, **given))
+        states = States(budget, task["state"], task["prefill"], trace) if task["state"] else None
+        if states is not None:
+            stack.callback(states.close)
+        with database.read() as db:
+            snapshot = index.snapshot(db)
+        searcher: IndexSearcher = index._searcher
+        if task.get("share") is not None:
+            _hold(searcher, snapshot, centres, task)
+        run = _Load(searcher, snapshot, centres, task["nprobe"], states)
+        run([(one.at, one.topic, (1 << 30) + one.number) for one in before])
+        earlier = trace.snapshot()
+        measured = run([(one.at, one.topic, one.number) for one in arrivals])
+        grown = trace.since(earlier)
+        log, nbytes, mask = _replayable(searcher, snapshot, centres, arrivals, task["nprobe"])
+        placed = searcher.placement
+        expected = None if placed is None or placed.share is None else placed.share.hit_rate
+        return {
+            **measured,
+            "kept": float((np.array(measured["took"]) <= task["within"]).mean()),
+            "hit_rate": 1 - grown.get("lists.bytes", 0) / sum(int(nbytes[one.lists].sum()) for one in log),
+            "of_held": hit_rate(log, nbytes, mask),
+            "expected": expected,
+            "held": 0 if placed is None else placed.nbytes,
+            "read": grown.get("lists.bytes", 0) / len(arrivals),
+            "changes": grown.get("placement.changes", 0),
+            "peak": budget.used,
+        }
+
+
+def _replayable(
+    searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, arrivals: Sequence[Any], nprobe: int
+) -> tuple[list[Asked], Any, Any]:
+    """The measured searches as a placement logs them, the bytes of each list, and the lists that are held now."""
+    nbytes = np.array([sum(part.nbytes for part in parts) for parts in snapshot.lists], np.int64)
+    asked = [
+        Asked(one.at, np.unique(probe(question(centres, one.topic, one.number), snapshot.centroids, nprobe)))
+        for one in arrivals
+    ]
+    mask = np.zeros(len(nbytes), np.bool_)
+    if searcher.placement is not None and searcher.placement.share is not None:
+        mask[searcher.placement.share.lists] = True
+    return asked, nbytes, mask
+
+
+def _hold(searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, task: Mapping[str, Any]) -> None:
+    """Holds a fixed share of the lists, the hottest of another sample of the same traffic first."""
+    sample = drawn(100.0, 10.0, {"search": 1}, len(centres), task["exponent"], seed=3)
+    asked, nbytes, _ = _replayable(searcher, snapshot, centres, sample, task["nprobe"])
+    counts = np.bincount(np.concatenate([one.lists for one in asked]), minlength=len(nbytes))
+    parts = [part for number in np.argsort(-counts, kind="stable") for part in snapshot.lists[number]]
+    parts = parts[: round(task["share"] * len(parts))]
+    searcher.host.residency.hold([(p.key, p.nbytes, searcher.host.fetch(p)) for p in parts], 4 << 20)
+
+
+class _Load:
+    """Sends questions at their times, whatever became of those before."""
+
+    def __init__(
+        self, searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, nprobe: int, states: States | None
+    ) -> None:
+        self._search: Callable[[Floats], Any] = lambda vector: searcher.search(snapshot, vector, _K, nprobe=nprobe)
+        self._centres = centres
+        self._states = states
+        self._lock = threading.Lock()
+
+    def __call__(self, load: Sequence[tuple[float, int, int]]) -> dict[str, Any]:
+        took, first, found = [0.0] * len(load), [0.0] * len(load), [[]] * len(load)
+        begin = time.perf_counter()
+
+        def ask(place: int, at: float, topic: int, number: int) -> None:
+            hits = self._search(question(self._centres, topic, number))
+            took[place] = time.perf_counter() - begin - at
+            if self._states is not None:
+                self._states.use(topic)
+            first[place] = time.perf_counter() - begin - at
+            found[place] = hits.ids[0].tolist()
+
+        with ThreadPoolExecutor(64) as pool:
+            futures = []
+            for place, (at, topic, number) in enumerate(load):
+                time.sleep(max(0.0, begin + at - time.perf_counter()))
+                futures.append(pool.submit(ask, place, at, topic, number))
+            for future in futures:
+                future.result()
+        if not load:
+            return {}
+        return {
+            "took": took, "found": found, "p50": float(np.quantile(took, 0.5)), "p95": float(np.quantile(took, 0.95)),
+            "first_p95": float(np.quantile(first, 0.95)),
+        }  # fmt: skip
