@@ -15,23 +15,24 @@ static inline vec head_values(const float *rows, const struct head *h, long toke
     return vload_part(rows + token * h->stride + at, h->size - at);
 }
 
-/* 16 rows of sums at c: a [16, steps], rows `left` apart, times a panel b [steps, 32]. */
+/* 16 rows of sums at c: a [16, steps], rows `left` apart, times a panel b [steps, 32]. Sums are registers, not vectors of
+   several: gcc 12 keeps an array of those in memory. */
 static void multiply_fp32(const float *a, long left, const float *b, long steps, float *c, long stride) {
     for (int row = 0; row < QUERIES; row += FMA_ROWS)
-        for (int at = 0; at < 32; at += 16 * FMA_VECTORS) {
-            vec s[FMA_ROWS][FMA_VECTORS];
+        for (int at = 0; at < 32; at += PART * FMA_PARTS) {
+            part s[FMA_ROWS][FMA_PARTS];
             for (int i = 0; i < FMA_ROWS; i++)
-                for (int j = 0; j < FMA_VECTORS; j++) s[i][j] = vset(0);
+                for (int j = 0; j < FMA_PARTS; j++) s[i][j] = part_set(0);
             for (long k = 0; k < steps; k++) {
-                vec right[FMA_VECTORS];
-                for (int j = 0; j < FMA_VECTORS; j++) right[j] = vload(b + k * 32 + at + 16 * j);
+                part right[FMA_PARTS];
+                for (int j = 0; j < FMA_PARTS; j++) right[j] = part_load(b + k * 32 + at + PART * j);
                 for (int i = 0; i < FMA_ROWS; i++) {
-                    vec x = vset(a[(row + i) * left + k]);
-                    for (int j = 0; j < FMA_VECTORS; j++) s[i][j] = vfma(x, right[j], s[i][j]);
+                    part x = part_set(a[(row + i) * left + k]);
+                    for (int j = 0; j < FMA_PARTS; j++) s[i][j] = part_fma(x, right[j], s[i][j]);
                 }
             }
             for (int i = 0; i < FMA_ROWS; i++)
-                for (int j = 0; j < FMA_VECTORS; j++) vstore(c + (row + i) * stride + at + 16 * j, s[i][j]);
+                for (int j = 0; j < FMA_PARTS; j++) part_store(c + (row + i) * stride + at + PART * j, s[i][j]);
         }
 }
 

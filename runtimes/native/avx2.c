@@ -14,7 +14,7 @@ BEGIN_TARGET("avx2,fma,f16c")
 #include "vector.h"
 
 #define FMA_ROWS 4
-#define FMA_VECTORS 1
+#define FMA_PARTS 2
 
 typedef int16_t activation;
 

@@ -14,7 +14,7 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c,amx-tile,am
 #include "vector.h"
 
 #define FMA_ROWS 8
-#define FMA_VECTORS 2
+#define FMA_PARTS 2
 #define ZERO 128 /* what an activation of zero is stored as */
 
 typedef uint8_t activation; /* 1 ... 255 */

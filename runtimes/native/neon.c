@@ -9,7 +9,7 @@
 #include "vector.h"
 
 #define FMA_ROWS 4
-#define FMA_VECTORS 1
+#define FMA_PARTS 4
 
 #if defined(__clang__)
 #define DOTPROD_CODE __attribute__((target("dotprod")))

@@ -14,7 +14,9 @@
 #define EACH(f, x) f(x)
 #define PAIRS(f, x, y) f(x, y)
 #define TRIPLES(f, x, y, z) f(x, y, z)
-typedef __m512 vec;
+#define PART 16 /* values of a register */
+typedef __m512 part;
+typedef part vec;
 
 static inline __mmask16 mask_of(long left) { return left >= 16 ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0; }
 
@@ -47,7 +49,9 @@ static inline void vstore_halves(uint16_t *x, long left, vec v) {
 #define EACH(f, x) ((vec){f((x).a), f((x).b)})
 #define PAIRS(f, x, y) ((vec){f((x).a, (y).a), f((x).b, (y).b)})
 #define TRIPLES(f, x, y, z) ((vec){f((x).a, (y).a, (z).a), f((x).b, (y).b, (z).b)})
-typedef struct { __m256 a, b; } vec;
+#define PART 8
+typedef __m256 part;
+typedef struct { part a, b; } vec;
 
 static inline vec vload(const float *x) { return (vec){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
 static inline void vstore(float *x, vec v) { _mm256_storeu_ps(x, v.a), _mm256_storeu_ps(x + 8, v.b); }
@@ -85,7 +89,9 @@ static inline void store_halves(uint16_t *x, vec v) {
 #define PAIRS(f, x, y) ((vec){f((x).a, (y).a), f((x).b, (y).b), f((x).c, (y).c), f((x).d, (y).d)})
 #define TRIPLES(f, x, y, z) \
     ((vec){f((x).a, (y).a, (z).a), f((x).b, (y).b, (z).b), f((x).c, (y).c, (z).c), f((x).d, (y).d, (z).d)})
-typedef struct { float32x4_t a, b, c, d; } vec;
+#define PART 4
+typedef float32x4_t part;
+typedef struct { part a, b, c, d; } vec;
 
 static inline vec vload(const float *x) {
     return (vec){vld1q_f32(x), vld1q_f32(x + 4), vld1q_f32(x + 8), vld1q_f32(x + 12)};
@@ -156,6 +162,10 @@ static inline vec vkeep(long left, vec v) { /* zeros from `left` on */
 #endif
 
 #ifdef X86
+#define part_load X86(loadu_ps)
+#define part_store X86(storeu_ps)
+#define part_set X86(set1_ps)
+#define part_fma X86(fmadd_ps)
 static inline vec vadd(vec x, vec y) { return PAIRS(X86(add_ps), x, y); }
 static inline vec vsub(vec x, vec y) { return PAIRS(X86(sub_ps), x, y); }
 static inline vec vmul(vec x, vec y) { return PAIRS(X86(mul_ps), x, y); }
@@ -165,6 +175,10 @@ static inline vec vsqrt(vec x) { return EACH(X86(sqrt_ps), x); }
 static inline vec vfma(vec x, vec y, vec z) { return TRIPLES(X86(fmadd_ps), x, y, z); } /* x y + z */
 static inline vec vfnma(vec x, vec y, vec z) { return TRIPLES(X86(fnmadd_ps), x, y, z); } /* z - x y */
 #else
+#define part_load vld1q_f32
+#define part_store vst1q_f32
+#define part_set vdupq_n_f32
+#define part_fma(x, y, z) vfmaq_f32(z, x, y)
 static inline vec vadd(vec x, vec y) { return PAIRS(vaddq_f32, x, y); }
 static inline vec vsub(vec x, vec y) { return PAIRS(vsubq_f32, x, y); }
 static inline vec vmul(vec x, vec y) { return PAIRS(vmulq_f32, x, y); }
