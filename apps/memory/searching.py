@@ -7,6 +7,7 @@ that of the memory. The benchmark `memory-relevance` fits the weight of each sig
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import threading
@@ -24,7 +25,7 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, bounded_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.validity import Asked, chains
+from edge.apps.memory.validity import Asked, chains, in_chains
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
@@ -55,6 +56,10 @@ BM25, because no fact has a better score."""
 _STANDING = 3
 """The most memories of a chain that are judged for the one that holds."""
 
+_LISTED = 1_000
+"""The most ids that are given to the full-text search as a list. Memories that ended are few in a large scope, where
+finding them by their conditions reads the whole scope."""
+
 _REMEMBERED = 2
 """The number of sets of ids that are cached: a search needs the memories that hold, and those of chains that do not."""
 
@@ -66,16 +71,16 @@ class Retrieved:
     Attributes:
         words: the BM25 scores of the full-text results.
         near: the cosines of all results.
-        records: the records of all results.
         whole: the query's `LexicalIndex.whole_score`.
         instead: for results that do not fit the time that is asked about, the memory of their chain that does.
+        records: the records of the pool, and those that stand instead of some of it.
     """
 
     words: Mapping[int, float]
     near: Mapping[int, float]
-    records: Mapping[int, Record]
     whole: float = 0.0
-    instead: Mapping[int, Record] = field(default_factory=dict)
+    instead: Mapping[int, int] = field(default_factory=dict)
+    records: Mapping[int, Record] = field(default_factory=dict)
 
     def fused(self) -> list[tuple[int, float]]:
         """The fused scores of all results by id, best first."""
@@ -86,7 +91,7 @@ class Retrieved:
         chosen: list[tuple[int, float]] = []
         stand_for: Counter[int] = Counter()
         for identifier, score in self.fused():
-            memory = self.instead[identifier].id if identifier in self.instead else identifier
+            memory = self.instead.get(identifier, identifier)
             if memory not in stand_for and len(stand_for) == count:
                 break
             stand_for[memory] += 1
@@ -127,8 +132,7 @@ class Searcher:
         if top_k == 0:
             return []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
-        found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired, asked=asked)
-        fused = found.pool(max(POOL, top_k))
+        found = self.retrieve(query, scope, condition, top_k, show_expired=show_expired, asked=asked)
         candidates = [
             Candidate(
                 found.records[identifier],
@@ -136,14 +140,14 @@ class Searcher:
                 min(1.0, max(0.0, found.near[identifier])),
                 _details(identifier, score, rank, found),
             )
-            for rank, (identifier, score) in enumerate(fused, 1)
+            for rank, (identifier, score) in enumerate(found.pool(max(POOL, top_k)), 1)
         ]
         if rerank and candidates:
             # Recency and importance may lift any candidate, so with them all candidates need their final scores.
             beside = sum(candidate.record.id in found.instead for candidate in candidates)
             most = min(top_k + beside, len(candidates))
             candidates = self._rerank(query, candidates, scope, None if weights else most)
-        candidates = list(_each_once(candidates, found.instead))
+        candidates = list(_each_once(candidates, found))
         if weights:
             candidates = weigh(candidates, weights, self._clock())
         if threshold is not None:
@@ -155,19 +159,20 @@ class Searcher:
         query: str,
         scope: Scope,
         condition: Condition,
-        depth: int,
+        top_k: int,
         *,
         show_expired: bool,
         asked: Asked | None = None,
     ) -> Retrieved:
-        """The best `depth` memories by full text and the best `depth` by vectors, in one consistent view.
+        """The best memories by full text and by vectors, in one consistent view, with what is needed for `top_k`
+        results.
 
         A memory is also found by what it superseded, and by what superseded it: the best `FORMER` memories that do not
         hold at the time that is asked about are looked for, too.
         """
         index = self._store.index
         if index is None:
-            return Retrieved({}, {}, {})
+            return Retrieved({}, {})
         vector = self._store.embed([query], query=True)
         query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         now = self._clock()
@@ -176,7 +181,8 @@ class Searcher:
             asked = asked or Asked(stamp(now), at_any_time=show_expired)
             near: dict[int, float] = {}
             words: dict[int, float] = {}
-            for most, part in zip((depth, FORMER), asked.conditions(db), strict=False):
+            parts = asked.conditions(db)
+            for most, part in zip((max(DEPTH, top_k), FORMER), parts, strict=False):
                 whose = Condition.all_of([shown, part])
                 allowed, everything = self._allowed(db, whose)
                 if len(allowed) == 0:
@@ -184,34 +190,37 @@ class Searcher:
                 with remedy(REBUILD):
                     found = index.search(db, vector, most, allowed=None if everything else allowed)
                 near |= {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
-                words |= self._lexical(db, query, most, whose, everything)
+                words |= self._lexical(db, query, most, whose, None if everything else allowed)
             unknown = [identifier for identifier in words if identifier not in near]
             if unknown:  # the vector search did not return these, or a rebuild has not made their vectors yet
                 vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
                 near |= zip(unknown, (vectors @ vector[0]).tolist(), strict=True)
-            records = read_records(db, near, self._store.budget)
-            for identifier in near.keys() - records.keys():
-                raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
-            whole = self._store.lexical.whole_score(db, query)
-            instead = self._instead(db, asked, records.values(), shown)
-            gone = [i for i, record in records.items() if i not in instead and not asked.fits(record)]
+            instead, gone = self._instead(db, asked, near, shown) if len(parts) > 1 else ({}, [])
             for identifier in gone:
-                del near[identifier], records[identifier]
+                del near[identifier]
                 words.pop(identifier, None)
-            return Retrieved(words, near, records, whole, instead)
+            retrieved = Retrieved(words, near, self._store.lexical.whole_score(db, query), instead)
+            chosen = {identifier for identifier, _ in retrieved.pool(max(POOL, top_k))}
+            chosen |= {instead[identifier] for identifier in chosen & instead.keys()}
+            records = read_records(db, chosen, self._store.budget)
+            for identifier in chosen - records.keys():
+                raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
+            return replace(retrieved, records=records)
 
-    def _instead(self, db: Connection, asked: Asked, records: Iterable[Record], shown: Condition) -> dict[int, Record]:
-        """For the records of chains, the shown one of the chain that answers at the time that is asked about, where it
-        is another one."""
-        out = asked.of_chains(db, records)
-        chosen: dict[str, int] = {}
-        for members in chains(db, [record.uuid for record in out], shown):
-            best = asked.best([member for member in members if member.shown])
+    def _instead(
+        self, db: Connection, asked: Asked, ids: Iterable[int], shown: Condition
+    ) -> tuple[dict[int, int], list[int]]:
+        """For the memories of chains among `ids`, the shown one of the chain that answers at the time that is asked
+        about, where it is another one; and those that neither answer nor have one that does."""
+        members = in_chains(db, ids)
+        asking = asked.in_place_of_others(members)
+        chosen: dict[int, int] = {}
+        for chain in chains(db, [member.uuid for member in asking], shown):
+            best = asked.best([member for member in chain if member.shown])
             if best is not None:
-                chosen |= {member.uuid: best.id for member in members}
-        wanted = {record.id: chosen[record.uuid] for record in out if chosen.get(record.uuid, record.id) != record.id}
-        found = read_records(db, set(wanted.values()), self._store.budget)
-        return {identifier: found[other] for identifier, other in wanted.items()}
+                chosen |= {member.id: best.id for member in chain}
+        instead = {one.id: chosen[one.id] for one in asking if chosen.get(one.id, one.id) != one.id}
+        return instead, [one.id for one in members if one.id not in instead and not asked.fits(one)]
 
     def listed(
         self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0
@@ -278,13 +287,18 @@ class Searcher:
             self._remembered = {**dict(latest), key: (allowed, len(allowed) == total)}
         return allowed, len(allowed) == total
 
-    def _lexical(self, db: Connection, query: str, depth: int, whose: Condition, everything: bool) -> dict[int, float]:
-        """The BM25 scores of the best `depth` memories that may be returned."""
-        lexical = self._store.lexical
+    def _lexical(
+        self, db: Connection, query: str, depth: int, whose: Condition, allowed: Ids | None
+    ) -> dict[int, float]:
+        """The BM25 scores of the best `depth` memories that may be returned: those of `whose`, whose ids are `allowed`;
+        None for all."""
         # The plus sign keeps SQLite from running the whole full-text query once for every id of the set.
-        inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
-        where, params = ("", ()) if everything else (inside, whose.params)
-        return dict(lexical.search(db, query, depth, where=where, params=params)[:depth])
+        where, params = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})", whose.params
+        if allowed is None:
+            where, params = "", ()
+        elif len(allowed) <= _LISTED:
+            where, params = "+rowid IN (SELECT value FROM json_each(?))", (json.dumps(allowed.tolist()),)
+        return dict(self._store.lexical.search(db, query, depth, where=where, params=params)[:depth])
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
         """The best `top_k` candidates (all if None) in the reranker's order, blended with the order of retrieval.
@@ -422,14 +436,14 @@ class Candidate:
         return document
 
 
-def _each_once(candidates: Sequence[Candidate], instead: Mapping[int, Record]) -> Iterator[Candidate]:
+def _each_once(candidates: Sequence[Candidate], found: Retrieved) -> Iterator[Candidate]:
     """The candidates, each as the memory that it stands for, which has the score of the best of them."""
     seen: set[int] = set()
     for candidate in candidates:
-        record = instead.get(candidate.record.id, candidate.record)
-        if record.id not in seen:
-            seen.add(record.id)
-            yield replace(candidate, record=record)
+        memory = found.instead.get(candidate.record.id, candidate.record.id)
+        if memory not in seen:
+            seen.add(memory)
+            yield replace(candidate, record=found.records[memory])
 
 
 def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:

@@ -6,12 +6,12 @@ holds until `valid_until`, or until now.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge.apps.memory.arguments import Scope, parse_moment, whole_day
 from edge.apps.memory.filters import Condition
-from edge.apps.memory.records import Record
 from edge.ivf.base import Connection
 
 _SINCE = "coalesce(memories.valid_from, memories.timestamp, memories.created_at)"
@@ -64,27 +64,18 @@ class Asked:
             return [own]
         return [own, Condition.all_of([Condition(f"memories.id IN ({_ENDED} UNION ALL {_LATER})"), own.negated()])]
 
-    def fits(self, record: Record) -> bool:
-        """Whether a memory may be a result."""
-        if self.at_any_time:
-            return True
+    def fits(self, member: Member) -> bool:
+        """Whether a memory of a chain may be a result."""
         if self.strictly:
-            return self._held(record)
-        if self.before and record.valid_until is not None:
+            return self._held(member)
+        if self.before and member.valid_until is not None:
             return True
-        return self._holds(record) or (bool(self.start) and self._held(record))
+        return self._holds(member) or (bool(self.start) and self._held(member))
 
-    def of_chains(self, db: Connection, records: Iterable[Record]) -> list[Record]:
-        """The records that another one of their chain may stand for."""
-        if self.at_any_time:
-            return []
+    def in_place_of_others(self, members: Iterable[Member]) -> list[Member]:
+        """The members that another one of their chain may stand for."""
         soft = self.before or (bool(self.start) and not self.strictly)
-        later = {row[0] for row in db.execute(_SUCCESSORS)} if soft else set()
-        return [
-            record
-            for record in records
-            if not self.fits(record) or (soft and (record.superseded_by is not None or record.uuid in later))
-        ]
+        return [member for member in members if soft or not self.fits(member)]
 
     def best(self, chain: Sequence[Member]) -> Member | None:
         """The memory of a chain that answers: the latest of those that held then, or else of those that hold now."""
@@ -96,12 +87,12 @@ class Asked:
         then = then or [one for one in chain if not self.strictly and self._holds(one)]
         return max(then, key=lambda one: (one.since, one.id), default=None)
 
-    def _holds(self, record: Record | Member) -> bool:
-        begun = record.valid_from is None or record.valid_from <= self.now
-        return begun and (record.valid_until is None or record.valid_until > self.now)
+    def _holds(self, member: Member) -> bool:
+        begun = member.valid_from is None or member.valid_from <= self.now
+        return begun and (member.valid_until is None or member.valid_until > self.now)
 
-    def _held(self, record: Record | Member) -> bool:
-        return record.since <= self.end and (record.valid_until is None or record.valid_until > self.start)
+    def _held(self, member: Member) -> bool:
+        return member.since <= self.end and (member.valid_until is None or member.valid_until > self.start)
 
 
 _ENDED = "SELECT id FROM memories WHERE valid_until IS NOT NULL"
@@ -143,6 +134,20 @@ class Member:
     shown: bool
 
 
+_MEMBER = f"memories.id, memories.uuid, superseded_by, {_SINCE}, valid_from, valid_until"
+
+
+def in_chains(db: Connection, ids: Iterable[int]) -> list[Member]:
+    """The memories among `ids`, which may be returned, that have an end or are of a chain."""
+    rows = db.execute(
+        f"SELECT {_MEMBER}, 1 FROM json_each(?) AS wanted CROSS JOIN memories ON memories.id = wanted.value "
+        "WHERE valid_until IS NOT NULL OR EXISTS (SELECT 1 FROM memories AS other "
+        "WHERE other.superseded_by = memories.uuid)",
+        (json.dumps(list(ids)),),
+    )
+    return [Member(*row) for row in rows]
+
+
 def chains(db: Connection, uuids: Sequence[str], shown: Condition) -> list[list[Member]]:
     """The chains that memories belong to, each once.
 
@@ -154,7 +159,7 @@ def chains(db: Connection, uuids: Sequence[str], shown: Condition) -> list[list[
     starts = ", ".join("(?)" for _ in uuids)
     rows = db.execute(
         f"WITH RECURSIVE chain(uuid) AS (VALUES {starts} {_EARLIER_AND_LATER} LIMIT ?) "
-        f"SELECT memories.id, memories.uuid, superseded_by, {_SINCE}, valid_from, valid_until, {shown.sql} "
+        f"SELECT {_MEMBER}, {shown.sql} "
         "FROM chain CROSS JOIN memories ON memories.uuid = chain.uuid",
         (*uuids, LONGEST_CHAIN, *shown.params),
     )

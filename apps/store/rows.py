@@ -17,6 +17,9 @@ ROW_SUM = "edge_row_sum"
 """Name of `row_sum` in SQL."""
 
 
+_NOTHING = b"NoneType 0;"
+
+
 def row_sum(table: str, *values: Value) -> bytes:
     """The checksum of a row of `table`, 8 bytes. It is stored in the row's column `checksum`.
 
@@ -24,9 +27,12 @@ def row_sum(table: str, *values: Value) -> bytes:
     """
     digest = blake2b(table.encode(), digest_size=8)
     for value in values:
+        if value is None:
+            digest.update(_NOTHING)
+            continue
         if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
             value = int(value)
-        data = value if isinstance(value, bytes) else b"" if value is None else str(value).encode(errors="replace")
+        data = value if isinstance(value, bytes) else str(value).encode(errors="replace")
         digest.update(b"%s %d;" % (type(value).__name__.encode(), len(data)))
         digest.update(data)
     return digest.digest()

@@ -32,7 +32,7 @@ from edge.apps.memory.actions import ActionCache, ActionExample
 from edge.apps.memory.arguments import Scope, local_now
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.searching import DEPTH, Searcher
+from edge.apps.memory.searching import Searcher
 from edge.apps.store.lexical import LexicalIndex
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size, parse_size
@@ -185,7 +185,7 @@ def _ask(memory: Memory, corpus: Corpus, asked: Sequence[str]) -> dict[str, dict
             names = dict(db.execute("SELECT id, metadata FROM memories WHERE run_id = ?", (scope.run_id,)))
         _count(sums["bm25, text alone"], [json.loads(names[i])["turn"] for i in ids], right)
         started = time.perf_counter()
-        found = searcher.retrieve(text, scope, Condition("1"), DEPTH, show_expired=False)
+        found = searcher.retrieve(text, scope, Condition("1"), _K, show_expired=False)
         fused = [i for i, _ in found.fused()]
         sums["fused"]["seconds"] += time.perf_counter() - started
         orders = {
@@ -194,7 +194,7 @@ def _ask(memory: Memory, corpus: Corpus, asked: Sequence[str]) -> dict[str, dict
             "fused": fused,
         }
         for name, order in orders.items():
-            _count(sums[name], [found.records[i].metadata["turn"] for i in order[:_K]], right)
+            _count(sums[name], [json.loads(names[i])["turn"] for i in order[:_K]], right)
         started = time.perf_counter()
         results = memory.search(text, _K, run_id=scope.run_id)["results"]
         sums["fused + rerank"]["seconds"] += time.perf_counter() - started

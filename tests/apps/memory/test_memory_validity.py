@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from edge.apps.memory import searching
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.records import read_records
+from edge.apps.memory.searching import POOL
 from edge.errors import InputError
 
 Make = Callable[..., Memory]
@@ -141,6 +144,31 @@ def test_the_ids_that_hold_are_read_once(memory: Memory, clock: Any) -> None:
     clock.forward(minutes=1)
     memory.search("home", user_id="ann", rerank=False)
     assert memory._searcher._remembered is remembered
+
+
+def test_a_search_reads_the_rows_of_its_pool_alone(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are the dear part of a search. The ids that are allowed make no difference, given as a list or not."""
+    memory.add([f"home of {number}" for number in range(150)], user_id="ann")
+    homes(memory)
+    add(memory, "home is far", user_id="bob")
+    with memory.store.read() as db:
+        most = len(searching.read_records(db, range(1, 200), memory.store.budget))
+    read: list[int] = []
+
+    def counted(db: Any, ids: Any, budget: Any) -> Any:
+        read.append(len(ids))
+        return read_records(db, ids, budget)
+
+    monkeypatch.setattr(searching, "read_records", counted)
+    found = memory.search("home", 150, user_id="ann", rerank=False)["results"]
+    assert (most, len(found)) == (154, 150)
+    del read[:]
+    few = memory.search("Bodo is", 5, user_id="ann", rerank=False)["results"]
+    assert few[0]["memory"] == "home is Bodo"
+    assert len(read) == 1
+    assert POOL <= read[0] <= POOL + 2  # and those that stand for the same memory
+    monkeypatch.setattr(searching, "_LISTED", 0)
+    assert memory.search("Bodo is", 5, user_id="ann", rerank=False)["results"] == few
 
 
 def test_the_command(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
