@@ -3,7 +3,8 @@
 The formats, by what their programs write: sessions of Claude Code (`~/.claude/projects/*/*.jsonl`) and of Codex
 (`~/.codex/sessions/**/rollout-*.jsonl`); `conversations.json` of an export of ChatGPT and of Claude; memories of mem0,
 as JSON, JSON Lines or an object with `results`; and Markdown notes with observations, as Basic Memory writes them. Only
-the last is specified by its maker; the samples of the tests are made up.
+the last is specified by its maker. The others were compared with lines of real files and with the readers of other
+programs, in public repositories of 2025 and 2026; the samples of the tests are made up.
 """
 
 from __future__ import annotations
@@ -166,27 +167,34 @@ def _session(entry: Mapping[str, Any]) -> str:
 
 
 def _texts(content: Any) -> str:
-    """The text of a message: a text, or parts of which some hold texts."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = (part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict))
-    return "\n".join(text for text in texts if isinstance(text, str) and text.strip())
+    """The text of a message: a text, or parts of which some hold texts. Those of `_WRAPPED` are left out."""
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    said = (text for text in texts if isinstance(text, str) and text.strip())
+    return "\n".join(text for text in said if not text.lstrip().startswith(_WRAPPED))
 
 
 def _turn(key: object, run: object, role: object, text: str, when: Any, **metadata: Any) -> Iterator[Spoken]:
-    if role in _ROLES and text.strip() and not text.lstrip().startswith(_WRAPPED):
+    if role in _ROLES and text:
         known = {name: value for name, value in metadata.items() if isinstance(value, str) and value}
         yield Spoken(str(key), str(run), str(role), text, when, known)
 
 
-_WRAPPED = ("<environment_context>", "<user_instructions>", "<command-", "<local-command-", "<system-reminder>")
+_WRAPPED = (
+    "<environment_context>", "<user_instructions>", "<command-", "<local-command-", "<system-reminder>", "<bash-",
+    "<task-notification>", "<ide_", "<user-prompt-submit-hook>", "<INSTRUCTIONS>", "<skill>", "<turn_aborted>",
+    "<user_shell_command>", "<subagent_notification>", "<goal_context>", "<codex_internal_context",
+    "# AGENTS.md instructions for ", "Caveat: The messages below were generated", "[Request interrupted by user",
+)  # fmt: skip
 """Texts that a coding agent writes in the user's name begin with one of these."""
+
+_UNSPOKEN = ("isMeta", "isSidechain", "isCompactSummary")
+"""Marks of Claude Code for what was said to or by no person: notes, the talk with an agent that it asked, summaries."""
 
 
 def _claude_code(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     message = entry.get("message")
-    if isinstance(message, dict) and not entry.get("isMeta"):
+    if isinstance(message, dict) and not any(entry.get(mark) for mark in _UNSPOKEN):
         run = entry.get("sessionId") or place.rpartition(":")[0]
         text = _texts(message.get("content"))
         when = entry.get("timestamp")
@@ -201,8 +209,10 @@ def _codex(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
 
 
 def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    """The turns on the way from the root to the current node: other branches were replaced."""
-    nodes, name = entry["mapping"], entry.get("current_node")
+    """The turns on the way from the root to the current node, or else to the last one: other branches were replaced.
+    Calls of tools, which are sent to others than `all`, and what a person never sees are no turns."""
+    nodes = entry["mapping"]
+    name = entry.get("current_node") or next(reversed(nodes), None)
     run = entry.get("conversation_id") or entry.get("id") or place
     path: list[dict[str, Any]] = []
     while isinstance(node := nodes.get(name), dict) and len(path) <= len(nodes):
@@ -211,15 +221,26 @@ def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     for node in reversed(path):
         message = node.get("message")
         if isinstance(message, dict) and isinstance(message.get("author"), dict):
-            content = message.get("content")
+            content, marks = message.get("content"), message.get("metadata")
+            if isinstance(marks, dict) and marks.get("is_visually_hidden_from_conversation"):
+                continue
+            if message.get("recipient", "all") != "all":
+                continue
             text = _texts(content.get("parts")) if isinstance(content, dict) else ""
             role, when = message["author"].get("role"), message.get("create_time")
             yield from _turn(message.get("id"), run, role, text, when, title=entry.get("title"))
 
 
 def _claude(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    for number, message in enumerate(entry["chat_messages"]):
-        if isinstance(message, dict):
+    """The turns of a conversation. A later message after the same one replaced the earlier one with all after it."""
+    messages = [message if isinstance(message, dict) else {} for message in entry["chat_messages"]]
+    latest = {message.get("parent_message_uuid"): message.get("uuid") for message in messages}
+    replaced: set[Any] = set()
+    for number, message in enumerate(messages):
+        before, own = message.get("parent_message_uuid"), message.get("uuid")
+        if before and (before in replaced or latest[before] != own):
+            replaced.add(own)
+        else:
             role = {"human": "user"}.get(str(message.get("sender")), message.get("sender"))
             text = _texts(message.get("content")) or _texts(message.get("text"))
             key, run = message.get("uuid") or f"{place}:{number}", entry.get("uuid") or place

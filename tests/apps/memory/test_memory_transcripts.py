@@ -39,8 +39,17 @@ def claude_code(folder: Path) -> Path:
         line("user", 1, "where is the roof plan", cwd="/home/ann/roof"),
         line("assistant", 2, [{"type": "text", "text": "it is in plans.md"}, {"type": "tool_use", "name": "Read"}]),
         line("user", 3, [{"type": "tool_result", "content": "a file"}]),
-        line("user", 4, "ignored", isMeta=True),
-        line("user", 5, f"use the key {KEY} for it"),
+        *(line("user", 4, "ignored", **{mark: True}) for mark in ("isMeta", "isSidechain", "isCompactSummary")),
+        line("user", 4, "[Request interrupted by user]"),
+        line("user", 4, [{"type": "text", "text": "<ide_opened_file>a.py</ide_opened_file>"}]),
+        line(
+            "user",
+            5,
+            [
+                {"type": "text", "text": "<system-reminder>be brief</system-reminder>"},
+                {"type": "text", "text": f"use the key {KEY} for it"},
+            ],
+        ),
     )
 
 
@@ -54,33 +63,43 @@ def codex(folder: Path) -> Path:
         folder / "rollout-1.jsonl",
         {"timestamp": "2026-05-09T10:00:00Z", "type": "session_meta", "payload": {"id": "c1", "cwd": "/x"}},
         said("user", "<environment_context>cwd</environment_context>"), said("developer", "rules"),
+        said("user", "# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>be brief</INSTRUCTIONS>"),
         said("user", "the roof needs slate"), said("assistant", "slate it is"),
     )  # fmt: skip
 
 
 def chatgpt(folder: Path) -> Path:
-    def node(name: str, parent: str | None, role: str, text: str) -> dict[str, Any]:
+    def node(name: str, parent: str | None, role: str, text: str, **more: Any) -> dict[str, Any]:
         content = {"content_type": "text", "parts": [text]}
-        message = {"id": f"m-{name}", "author": {"role": role}, "create_time": 1715162160.5, "content": content}
+        message = {"id": f"m-{name}", "author": {"role": role}, "create_time": 1715162160.5, "content": content, **more}
         return {"id": name, "parent": parent, "children": [], "message": message}
 
     mapping = {
         "root": {"id": "root", "message": None, "parent": None, "children": ["a"]},
         "a": node("a", "root", "user", 'a "roof" { of [ slate \\ tiles'),
         "old": node("old", "a", "assistant", "a replaced answer"),
-        "b": node("b", "a", "assistant", "good"),
+        "tool": node("tool", "a", "assistant", '{"prompt": "a roof"}', recipient="dalle.text2im"),
+        "hid": node("hid", "tool", "user", "hints", metadata={"is_visually_hidden_from_conversation": True}),
+        "b": node("b", "hid", "assistant", "good", recipient="all", metadata={}),
     }
     entry = {"id": "g1", "title": "Roof", "mapping": mapping, "current_node": "b"}
     path = folder / "conversations.json"
-    path.write_text(json.dumps([entry, {**entry, "id": "g2", "mapping": {}}]), "utf-8")
+    old = {"id": "g3", "mapping": {"z": node("z", None, "user", "without a current node")}}
+    path.write_text(json.dumps([entry, {**entry, "id": "g2", "mapping": {}}, old]), "utf-8")
     return path
 
 
 def claude(folder: Path) -> Path:
+    before = "parent_message_uuid"
+    replaced = [
+        {"uuid": "y1", before: "x1", "sender": "assistant", "text": "fifty"},
+        {"uuid": "y2", before: "y1", "sender": "human", "text": "sure?"},
+    ]
     messages = [
         {"uuid": "x1", "sender": "human", "text": "", "content": [{"type": "text", "text": "how many tiles"}],
-         "created_at": "2026-05-10T10:00:00Z"},
-        {"uuid": "x2", "sender": "assistant", "text": "forty", "created_at": "2026-05-10T10:01:00Z"},
+         "created_at": "2026-05-10T10:00:00Z", before: "00000000-0000-4000-8000-000000000000"},
+        *replaced,
+        {"uuid": "x2", before: "x1", "sender": "assistant", "text": "forty", "created_at": "2026-05-10T10:01:00Z"},
     ]  # fmt: skip
     path = folder / "claude.json"
     path.write_text(json.dumps([{"uuid": "k1", "name": "Tiles", "chat_messages": messages}]), "utf-8")
@@ -110,7 +129,8 @@ SAMPLES: dict[Any, list[tuple[str | None, str | None, str]]] = {
         ("s1", "user", "use the key [secret left out] for it"),
     ],
     codex: [("c1", "user", "the roof needs slate"), ("c1", "assistant", "slate it is")],
-    chatgpt: [("g1", "user", 'a "roof" { of [ slate \\ tiles'), ("g1", "assistant", "good")],
+    chatgpt: [("g1", "user", 'a "roof" { of [ slate \\ tiles'), ("g1", "assistant", "good"),
+              ("g3", "user", "without a current node")],
     claude: [("k1", "user", "how many tiles"), ("k1", "assistant", "forty")],
     mem0: [(None, None, "Ann likes slate"), (None, None, "tea")],
     note: [(None, None, "slate is best #roof"), (None, None, "Roof part_of House")],
