@@ -224,6 +224,11 @@ class Held(Generic[Model]):
         """Whether it is in memory."""
         return self._model is not None
 
+    @property
+    def opened(self) -> Model | None:
+        """The open model, to look at its state; None if it is closed."""
+        return self._model
+
     def run(self, work: Callable[[Model], Result]) -> Result:
         """What `work` returns for the open model. Where that does not fit beside other models, they are closed first,
         when their requests have ended.

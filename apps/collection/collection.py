@@ -142,6 +142,10 @@ class Collection(Closing):
                 search_on=self.config.opened_device, within=self.config.search_within)  # fmt: skip
             return self._vectors
 
+    def picture(self) -> dict[str, Any] | None:
+        """The state of the vector lists at this moment; None if they are not open (see `IndexSearcher.picture`)."""
+        return None if self._vectors is None else self._vectors.picture()
+
     @cached_property
     def source(self) -> PassageSource:
         """The passages, as a search asks for them."""

@@ -123,6 +123,10 @@ class ServedModels(ModelPool):
                     return
             held.close()
 
+    def answering(self) -> list[dict[str, Any]]:
+        """The state of each open language model of this process (see `LlamaGenerator.picture`)."""
+        return [model.picture() for held in self.models() if isinstance(model := held.opened, LlamaGenerator)]
+
     def _leaves(self, generator: Generator, beside: int) -> bool:
         """Whether a generator leaves so many bytes to retrieval."""
         if isinstance(generator, LlamaGenerator) and generator.beside < beside:
@@ -342,6 +346,11 @@ class ServedLibrary:
             path, config=pool.config, budget=pool.budget, trace=pool.trace, read_only=True,
             embedder=self.embedder(embedder), reranker=self.reranker(),
         )  # fmt: skip
+
+    def pictures(self) -> list[dict[str, Any]]:
+        """The state of the vector lists of each open collection at this moment, with its directory's name."""
+        stores = [store for store, _, _ in list(self._stores.values()) if isinstance(store, Collection)]
+        return [{"collection": one.path.name, **found} for one in stores if (found := one.picture()) is not None]
 
     def together(self, names: Sequence[str]) -> Together:
         """Collections to be searched as one; they stay the library's to close. Raises as `collection` does."""

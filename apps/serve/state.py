@@ -37,7 +37,8 @@ def record_trace(call: Call, body: TraceBody) -> dict[str, Any]:
 
 
 async def engine(call: Call) -> dict[str, Any]:
-    """Shows the holders of memory, the open models, the lanes, and the layers and candidates of the last reranking."""
+    """Shows the holders of memory, the open models, the lanes, the sequences of answers, the lists of vectors, and the
+    layers and candidates of the last reranking."""
     return state(call.server)
 
 
@@ -61,6 +62,8 @@ def state(server: HttpServer) -> dict[str, Any]:
             lane: {name: counters.get(f"{lane}.{name}", 0) for name in ("bytes", "stall_s", "hidden_s")}
             for lane in sorted({name.partition(".")[0] for name in counters if name.endswith(".stall_s")})
         },
+        "answers": pool.answering(),
+        "lists": server.library.pictures(),
         "counters": counters,
         "requests": {
             "open": server.requests.open, "working": server.workers.busy, "served": server.metrics.served,

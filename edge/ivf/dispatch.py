@@ -38,8 +38,6 @@ class SearchCost:
     def __init__(self) -> None:
         self._scan = RunningMean()
         """Seconds per byte scanned."""
-        self._reading = RunningMean()
-        """The share of the time that reading takes."""
         self._ratio = RunningMean(1.0, _DOUBT, count=2)
         """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
 
@@ -53,17 +51,11 @@ class SearchCost:
         if scanned <= 0 or (read and not bandwidth):
             return
         reading = read / bandwidth if read else 0.0
-        self._reading.add(min(1.0, reading / seconds))
         expected = reading + self._scan.mean * scanned
         if self._scan.count and expected:
             self._ratio.add(seconds / expected)
         if not self._scan.count or reading < seconds / 2:  # otherwise the reads hide the time of the scans
             self._scan.add(max(0.0, seconds - reading) / scanned)
-
-    @property
-    def bound_by_reads(self) -> bool:
-        """Whether the latest searches took most of their time to read lists."""
-        return self._reading.mean > 0.5
 
     def expected(self, read: int, scanned: int, bandwidth: float) -> float:
         """The seconds that a search, or a batch of searches, of these bytes probably takes; 0 before the first one."""

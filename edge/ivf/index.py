@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from edge.cache.lookahead import Lookahead
     from edge.ivf.maintenance.training import Curve
     from edge.ivf.maintenance.work import Progress, Work, Write
-    from edge.ivf.placement import Placement
     from edge.ivf.storage.segment_writer import SegmentWriter
     from edge.ivf.storage.verification import Verification
     from edge.tuning.tuner import TuningCandidates
@@ -400,10 +399,9 @@ class VectorIndex(Closing):
             snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds, depth=depth, lost=lost
         )
 
-    @property
-    def placement(self) -> Placement | None:
-        """Holds the lists that the deadline needs; None without a deadline."""
-        return self._searcher.placement
+    def picture(self) -> dict[str, Any]:
+        """See `IndexSearcher.picture`."""
+        return self._searcher.picture()
 
     def release_lists(self) -> None:
         """Gives back the memory of all lists that no search or lookahead is using."""

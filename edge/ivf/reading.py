@@ -69,6 +69,7 @@ class DeviceTier:
     Attributes:
         fills: whether searches put cold parts here; otherwise only lookahead does.
         lost: whether the device is not used any more: it has stopped answering, or is of no benefit (see `learn`).
+        pace: the fewest seconds that the device has taken for a byte of a scan; infinite before the first one.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class DeviceTier:
         self.share = share
         self.fills = fills
         self.lost = False
-        self._best_pace = math.inf
+        self.pace = math.inf
         self._scans = 0
         self._emptied = False
         self._behind = behind
@@ -158,12 +159,12 @@ class DeviceTier:
         Args:
             nbytes: bytes scanned; those of a list count once for each query.
         """
-        self._best_pace = min(self._best_pace, seconds / max(1, nbytes))
+        self.pace = min(self.pace, seconds / max(1, nbytes))
         self._scans += 1
         host = self._behind
         if host is None or not getattr(self.device, "shared", False) or min(self._scans, host._scans) < _KNOWN_SCANS:
             return
-        self.lost = self.lost or self._best_pace > host._best_pace
+        self.lost = self.lost or self.pace > host.pace
 
     def end_round(self) -> None:
         """Ends a search: cached lists shrink to this tier's share, or to nothing if the device has failed."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -236,12 +236,12 @@ class IndexSearcher:
         return results.found()
 
     def _must_read(self, snapshot: Snapshot, probes: Numbers) -> bool:
-        """Whether a search has to wait for the link: reads bound the latest searches, and a list is missing."""
-        if not self._pace.bound_by_reads:
-            return False
-        return bool(
-            self.host.residency.absent(part.key for n in distinct(probes).tolist() for part in snapshot.lists[n])
-        )
+        """Whether a search has to wait for the link: it would read for a longer time than it scans."""
+        lists = (snapshot.lists[number] for number in distinct(probes).tolist())
+        parts: dict[Hashable, int] = {part.key: part.nbytes for own in lists for part in own}
+        missing = sum(parts[key] for key in self.host.residency.absent(parts))
+        bandwidth = self._throughput(self.host, snapshot)
+        return missing > 0 and bandwidth * self.host.pace * sum(parts.values()) < missing
 
     def _search_waiting(self, taken: Taken[_Waiting]) -> None:
         """Searches the first of the waiting searches, and those like it whose queries are nearest to its own, as far as
@@ -495,6 +495,15 @@ class IndexSearcher:
             spared=spared,
             displacement=self._shadows[tier].displacement(lost),
         )
+
+    def picture(self) -> dict[str, Any]:
+        """The parts of lists in the host's memory at this moment, their bytes, those held for a deadline, and the
+        searches that wait for the link or read."""
+        placed, residency = self.placement, self.host.residency
+        return {
+            "parts": len(residency), "nbytes": residency.nbytes, "waiting": len(self._line),
+            "held": 0 if placed is None else placed.nbytes, "within": 0.0 if placed is None else placed.within,
+        }  # fmt: skip
 
     def release_lists(self) -> None:
         """Releases the memory of all lists that are not in use."""

@@ -258,6 +258,19 @@ class GenerationEngine:
         """Whether `close` was called."""
         return self._closed
 
+    def picture(self) -> dict[str, Any]:
+        """The sequences at this moment: the tokens in each, and how many of its answer are written, of how many at most
+        (0 without an answer). And the most sequences, their common cells (None if each has its own), and the requests
+        that wait, of which `aside` have begun."""
+        writing, waiting = list(self._writing), list(self._waiting)
+        at_work = [(one.seat.length, one.request.new, one.request.longest) for one in writing]
+        idle = [(seat.length, 0, 0) for seat in list(self._idle)]
+        return {
+            "most": self._most, "cells": self._pool.cells if self._pool else None, "waiting": len(waiting),
+            "aside": sum(request.aside is not None for request in waiting),
+            "sequences": [dict(zip(("tokens", "written", "longest"), one, strict=True)) for one in at_work + idle],
+        }  # fmt: skip
+
     def submit(self, request: Request) -> None:
         """Puts a request into the line. Raises InputError if the engine is closed."""
         with self._changed:

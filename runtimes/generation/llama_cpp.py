@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, InputError, ModelError
@@ -137,6 +137,11 @@ class LlamaGenerator(Closing):
         """The figures of the last answer that this thread read; None before the first."""
         stats: GenerationStats | None = getattr(self._answered, "stats", None)
         return stats
+
+    def picture(self) -> dict[str, Any]:
+        """See `GenerationEngine.picture`; `context` is the number of cells of a sequence."""
+        picture = {} if self._engine is None else self._engine.picture()
+        return {"model": self.name, "context": self.context, **picture}
 
     def count(self, text: str) -> int:
         """Number of tokens of a text."""

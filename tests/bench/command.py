@@ -9,6 +9,7 @@ from edge.apps.options import LazyGroup
 _MODULES = {
     "answers": "answers",
     "assistant": "assistant",
+    "batches": "batches",
     "campaign": "campaign",
     "compare": "compare",
     "devices": "devices",

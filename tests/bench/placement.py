@@ -6,11 +6,10 @@ the rates of a disk and of a prefill. The caches, the ledger, the line of waitin
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +38,9 @@ _BUILD_MEMORY = 2 << 30
 _K = 10
 _NOISE = 0.15
 """Length of the difference of two questions about one topic, beside questions of length 1."""
+
+_THREADS = 24
+"""As many searches as a server works on at a time. Others wait for a thread."""
 
 ARMS = {"ledger": "the ledger alone", "placed": "placed for the deadline"}
 """The arms besides fixed shares. `ledger`: caches give way by the seconds that they save for each byte."""
@@ -106,16 +108,18 @@ def placement(
     result = {"conditions": conditions, "rates": found}
     figures = [figure for rate, arms_of in found.items() for figure in tabulate(arms_of, _COLUMNS, table=rate)]
     output.put(result, [*figures, *_attained(found, given)], stated(conditions))
-    answers = [{tuple(ids) for ids in arm["found"]} for arms_of in found.values() for arm in arms_of.values()]
-    if any(one != answers[0] for one in answers):
-        raise EdgeError("the placement changed what was found")
+    for arms_of in found.values():
+        answers = [arm["found"] for arm in arms_of.values()]
+        if any(one != answers[0] for one in answers):
+            raise EdgeError("the placement changed what was found")
 
 
 _COLUMNS = {
     "kept": higher("searches within the deadline", "%"), "p50": lower("search p50", "s"),
     "p95": lower("search p95", "s"), "first_p95": lower("with states p95", "s"),
-    "hit_rate": neither("bytes of lists in memory", "%"), "expected": neither("as predicted", "%"),
-    "held": neither("lists held", "B"), "read": lower("read for a search", "B"), "peak": neither("ledger peak", "B"),
+    "hit_rate": neither("bytes of lists in memory", "%"), "of_held": neither("of those held", "%"),
+    "expected": neither("as predicted", "%"), "held": neither("lists held", "B"),
+    "read": lower("read for a search", "B"),
 }  # fmt: skip
 
 
@@ -171,6 +175,21 @@ class States:
         self._lane.close()
 
 
+@contextmanager
+def opened_searcher(task: Mapping[str, Any], trace: Trace) -> Iterator[tuple[IndexSearcher, Snapshot, MemoryBudget]]:
+    """The searcher of a task's index, with a limit of its own, whose lists cross a modelled link (`lists`)."""
+    budget = MemoryBudget(task["memory"], part=True)
+    options = IndexOptions(codec="flat", flat_limit=0)
+    within = task["within"] if task.get("placed") else 0.0
+    folder, dim = Path(task["folder"]), VectorSet.stored(Path(task["set"])).dim
+    with Lane("lists", trace=trace, bandwidth_limit=task["bandwidth"]) as lane:
+        given = {"device": CpuDevice(budget, link=lane), "within": within, "trace": trace, "options": options}
+        with opened_index(folder, dim, budget, read_only=True, **given) as (index, database):
+            with database.read() as db:
+                snapshot = index.snapshot(db)
+            yield index._searcher, snapshot, budget
+
+
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Runs one arm under one rate."""
     centres = VectorSet.stored(Path(task["set"])).queries
@@ -178,28 +197,13 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     begun = 2 * task["warmup"] / task["rate"]
     before = drawn(task["rate"], begun, {"search": 1}, len(centres), task["exponent"], seed=2)[: task["warmup"]]
     trace = Trace()
-    with ExitStack() as stack:
-        budget = MemoryBudget(task["memory"], part=True)
-        lane = stack.enter_context(Lane("lists", trace=trace, bandwidth_limit=task["bandwidth"]))
-        device = CpuDevice(budget, link=lane)
-        within = task["within"] if task.get("placed") else 0.0
-        given = {
-            "device": device,
-            "within": within,
-            "trace": trace,
-            "options": IndexOptions(codec="flat", flat_limit=0),
-        }
-        folder = Path(task["folder"])
-        index, database = stack.enter_context(opened_index(folder, centres.shape[1], budget, read_only=True, **given))
+    with opened_searcher(task, trace) as (searcher, snapshot, budget), ExitStack() as stack:
         states = States(budget, task["state"], task["prefill"], trace) if task["state"] else None
         if states is not None:
             stack.callback(states.close)
-        with database.read() as db:
-            snapshot = index.snapshot(db)
-        searcher: IndexSearcher = index._searcher
         if task.get("share") is not None:
             _hold(searcher, snapshot, centres, task)
-        run = _Load(searcher, snapshot, centres, task["nprobe"], states)
+        run = Load(searcher, snapshot, centres, task["nprobe"], states)
         run([(one.at, one.topic, (1 << 30) + one.number) for one in before])
         earlier = trace.snapshot()
         measured = run([(one.at, one.topic, one.number) for one in arrivals])
@@ -214,9 +218,9 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             "of_held": hit_rate(log, nbytes, mask),
             "expected": expected,
             "held": 0 if placed is None else placed.nbytes,
+            "held_share": float(placed.nbytes / nbytes.sum()) if placed is not None else task.get("share", 0.0),
             "read": grown.get("lists.bytes", 0) / len(arrivals),
             "changes": grown.get("placement.changes", 0),
-            "peak": budget.used,
         }
 
 
@@ -245,7 +249,7 @@ def _hold(searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, task: Ma
     searcher.host.residency.hold([(p.key, p.nbytes, searcher.host.fetch(p)) for p in parts], 4 << 20)
 
 
-class _Load:
+class Load:
     """Sends questions at their times, whatever became of those before."""
 
     def __init__(
@@ -254,21 +258,24 @@ class _Load:
         self._search: Callable[[Floats], Any] = lambda vector: searcher.search(snapshot, vector, _K, nprobe=nprobe)
         self._centres = centres
         self._states = states
-        self._lock = threading.Lock()
 
-    def __call__(self, load: Sequence[tuple[float, int, int]]) -> dict[str, Any]:
-        took, first, found = [0.0] * len(load), [0.0] * len(load), [[]] * len(load)
+    def __call__(self, load: Sequence[tuple[float, int, int]], clients: int = _THREADS) -> dict[str, Any]:
+        """Asks (at, topic, number) of each question, by at most so many threads, and returns times and results."""
+        took, first, alone = [0.0] * len(load), [0.0] * len(load), [0.0] * len(load)
+        found: list[list[int]] = [[]] * len(load)
         begin = time.perf_counter()
 
         def ask(place: int, at: float, topic: int, number: int) -> None:
-            hits = self._search(question(self._centres, topic, number))
+            vector, started = question(self._centres, topic, number), time.perf_counter()
+            hits = self._search(vector)
+            alone[place] = time.perf_counter() - started
             took[place] = time.perf_counter() - begin - at
             if self._states is not None:
                 self._states.use(topic)
             first[place] = time.perf_counter() - begin - at
             found[place] = hits.ids[0].tolist()
 
-        with ThreadPoolExecutor(64) as pool:
+        with ThreadPoolExecutor(clients) as pool:
             futures = []
             for place, (at, topic, number) in enumerate(load):
                 time.sleep(max(0.0, begin + at - time.perf_counter()))
@@ -279,5 +286,5 @@ class _Load:
             return {}
         return {
             "took": took, "found": found, "p50": float(np.quantile(took, 0.5)), "p95": float(np.quantile(took, 0.95)),
-            "first_p95": float(np.quantile(first, 0.95)),
+            "first_p95": float(np.quantile(first, 0.95)), "alone": sorted(alone),
         }  # fmt: skip

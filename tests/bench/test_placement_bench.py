@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import batches
 from bench.placement import States, index_of, question, work
 from edge.budget import MemoryBudget
 from edge.ivf import placement
@@ -27,6 +28,18 @@ def test_arms_find_the_same_and_what_was_predicted_is_held(tmp_path: Path, monke
     assert arms[1]["held"] > 0
     assert arms[1]["of_held"] == pytest.approx(arms[1]["expected"], abs=0.3)
     assert (question(made.queries, 3, 7) == question(made.queries, 3, 7)).all()
+
+
+def test_batches_find_what_single_searches_find(tmp_path: Path) -> None:
+    made, folder = index_of(tmp_path, 2_000, None, 40, 50)
+    task = {
+        "set": str(made.folder), "folder": str(folder), "searches": 40, "memory": 8 << 20, "bandwidth": 4e6,
+        "nprobe": 4, "exponent": 1.0, "clients": 8,
+    }  # fmt: skip
+    apart, together = (batches.work(task | {"together": arm}) for arm in (False, True))
+    assert apart["found"] == together["found"]
+    assert apart["rate"] > 0
+    assert apart["p50"] <= apart["p95"]
 
 
 def test_states_take_what_is_free() -> None:

@@ -34,15 +34,17 @@ export class Engine {
     const [memory, memoryCard] = part("engine-memory", "Memory", true);
     const [models, modelsCard] = part("engine-models", "Models");
     const [lanes, lanesCard] = part("engine-lanes", "Waiting for storage");
+    const [answers, answersCard] = part("engine-answers", "Answers");
+    const [lists, listsCard] = part("engine-lists", "Lists of vectors");
     const [reranking, rerankingCard] = part("engine-reranking", "The last reranking", true);
     const [trace, traceCard] = part("engine-trace", "Trace", true);
     const [counters, countersCard] = part("engine-counters", "Counters", true);
-    this.parts = { memory, models, lanes, reranking, trace, counters };
+    this.parts = { memory, models, lanes, answers, lists, reranking, trace, counters };
     this.recorder = el("button", { type: "button", class: "quiet", disabled: true, onclick: () => this.trace() }, "Record a trace");
     traceCard.append(this.recorder);
     const table = el("details", {}, el("summary", {}, "All counters since the start"), counters);
     countersCard.replaceChildren(countersCard.firstChild, table, el("button", { type: "button", class: "quiet", onclick: () => this.save() }, "Save this state as JSON"));
-    fill(byId("engine"), memoryCard, modelsCard, lanesCard, rerankingCard, traceCard, countersCard);
+    fill(byId("engine"), memoryCard, modelsCard, lanesCard, answersCard, listsCard, rerankingCard, traceCard, countersCard);
   }
 
   async look() {
@@ -78,6 +80,15 @@ export class Engine {
     fill(this.parts.lanes, lanes.length
       ? table(["Lane", "Bytes", "Stalled", "Hidden"], lanes.map(([name, lane]) => [name, size(lane.bytes), seconds(lane.stall_s), seconds(lane.hidden_s)]))
       : el("p", { class: "state" }, "Nothing was read from storage in the background yet."));
+    fill(this.parts.answers, state.answers.length ? state.answers.map(answering) : el("p", { class: "state" }, "No language model is open in this process."));
+    fill(this.parts.lists, state.lists.length
+      ? table(["Collection", "In memory", "Held", "Searches in line"], state.lists.map((one) => [
+          one.collection,
+          `${count(one.parts, "list")}, ${size(one.nbytes)}`,
+          one.within ? `${size(one.held)} for ${seconds(one.within)}` : "–",
+          one.waiting.toLocaleString("en"),
+        ]))
+      : el("p", { class: "state" }, "No vectors were searched yet."));
     const text = JSON.stringify(state.reranking);
     if (text !== this.drawn) {
       this.drawn = text;
@@ -115,6 +126,21 @@ export class Engine {
     }
     this.look();
   }
+}
+
+/** The sequences of a language model: their tokens as a share of the cells, and their answers. */
+function answering(state) {
+  const cells = state.cells ?? state.context;
+  return el(
+    "div",
+    {},
+    el("p", {}, `${state.model}: at most ${count(state.most, "answer")} at a time; ${state.waiting} waiting, ${state.aside} of them set aside.`),
+    table(["Sequence", "Cells", "Answer"], state.sequences.map((one, number) => [
+      `${number + 1}`,
+      bar(one.tokens / cells, !one.longest),
+      one.longest ? `${one.written} of ${count(one.longest, "token")} at most` : "–",
+    ])),
+  );
 }
 
 function download(name, text) {

@@ -117,6 +117,9 @@ def test_collections_and_the_engine_can_be_seen(server: Running) -> None:
     assert sum(engine["memory"]["holders"].values()) == engine["memory"]["used"] <= engine["memory"]["limit"]
     assert {model["kind"] for model in engine["models"] if model["open"]} == {"reranker", "embedder"}
     assert engine["reranking"]["layers"][-1]["scores"]
+    assert engine["answers"] == []
+    (lists,) = engine["lists"]
+    assert (lists["collection"], lists["waiting"], lists["held"], lists["within"]) == ("collection", 0, 0, 0.0)
     assert 'edge_requests_total{path="/v1/search",method="POST",status="200"}' in metrics
     assert {"/v1/search", "/v1/rerank", "/memories/{memory_id}"} <= set(document["paths"])
     assert all(operation["summary"] for path in document["paths"].values() for operation in path.values())

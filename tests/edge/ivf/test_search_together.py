@@ -21,12 +21,12 @@ DIM = 16
 
 
 class Slow:
-    """An index whose reads wait for `go_on`, and whose searcher knows that reads bound it."""
+    """An index whose reads wait for `go_on`, and take longer than scans."""
 
     def __init__(self, folder: Path, **shape: object) -> None:
         self.rig = Rig(folder, gridded(1200, DIM), nlist=12, files=1, **shape)
-        self.rig.searcher._pace.learn(1000, 1000, 1.0, 1000.0)
-        assert self.rig.searcher._pace.bound_by_reads
+        self.rig.searcher.host.pace = 1e-18
+        self.rig.lane.rate.add(10_000, 1.0)
         (self.file,) = self.rig.lists.files
         self.go_on = threading.Event()
         self.read = self.file.read
@@ -96,7 +96,6 @@ def test_one_of_lists_in_memory_waits_for_nobody(slow: Make) -> None:
     index.go_on.set()
     known = index.near(0)
     index.rig.search(known, 5, 2)
-    index.rig.searcher._pace.learn(1000, 1000, 1.0, 1000.0)
     index.go_on.clear()
     far = int(probe(known, index.rig.lists.snapshot.centroids, 12)[0, -1])
     waiting = index.ask(index.near(far), 1)

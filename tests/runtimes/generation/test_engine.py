@@ -232,7 +232,12 @@ def test_answers_are_written_side_by_side(bench: Callable[..., Bench]) -> None:
     made.step()
     assert three.new == 0
     assert one.new > two.new > 0, "the first goes on while the second one's prompt is read"
+    picture = made.engine.picture()
+    assert (picture["most"], picture["cells"], picture["waiting"], picture["aside"]) == (2, None, 1, 0)
+    assert [(own["written"], own["longest"]) for own in picture["sequences"]] == [(one.new, 20), (two.new, 20)]
+    assert [own["tokens"] for own in picture["sequences"]] == [seat.length for seat in made.seats]
     made.finish()
+    assert {(own["written"], own["longest"]) for own in made.engine.picture()["sequences"]} == {(0, 0)}
     assert len(made.seats) == 2
     assert three.passed == 0
 
