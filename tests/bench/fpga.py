@@ -157,7 +157,6 @@ def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals
     from edge.devices.fpga.graphs import GraphImage, engine, traversed  # they need Amaranth
     from edge.devices.fpga.traversal import TraversalShape
 
-    built = TraversalShape(6, 4, length=16, results=10, units=4, beats=2, list_beats=4, bits=12)
     random = np.random.default_rng(5)
     centres = 1000 * random.standard_normal((20, 64))
     made = centres[random.integers(20, size=vertices + queries)] + 700 * random.standard_normal(
@@ -165,6 +164,8 @@ def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals
     )
     vectors, asked = np.rint(made).astype(np.int16)[:vertices], np.rint(made).astype(np.int16)[vertices:]
     graph = nearest_graph(vectors.astype(np.float32), 8)
+    list_beats = -(-max(map(len, graph)) // 16)  # others may choose a vertex without a bound
+    built = TraversalShape(6, 4, length=16, results=10, units=4, beats=2, list_beats=list_beats, bits=12)
     design, image = engine(built, folder), GraphImage(vectors, graph, built)
     for groups, candidates in GROUPS:
         found, right, equal = [], 0, True
