@@ -40,6 +40,7 @@ _MODULES = {
     "serve": "serve",
     "shards": "shards",
     "supersession": "supersession",
+    "tail-hits": "tail_hits",
     "traversal": "traversal",
     "tune": "tune",
     "warm": "warm",

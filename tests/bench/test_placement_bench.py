@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bench import batches
+from bench import batches, tail_hits
 from bench.placement import States, index_of, question, work
 from edge.budget import MemoryBudget
 from edge.ivf import placement
@@ -15,6 +16,7 @@ from edge.trace import Trace
 
 def test_arms_find_the_same_and_what_was_predicted_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "_PERIOD", 16)
+    monkeypatch.setattr(placement, "_REST", 0)
     made, folder = index_of(tmp_path, 2_000, None, 40, 50)
     task = {
         "set": str(made.folder), "folder": str(folder), "seconds": 0.5, "warmup": 32, "within": 0.001,
@@ -52,3 +54,14 @@ def test_states_take_what_is_free() -> None:
         states.use(4)
     states.close()
     assert budget.used == 0
+
+
+def test_the_smallest_of_a_batch_is_that_of_many_draws() -> None:
+    random = np.random.default_rng(0)
+    rates = np.sort(random.beta(2.0, 3.0, 400))
+    for batch in (1, 3, 8):
+        draws = random.choice(rates, (100_000, batch)).min(axis=1).mean()
+        assert tail_hits.smallest(rates, batch) == pytest.approx(draws, abs=0.005)
+        drawn = random.beta(2.0, 3.0, (100_000, batch)).min(axis=1).mean()
+        assert tail_hits.beta_smallest(0.4, 0.04, batch) == pytest.approx(drawn, abs=0.005)
+    assert tail_hits.beta_smallest(1.0, 0.0, 8) == 1.0

@@ -15,7 +15,7 @@ from naive.waiting import until
 
 from edge.ivf import placement
 from edge.ivf.base import Vectors
-from edge.ivf.placement import KEPT, Asked, hit_rate, replayed, smallest_share
+from edge.ivf.placement import AIM, Asked, hit_rate, replayed, slowdown, smallest_share
 from edge.ivf.plan import probe
 
 NLIST = 9
@@ -76,12 +76,24 @@ def test_the_choice_keeps_the_deadline_with_as_few_lists_as_a_sweep(log: list[As
         return float(np.mean([took <= within for took in naive(log, set(order[:count]), 4)]))
 
     swept = [kept(count) for count in range(len(order) + 1)]
-    goal = min(KEPT, swept[-1] - 0.01)
+    goal = min(AIM, swept[-1] - 0.01)
     assert chosen.kept == pytest.approx(swept[len(chosen.lists)])
     assert chosen.kept >= goal
     assert chosen.nbytes == NBYTES[chosen.lists].sum()
     if swept == sorted(swept):
         assert len(chosen.lists) == next(count for count, share in enumerate(swept) if share >= goal)
+
+
+@settings(max_examples=40)
+@given(log=logs, held=st.sets(st.integers(0, NLIST - 1)), factor=st.floats(1.0, 3.9))
+def test_a_slower_machine_is_known_by_what_its_searches_took(log: list[Asked], held: set[int], factor: float) -> None:
+    mask = np.isin(np.arange(NLIST), list(held))
+    took = replayed(log, NBYTES, mask, lambda read, scanned: factor * seconds(read, scanned), 4)
+    seen = [Asked(one.at, one.lists, own) for one, own in zip(log, took.tolist(), strict=True)]
+    found = slowdown(seen, NBYTES, mask, seconds, 4)
+    again = replayed(log, NBYTES, mask, lambda read, scanned: found * seconds(read, scanned), 4)
+    assert again.mean() == pytest.approx(took.mean(), rel=0.2)
+    assert slowdown([Asked(one.at, one.lists, 0.0) for one in log], NBYTES, mask, seconds, 4) == 1.0
 
 
 def test_nothing_is_held_where_nothing_has_to_be_and_where_nothing_helps() -> None:
@@ -91,7 +103,7 @@ def test_nothing_is_held_where_nothing_has_to_be_and_where_nothing_helps() -> No
 
 
 class Placed(Rig):
-    """A searcher with a deadline that it keeps only without reading."""
+    """A searcher with a deadline that no search keeps, and that only those without a read would keep as replayed."""
 
     def __init__(self, folder: Path, within: float, memory: int) -> None:
         super().__init__(folder, gridded(1500, 16), nlist=30, files=1, memory=memory)
@@ -100,12 +112,15 @@ class Placed(Rig):
         assert self.searcher.placement is not None
         self.placed = self.searcher.placement
         self.placed._seconds = lambda snapshot: lambda read, scanned: 1.0 if read else 0.0
+        self.asked = 0
 
     def ask(self, number: int) -> None:
         """A search of one list."""
         query: Vectors = self.lists.snapshot.centroids[number : number + 1]
         self.check(query, self.search(query, 5, 1), 5, 1)
-        self.placed._log[-1] = Asked(float(self.placed._searches), self.placed._log[-1].lists)  # a steady clock
+        # A steady clock, and searches that take no time.
+        self.asked += 1
+        self.placed._log[-1] = Asked(float(self.asked), self.placed._log[-1].lists)
 
     def near(self, *numbers: int) -> set[int]:
         """The lists that `ask` probes."""
@@ -124,8 +139,9 @@ class Placed(Rig):
 @pytest.fixture
 def placed(tmp_path: Path, small_process: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Placed]:
     monkeypatch.setattr(placement, "_PERIOD", 40)
-    monkeypatch.setattr(placement, "_LOG", 40)
-    made = Placed(tmp_path, within=0.5, memory=4 << 20)
+    monkeypatch.setattr(placement, "LOG", 40)
+    monkeypatch.setattr(placement, "_REST", 0)
+    made = Placed(tmp_path, within=1e-9, memory=4 << 20)
     yield made
     made.close()
 
@@ -154,6 +170,14 @@ def test_a_choice_that_is_still_enough_stays(placed: Placed) -> None:
         if number % 40 == 39:
             placed.settle()
     assert placed.searcher.trace.snapshot()["placement.changes"] == 1
+
+
+def test_where_all_keep_the_deadline_nothing_is_examined(placed: Placed) -> None:
+    placed.placed.within = 1e9
+    for number in range(90):
+        placed.ask(number % 4)
+    placed.settle()
+    assert placed.placed.share is None
 
 
 def test_without_a_deadline_nothing_is_logged(tmp_path: Path, small_process: None) -> None:
