@@ -25,7 +25,7 @@ def batches(
     *,
     clients: Annotated[Sequence[int], numbers(), "Numbers of clients that wait for their results."] = (1, 2, 4, 8),
     searches: Annotated[Count, "Of each measurement."] = 160,
-    memory: Annotated[str, "For lists and the work of searches."] = "40MB",
+    memory: Annotated[str, "For lists and the work of searches."] = "64MB",
     bandwidth: Annotated[str, "Of the place of the lists, per second."] = "50MB",
     rows: Count = 60_000,
     list_rows: Annotated[Count, "Vectors per list that training aims at."] = 256,

@@ -30,6 +30,7 @@ _MODULES = {
     "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
+    "planned": "planned",
     "pruning": "pruning",
     "report": "run_record",
     "rerank-memory": "rerank_memory",

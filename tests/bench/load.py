@@ -9,6 +9,7 @@ import math
 import random
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -313,7 +314,8 @@ def load(
         tuple[Any, ...],
         "--system",
         _named,
-        "NAME=OPTIONS: our server with further options of `edge serve`; may be repeated.",
+        "NAME=OPTIONS: our server with further options of `edge serve`; @tree,queue,batches,slow=25MB among them "
+        "leaves parts out, or slows the place of lists (see `tests/bench/altered.py`); may be repeated.",
     ] = ("edge=",),
     peers: Annotated[
         tuple[Any, ...],
@@ -358,9 +360,10 @@ def load(
     collection = indexed(world, work_dir, embedder)
     commands = {
         name: [
-            *EDGE, "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
+            *program_of(options), "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
             "--llm", str(model), "-c", str(collection), "--memory-path", "{folder}/memory",
-            *(["--embedder", embedder] if embedder else []), *shlex.split(options),
+            *(["--embedder", embedder] if embedder else []),
+            *[part for part in shlex.split(options) if not part.startswith("@")],
         ]
         for name, options in systems
     } | {name: shlex.split(command.replace("{model}", str(model))) for name, command in peers}  # fmt: skip
@@ -394,6 +397,13 @@ def load(
         {"conditions": conditions, "systems": found}, figures(found, dict(peers)), stated(conditions), held=held,
         limit=parse_size(memory),
     )  # fmt: skip
+
+
+def program_of(options: str) -> list[str]:
+    """The command that is `edge`, with the changes that a word of the options names after an @."""
+    changes = [part[1:] for part in shlex.split(options) if part.startswith("@")]
+    altered = [sys.executable, str(Path(__file__).with_name("altered.py")), ",".join(changes)]
+    return altered if changes else list(EDGE)
 
 
 def indexed(world: World, work_dir: Path, embedder: str) -> Path:

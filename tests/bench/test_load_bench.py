@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from naive.program import EDGE
 
-from bench.load import Arrival, Sample, World, drawn, in_turn, opened, recorded, summed
+from bench.altered import alter
+from bench.load import Arrival, Sample, World, drawn, in_turn, opened, program_of, recorded, summed
 from edge.errors import InputError
 
 WORLD = World(topics=3, each=2, length=5)
@@ -105,3 +109,15 @@ def test_measures_of_known_samples() -> None:
     assert sums["token_p50"] == pytest.approx(0.1)
     assert sums["within"] == 15 / 20
     assert sums["tokens_per_s"] == 20.0
+
+
+def test_a_system_may_leave_parts_out() -> None:
+    assert program_of("--answers 2") == list(EDGE)
+    *_, script, changes = program_of("--answers 2 @tree,queue @slow=25MB")
+    assert changes == "tree,queue,slow=25MB"
+    code = f"import runpy, sys; sys.argv = ['altered', {changes!r}, '--version']; runpy.run_path({script!r}, "
+    code += "run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "edge" in done.stdout
+    with pytest.raises(InputError, match="none of tree"):
+        alter("everything")
