@@ -288,16 +288,16 @@ def standalone(question: str, turns: Sequence[Turn]) -> str:
     """Rewrites a follow-up question, without a language model, so that it can be searched for without the
     conversation.
 
-    A question that refers back is appended to the question before it. A question that only names a new topic replaces
-    the question before it, and the title of the last answer's first citation is appended, so that the search stays
-    near the same document.
+    A question that refers back is appended to the question before it. A question that goes on with a new topic replaces
+    the question before it, and the title of the last answer's first citation is added. Its names are then names of the
+    question, so that other documents do not answer it.
     """
     if not turns:
         return question
     last = turns[-1]
     if topic := new_topic(question):
         titles = dict.fromkeys(citation.title or citation.path for citation in last.answer.citations[:1])
-        return " ".join([f"{topic}?", *titles]) if titles else f"{last.question.rstrip()} {question}"
+        return f"{topic}, {', '.join(titles)}?" if titles else f"{last.question.rstrip()} {question}"
     return f"{last.question.rstrip()} {question}" if refers_back(question) else question
 
 

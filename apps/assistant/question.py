@@ -23,8 +23,17 @@ _POINTING = {
 _CONTINUING = re.compile(
     r"^\s*(?:and|but|or|so|also|what about|how about|what if|why|how so|which one|when|where)\b", re.I
 )
-_ELLIPSIS = re.compile(r"^\s*(?:(?:and|but|or|so|also)\b[\s,]*)*(?:(?:what|how) about\b)?[\s,]*", re.I)
+_ELLIPSIS = re.compile(
+    r"^\s*(?:(?:and|but|or|so|also|und|aber|oder|et|mais|y|pero|e|ma)\b[\s,]*)*(?:(?:what|how) about\b)?[\s,]*", re.I
+)
 """The beginning of a question that only names a new topic and leaves the rest to the question before it."""
+
+_ADDING = {
+    "for", "with", "without", "in", "on", "at", "from", "since", "by", "after", "before", "during", "under", "per",
+    "für", "mit", "ohne", "im", "am", "ab", "seit", "nach", "vor", "bei", "pro", "pour", "avec", "sans", "en", "à",
+    "depuis", "para", "con", "sin", "desde", "senza",
+}  # fmt: skip
+"""Prepositions. A question that goes on with one is about the same thing as the question before it."""
 
 _ASKING = {
     "what", "when", "where", "who", "whom", "whose", "which", "why", "how", "is", "are", "was", "were", "do", "does",
@@ -41,10 +50,10 @@ _ASKS_FOR = (
     r"what|when|where|who|whom|whose|which|why|how|was|wann|wo|wer|wen|wem|welche[rsnm]?|warum|wie|quand|où|qui|quel(?:le)?s?"
     r"|combien|comment|pourquoi|qué|cuándo|dónde|quién|cuál(?:es)?|cuánt[oa]s?|cómo|quando|dove|chi|quale|quali|quant[oaie]"
 )
-_JOINED = re.compile(rf",?\s+(?:and|und|et|y|e)\s+(?=(?:[^\W\d_]{{1,5}}\s+)?¿?(?:{_ASKS_FOR})\b)", re.IGNORECASE)
+_JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{_ASKS_FOR})\b)", re.IGNORECASE)
 """Between two questions. One short word may come before the asking word: until when."""
 
-_THAN = re.compile(r"\s+(?:than|als)\s+", re.IGNORECASE)
+_THAN = re.compile(r" (?:than|als) ", re.IGNORECASE)
 _LEAST_WORDS = 2
 """The fewest content words of a question's part."""
 
@@ -189,15 +198,18 @@ def refers_back(question: str) -> bool:
 
 
 def new_topic(question: str) -> str:
-    """The new topic that a question without a verb names; empty if the question is complete in itself.
+    """The new topic of a question that goes on with "and" or "what about"; empty if the question is complete in itself,
+    or if it only adds to the question before it.
 
-    >>> new_topic("and the deposit?"), new_topic("What about pets?"), new_topic("and how long does it last?")
-    ('the deposit', 'pets', '')
+    >>> new_topic("and the deposit?"), new_topic("What about pets?"), new_topic("And when is the rent due?")
+    ('the deposit', 'pets', 'when is the rent due')
+    >>> new_topic("and how long does it last?"), new_topic("and for students?"), new_topic("When is the rent due?")
+    ('', '', '')
     """
     begun = _ELLIPSIS.match(question)
     rest = question[begun.end() :].strip(" ?!.") if begun is not None and begun[0].strip() else ""
     words = [word.casefold() for word in _WORD.findall(rest)]
-    if not words or any(word in _ASKING for word in words) or all(word in _POINTING for word in words):
+    if not words or words[0] in _ADDING or all(word in _POINTING for word in words) or refers_back(rest):
         return ""
     return rest if len(words) <= _SHORT_WORDS else ""
 
@@ -222,7 +234,7 @@ def asked_parts(question: str) -> list[str]:
     >>> asked_parts("When was the trip planned, and when will it be now?")
     ['When was the trip planned, and when will it be now?']
     """
-    asked = question.strip().rstrip("?？ ")
+    asked = " ".join(question.split()).rstrip("?？ ")
     sides = _THAN.split(asked, 1) if asked_value(question) else [asked]
     if len(sides) == 2:
         parts = [sides[0], " ".join([*asked.split()[:2], sides[1]])]

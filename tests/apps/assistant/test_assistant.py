@@ -340,8 +340,13 @@ def test_a_follow_up_is_joined_with_the_question_it_continues() -> None:
 
 def test_what_is_new_leaves_the_last_question_behind_and_stays_in_its_document() -> None:
     turns = [turn("How much is the rent?", "It is 870 euros. [1]", "Tenancy agreement", "Prices")]
-    assert standalone("and the deposit?", turns) == "the deposit? Tenancy agreement"
-    assert standalone("What about pets?", turns) == "pets? Tenancy agreement"
+    assert standalone("and the deposit?", turns) == "the deposit, Tenancy agreement?"
+    assert standalone("What about pets?", turns) == "pets, Tenancy agreement?"
+    assert (
+        standalone("And when is the deposit paid back?", turns) == "when is the deposit paid back, Tenancy agreement?"
+    )
+    assert standalone("and for students?", turns) == "How much is the rent? and for students?"
+    assert standalone("When do the bins go out?", turns) == "When do the bins go out?", "it asks for something else"
     assert standalone("And who gets it?", turns) == "How much is the rent? And who gets it?"
     assert standalone("and that?", turns) == "How much is the rent? and that?"
     turns = [turn("How much is the rent?", "This is not in the documents.")]
