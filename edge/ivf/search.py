@@ -5,7 +5,8 @@ may have dropped some of several equal rows is scanned again with a larger heap.
 
 Searches that must read lists from a slow place wait for the link, whoever asked for them. Those that wait become one
 batch of similar queries (TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last
-list is scanned (VectorLiteRAG, section IV-B2). A search of lists that are all in memory waits for nobody.
+list is scanned (VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists
+that are all in memory waits for nobody.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -24,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import distinct
-from edge.cache.cached_block import DecayedHotness, Policy, charge_of
+from edge.cache.cached_block import DecayedHotness, Fetch, Policy, charge_of
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
@@ -49,6 +51,9 @@ _SMOOTHING = 0.2
 
 _FAST_SHARE = 0.5
 """Share of a fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction)."""
+
+_NEXT = 0.5
+"""Priority of the lists of the search that is next in line: after those that are needed now."""
 
 _ANNOUNCED = 4
 """Ratio of the lists whose vectors are announced to the lists probed, since the predicted query is not exact."""
@@ -179,7 +184,8 @@ class IndexSearcher:
         probes = None if allowed is not None else probe(queries, snapshot.centroids, nprobe)
         if probes is not None and window is None and not self.places and self._must_read(snapshot, probes):
             waiting = _Waiting(snapshot, queries, k, nprobe, probes)
-            self._line.run(waiting)
+            with self._fetching(waiting) if len(self._line) and not self._line.waiting else nullcontext():
+                self._line.run(waiting)
             assert waiting.found is not None
             found = waiting.found
         else:
@@ -242,6 +248,24 @@ class IndexSearcher:
         missing = sum(parts[key] for key in self.host.residency.absent(parts))
         bandwidth = self._throughput(self.host, snapshot)
         return missing > 0 and bandwidth * self.host.pace * sum(parts.values()) < missing
+
+    @contextmanager
+    def _fetching(self, waiting: _Waiting) -> Iterator[None]:
+        """Fetches the lists of the search that is next in line, while the link does nothing for those before it."""
+        residency, link = self.host.residency, self.host.device.link
+
+        def fetch(part: ListPart) -> Fetch:
+            return lambda buffer: link.fetch(part.source, part.codes, buffer.data, priority=_NEXT)
+
+        lists = (waiting.snapshot.lists[number] for number in distinct(waiting.probes).tolist())
+        parts = sorted((part for own in lists for part in own), key=read_order)
+        residency.prefetch(waiting, [(part.key, part.nbytes, fetch(part)) for part in parts], residency.room)
+        try:
+            yield
+        finally:
+            keys = [part.key for part in parts]
+            residency.withdraw(waiting, keys)
+            residency.unguard(waiting, keys)
 
     def _search_waiting(self, taken: Taken[_Waiting]) -> None:
         """Searches the first of the waiting searches, and those like it whose queries are nearest to its own, as far as

@@ -174,6 +174,11 @@ class WaitingLine(Generic[Task]):
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def waiting(self) -> int:
+        """Number of tasks whose work has not begun."""
+        return sum(not place.taken for place in list(self._places))
+
     def run(self, task: Task) -> None:
         """Returns when a task is done, by this thread or by another one.
 

@@ -105,7 +105,7 @@ def test_one_of_lists_in_memory_waits_for_nobody(slow: Make) -> None:
 
 
 def test_a_search_leaves_with_its_last_list(slow: Make) -> None:
-    """Of two searches in a batch, one probes lists that are read first; it ends while the other list is missing."""
+    """The second of two searches in a batch probes a list that is read first, and ends while the other is missing."""
     index = slow(memory=1 << 20, capacity=1)
     blocks = {part.codes.index: n for n, parts in enumerate(index.rig.lists.snapshot.lists) for part in parts}
     early, late = blocks[min(blocks)], blocks[max(blocks)]
@@ -119,7 +119,9 @@ def test_a_search_leaves_with_its_last_list(slow: Make) -> None:
     index.file.read = read  # type: ignore[method-assign]
     first = index.ask(index.near(early), 1)
     index.waits(1)
-    second, third = index.ask(index.near(late), 1), index.ask(index.near(early) * 2, 1)
+    second = index.ask(index.near(late), 1)  # the first of the batch, whose thread works for both
+    index.waits(2)
+    third = index.ask(index.near(early) * 2, 1)
     index.waits(3)
     index.go_on.set()
     index.rig.check(index.near(early), first.result(), 5, 1)
@@ -173,3 +175,26 @@ def test_other_options_are_not_mixed(slow: Make) -> None:
     for own, asked, nprobe in zip(queries, [first, *others], (3, 1, 2, 4), strict=True):
         index.rig.check(own, asked.result(), 5, nprobe)
         assert asked.result().nprobe == nprobe
+
+
+def test_the_lists_of_the_next_one_in_line_are_on_their_way(slow: Make) -> None:
+    index = slow()
+    residency, snapshot = index.rig.searcher.host.residency, index.rig.lists.snapshot
+
+    def lists(query: Vectors, nprobe: int) -> list[tuple[str, int]]:
+        return [part.key for n in probe(query, snapshot.centroids, nprobe)[0].tolist() for part in snapshot.lists[n]]
+
+    first = index.ask(index.near(0), 1)
+    index.waits(1)
+    until(lambda: not residency.absent(lists(index.near(0), 1)))
+    second = index.ask(index.near(7), 4)
+    until(lambda: not residency.absent(lists(index.near(7), 4)))
+    index.waits(2)
+    third = index.ask(index.near(3) * -1, 2)
+    index.waits(3)
+    index.go_on.set()
+    index.rig.check(index.near(0), first.result(), 5, 1)
+    index.rig.check(index.near(7), second.result(), 5, 4)
+    index.rig.check(index.near(3) * -1, third.result(), 5, 2)
+    assert len(index.file.reads) == len(set(index.file.reads)), "nothing is read twice"
+    assert not any(entry.guards for entry in residency._entries.values())
