@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import ctypes
 import importlib.machinery
-import importlib.util
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 
+def compiled_file() -> Path | None:
+    """The compiled code's file. It uses nothing of Python, so what another version has compiled serves as well, and
+    one wheel serves all versions."""
+    folder = Path(__file__).parent
+    own = [folder / f"layer{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    return next((file for file in [*own, *sorted(folder.glob("layer.*.so"))] if file.exists()), None)
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled code, or None if it was not built (no C compiler at installation, or another system)."""
-    found = importlib.util.find_spec("edge.runtimes.native.layer")
-    if found is None or not isinstance(found.loader, importlib.machinery.ExtensionFileLoader):
+    file = compiled_file()
+    if file is None:
         return None
-    code = ctypes.CDLL(found.loader.path)
+    code = ctypes.CDLL(str(file))
     code.edge_level.restype = ctypes.c_int
     if code.edge_level() > 0:
         size, pointer = ctypes.c_long, ctypes.c_void_p

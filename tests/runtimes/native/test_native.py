@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 from dataclasses import asdict, replace
@@ -17,6 +18,7 @@ from edge.models.spec import LayerSpec
 from edge.runtimes import base
 from edge.runtimes.base import AUTOMATIC, Runtime, load_runtime, runtime_for
 from edge.runtimes.native import runtime as native
+from edge.runtimes.native.library import compiled_file
 from edge.runtimes.native.runtime import NativeLayerKernel, NativeRuntime
 from edge.runtimes.onnx import OnnxRuntime
 from edge.runtimes.reference import NumpyLayerKernel
@@ -206,6 +208,12 @@ def test_refusals(layers: Any, layer: LayerSpec, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(CapabilityError, match="not compiled when edge-rag was installed"):
         runtime.layer_kernel(layer, threads=1)
     assert isinstance(runtime_for("auto", layer), OnnxRuntime)
+
+
+def test_one_build_serves_all_versions_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compiled_file()
+    monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [".cpython-99.so"])
+    assert compiled_file() == found
 
 
 def test_an_installation_that_does_not_know_the_runtime_takes_the_next(
