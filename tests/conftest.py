@@ -75,9 +75,10 @@ def axe() -> str:
 
 
 def webgpu() -> bool:
-    """Whether wgpu and a driver for it are there. Linux lists its Vulkan drivers in folders."""
+    """Whether wgpu and a driver for it are there. Linux lists its Vulkan drivers in folders, or in a variable."""
     folders = [Path("/usr/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d")]
-    drivers = sys.platform != "linux" or any(any(folder.glob("*.json")) for folder in folders)
+    named = "VK_DRIVER_FILES" in os.environ
+    drivers = sys.platform != "linux" or named or any(any(folder.glob("*.json")) for folder in folders)
     return drivers and importlib.util.find_spec("wgpu") is not None
 
 
