@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import importlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cpu import HostMemory
+from edge.devices.profiling import measured
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
@@ -96,21 +96,8 @@ class MetalDevice(HostMemory):
         return request.seen
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """Measures stage `scan`: inner products of `load` queries with 4 MB of float32 vectors.
-
-        Raises:
-            CapabilityError: any other stage is requested.
-        """
-        if stage != "scan":
-            raise CapabilityError(f"device metal profiles the stage scan, not {stage!r}")
-        mx = self._mx
-        with self.memory.reserve("profile", (4096 + load) * (256 + load) * 4):
-            vectors, queries = mx.ones((4096, 256)), mx.ones((256, load))
-            mx.eval(vectors @ queries)
-            started = time.perf_counter()
-            mx.eval(vectors @ queries)
-            seconds = time.perf_counter() - started
-        return Estimate(latency=seconds, throughput=load / seconds, nbytes=4096 * 256 * 4)
+        """See `measured`."""
+        return measured(self, stage, load)
 
     def close(self) -> None:
         """Frees the codecs' tables and closes the link."""

@@ -383,3 +383,29 @@ class Workplace:
 
     def close(self) -> None:
         """Frees the memory of this place."""
+
+
+class DevicePlace(Workplace):
+    """The memory of a device, as the workplace of one model."""
+
+    on_host = False
+
+    def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
+        """
+        Args:
+            device: is closed with this object.
+            lane: the disk's lane. A second lane over the same link is opened, so that its reads do not count as waits
+                of the engine.
+        """
+        super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
+        self.device = device
+        self._disk = Lane("weights", link=lane.link)
+        self._way: Any = None
+
+    def close(self) -> None:
+        """Frees all memory of this place. The window must have been closed before."""
+        self._disk.close()
+        self.lane.close()
+        if self._way is not None:
+            self._way.close()
+        self.device.close()

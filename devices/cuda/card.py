@@ -5,6 +5,7 @@ no streams, can stand in for it. `UploadBuffers` are host memory that the GPU re
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -16,12 +17,14 @@ import numpy as np
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import Bytes, page_buffer
 from edge.config import format_size, parse_size
-from edge.errors import CapabilityError, ConfigError, EdgeError
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, EdgeError
 from edge.ivf.device import Event, Stream
 
 _LIBRARIES_NBYTES = 64 << 20
-"""Device memory that no lease of ours covers: the workspace of cuBLAS (32 MiB a stream on Hopper), and what the
-allocator rounds up."""
+"""Device memory that no lease of ours covers: the workspace of cuBLAS, and what the allocator rounds up."""
+
+_WORKSPACE, _PLENTY = ":4096:2:16:8", 1 << 30
+"""The workspace of cuBLAS below such a limit, 8 MiB. On Hopper it would take 32 for each stream."""
 
 _STAND_IN_NBYTES = 64 << 20
 """The limit of torch's CPU device where none is given."""
@@ -63,10 +66,7 @@ class CudaStream:
             with self._torch.cuda.stream(self._stream), self._torch.inference_mode():
                 work()
         except self._torch.OutOfMemoryError as error:
-            reason = str(error).splitlines()[0]
-            raise EdgeError(
-                f"torch needs more device memory than the ledger knows of; raise the limit: {reason}"
-            ) from error
+            raise EdgeError(_lacking(error)) from error
 
     def record(self) -> Event:
         # A thread that waits for the event sleeps and leaves the core to others.
@@ -123,7 +123,7 @@ class Card:
         name: the name that the hardware reports.
     """
 
-    def __init__(self, on: str, cap: int | str, streams: Streams | None, *, bounded: bool = True) -> None:
+    def __init__(self, on: str, cap: int | str, streams: Streams | None) -> None:
         self.torch = torch = _torch()
         self.on_gpu = on != "cpu"
         if self.on_gpu and not torch.cuda.is_available():
@@ -143,15 +143,27 @@ class Card:
         if self.on_gpu and limit > total:
             raise ConfigError(f"{self.name} has {format_size(total)} of memory, less than {format_size(limit)}")
         self.memory = MemoryBudget(limit, part=True)
-        if self.on_gpu and bounded:
+        if self.on_gpu:
+            if limit < _PLENTY:
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
             torch.cuda.set_per_process_memory_fraction(limit / total, self.device)
             self.memory.reserve("torch", min(_LIBRARIES_NBYTES, limit // 4))
         self.compute, self.inward, self.outward = map(streams or self._stream, ("compute", "inward", "outward"))
         self.users = 0
 
     def allocate(self, *shape: int, dtype: Any = None) -> Any:
-        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it."""
-        return self.torch.empty(shape, dtype=dtype or self.torch.uint8, device=self.device)
+        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it.
+
+        Raises:
+            BudgetExceeded: torch has no room for it.
+        """
+        try:
+            return self.torch.empty(shape, dtype=dtype or self.torch.uint8, device=self.device)
+        except self.torch.OutOfMemoryError as error:
+            nbytes = math.prod(shape) * (dtype.itemsize if dtype else 1)
+            raise BudgetExceeded(
+                _lacking(error), owner="torch", asked=nbytes, free=0, needed=self.memory.limit + nbytes
+            ) from error
 
     def synchronize(self) -> None:
         """Blocks until every stream is done."""
@@ -170,6 +182,7 @@ class Card:
         """Ends all work, and gives the allocator's memory back to the system."""
         self.synchronize()
         if self.on_gpu:
+            self.torch._C._cuda_clearCublasWorkspaces()  # each stream has one
             self.torch.cuda.empty_cache()
 
     def _stream(self, name: str) -> Stream:
@@ -179,24 +192,24 @@ class Card:
         """Lets segments grow in place: blocks of many sizes come and go, and a fixed segment is seldom all free."""
         chosen = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")
         if self.on_gpu and not chosen and not self.torch.cuda.is_initialized():
-            self.torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+            new = getattr(self.torch._C, "_accelerator_setAllocatorSettings", None)  # from torch 2.9 on
+            (new or self.torch.cuda.memory._set_allocator_settings)("expandable_segments:True")
 
 
-def open_card(on: str, cap: int | str, streams: Streams | None, *, alone: bool = False) -> Card:
+def open_card(on: str, cap: int | str, streams: Streams | None) -> Card:
     """The card of that name. The first call opens it.
 
     Args:
         on: `cuda`, `cuda:1` ..., or `cpu`, on which everything can be tried out without a GPU.
         cap: its limit in bytes or as a size; empty takes the limit of another user, or most of the free memory.
         streams: a card of one's own with these streams.
-        alone: a card of one's own that leaves torch's allocator without a bound.
 
     Raises:
         CapabilityError: torch is missing, or there is no such GPU.
         ConfigError: it is open with another limit.
     """
-    if streams is not None or alone:
-        return Card(on, cap, streams, bounded=not alone)
+    if streams is not None:
+        return Card(on, cap, streams)
     with _opening:
         card = _open.get(on)
         if card is None:
@@ -329,6 +342,11 @@ class UploadBuffers:
                 buffer.close()
             self._buffers = []
             self._lease.release()
+
+
+def _lacking(error: Exception) -> str:
+    reason = str(error).splitlines()[0]
+    return f"torch needs more device memory than the ledger knows of; raise the limit: {reason}"
 
 
 def _check(card: Card, status: Any) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 
 from edge.budget import MemoryBudget
 from edge.devices.cuda.card import Pinned, Streams, UploadBuffers, close_card, open_card
 from edge.devices.cuda.search import DeviceSearch
-from edge.errors import CapabilityError
+from edge.devices.profiling import measured
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, Estimate, Event, SearchRequest
 from edge.link import Lane
@@ -50,7 +49,6 @@ class CudaDevice:
         cap: int | str = "",
         on: str = "cuda",
         streams: Streams | None = None,
-        alone: bool = False,
         trace: Trace | None = None,
     ) -> None:
         """
@@ -59,7 +57,6 @@ class CudaDevice:
             cap: bytes of the device's memory that may be used, or a size such as `2GB`; if empty, most that is free.
             on: `cuda`, `cuda:1` ..., or `cpu`: torch's CPU device, on which everything can be tried out without a GPU.
             streams: other streams than the device's, for tests.
-            alone: shares neither limit nor streams with others, for measurements of single kernels.
 
         Raises:
             CapabilityError: torch is missing, or there is no such GPU.
@@ -68,7 +65,7 @@ class CudaDevice:
         """
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
-            self.card = open_card(on, cap, streams, alone=alone)
+            self.card = open_card(on, cap, streams)
         self.memory = self.card.memory
         self._stand_in = None
         self._staging: UploadBuffers | None = None
@@ -124,28 +121,8 @@ class CudaDevice:
         return self._search.search(request)
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """Measures stage `scan`: inner products of `load` queries with 32 MB of float32 vectors.
-
-        Raises:
-            CapabilityError: another stage.
-        """
-        if stage != "scan":
-            raise CapabilityError(f"device cuda profiles the stage scan, not {stage!r}")
-        torch, card = self.card.torch, self.card
-        rows = (32 if card.on_gpu else 4) << 10
-        with self.memory.reserve("profile", rows * 256 * 4 + (rows + 256) * load * 4):
-            data = [card.allocate(rows, 256, dtype=torch.float32), card.allocate(256, load, dtype=torch.float32)]
-            nbytes = data[0].nbytes
-            card.compute.run(lambda: [each.fill_(1) for each in data])
-            seconds = 0.0
-            for _ in range(2):  # the first round loads the kernel
-                card.compute.synchronize()
-                started = time.perf_counter()
-                card.compute.run(lambda: torch.mm(*data))
-                card.compute.synchronize()
-                seconds = time.perf_counter() - started
-            data.clear()
-        return Estimate(latency=seconds, throughput=load / seconds, nbytes=nbytes)
+        """See `measured`."""
+        return measured(self, stage, load)
 
     def close(self) -> None:
         """Gives everything back."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.devices.profiling import measured
 from edge.devices.webgpu.card import SharedGpu
 from edge.devices.webgpu.search import GpuSearch
 from edge.devices.webgpu.slabs import ListBuffer, Slabs
-from edge.errors import CapabilityError
 from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
+from edge.ivf.device import Candidates, Estimate, SearchRequest
 from edge.link import Lane
 from edge.trace import Trace
 
@@ -121,30 +120,8 @@ class WebGpuDevice:
         return self._search.search(request)
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """Measures stage `scan`: a search of `load` queries in 4 MB of float32 vectors.
-
-        Raises:
-            CapabilityError: another stage.
-        """
-        if stage != "scan":
-            raise CapabilityError(f"device webgpu profiles the stage scan, not {stage!r}")
-        from edge.devices.faiss_codec import FaissCodec
-        from edge.ivf.base import CodecSpec
-
-        vectors, queries = np.ones((4096, 256), np.float32), np.ones((load, 256), np.float32)
-        codec = FaissCodec(CodecSpec("flat", 256, 1024))
-        with self.memory.reserve("profile", vectors.nbytes):
-            buffer = self.allocate(vectors.nbytes)
-            self.write(buffer, vectors.view(np.uint8))
-            seconds = 0.0
-            for _ in range(2):  # the first round compiles the kernels
-                scan = ListScan(buffer, 0, 4096, None, range(load))
-                request = SearchRequest(codec, queries, [scan], np.arange(4096), Candidates.empty(load, 10))
-                started = time.perf_counter()
-                self.search(request)
-                seconds = time.perf_counter() - started
-            self.free(buffer)
-        return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
+        """See `measured`."""
+        return measured(self, stage, load)
 
     def close(self) -> None:
         """Gives everything back."""

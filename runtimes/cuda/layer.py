@@ -91,9 +91,10 @@ def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v
 
     In half precision on a GPU this is one kernel for all lengths (FlashAttention, Dao 2023). Its causal mask is aligned
     to the last key of each sequence, so that every token attends to the whole prefix. The kernel does not support
-    single precision or a CPU. In these cases sequences of equal length are computed together.
+    single precision, a CPU, or heads whose size is no multiple of 8. In these cases sequences of equal length are
+    computed together.
     """
-    if q.is_cuda and q.dtype != torch.float32:
+    if one_kernel(spec, on_gpu=q.is_cuda, itemsize=q.element_size()):
         return torch.ops.aten._flash_attention_forward(
             q, k, v, group.starts, group.key_starts, group.longest, group.longest_keys, 0.0, spec.causal, False,
             scale=1 / math.sqrt(spec.head_size),
@@ -116,6 +117,11 @@ def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v
         context[done : done + rows] = found.transpose(1, 2).reshape(rows, *q.shape[1:])
         done, key = done + rows, key + keys
     return context
+
+
+def one_kernel(spec: LayerSpec, *, on_gpu: bool, itemsize: int) -> bool:
+    """Whether one kernel attends within sequences of all lengths, see `attend`."""
+    return on_gpu and itemsize == 2 and spec.head_size % 8 == 0
 
 
 def _cuts(lengths: Any, prefix: int, most: int) -> Iterator[tuple[int, int]]:
@@ -242,7 +248,7 @@ class CudaLayerKernel(LayerKernel):
         feed_forward = up * (size + whole) + spec.ffn * (2 * size + quantized)
         per_token = spec.hidden * (12 + 2 * size + quantized) + max(attention, feed_forward) + 16
         scores = 0
-        if not (self.card.on_gpu and size == 2):
+        if not one_kernel(spec, on_gpu=self.card.on_gpu, itemsize=size):
             scores = 4 * spec.heads * longest * (prefix + longest) * 2
         alone = 2 * size * keys * (prefix + longest) + 8 * (prefix + longest) * spec.head_size
         bound = sum(rows * columns for rows, columns in spec.matrices().values()) * self._bound_size()
@@ -289,6 +295,7 @@ class CudaLayerKernel(LayerKernel):
         if spec.rope_theta is not None:
             cosines, sines = (table[place.positions][:, None] for table in self._rotation(place.longest))
             q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
+        q, k = q.to(self._compute), k.to(self._compute)
         if found is not None:
             found.keys, found.values = k.contiguous(), v.contiguous()
         context = self._attention(q, k, v, place, prefix)
@@ -363,8 +370,7 @@ class CudaLayerKernel(LayerKernel):
 
     def _rotate(self, x: Any, cosines: Any, sines: Any) -> Any:
         low, high = self._torch.chunk(x.to(self._torch.float32), 2, dim=-1)
-        turned = self._torch.cat((low * cosines - high * sines, high * cosines + low * sines), dim=-1)
-        return turned.to(self._compute)
+        return self._torch.cat((low * cosines - high * sines, high * cosines + low * sines), dim=-1)
 
     def _rotation(self, tokens: int) -> tuple[Any, Any]:
         assert self.spec.rope_theta is not None

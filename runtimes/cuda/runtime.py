@@ -15,7 +15,7 @@ from edge.ivf.device import Event, Stream, open_device
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace
+from edge.runtimes.base import DevicePlace, HiddenDtype, Pass, Runtime
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
@@ -78,31 +78,20 @@ class CudaRuntime(Runtime):
             raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
         if self._place is not None:
             return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)
-        device = self._open(MemoryBudget(_ALONE, part=True), Trace(), alone=True)
+        device = self._open(MemoryBudget(_ALONE, part=True), Trace())
         kernel = CudaLayerKernel(spec, hidden_dtype, device.card, self._compute, threads)
         weakref.finalize(kernel, device.close)
         return kernel
 
-    def _open(self, budget: MemoryBudget, trace: Trace, **more: Any) -> Any:
-        return open_device(self.name, budget, trace=trace, **self._options, **more)
+    def _open(self, budget: MemoryBudget, trace: Trace) -> Any:
+        return open_device(self.name, budget, trace=trace, **self._options)
 
 
-class CudaPlace(Workplace):
-    """The memory of a GPU, as the workplace of one model."""
-
-    on_host = False
+class CudaPlace(DevicePlace):
+    """The memory of a GPU (`edge.devices.cuda.device.CudaDevice`), as the workplace of one model."""
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`, closed with this object.
-            lane: the disk's lane. A second lane over the same link is opened, so that its reads do not count as waits
-                of the engine.
-        """
-        super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
-        self.device = device
-        self._disk = Lane("weights", link=lane.link)
-        self._way: DeviceWay | None = None
+        super().__init__(device, lane, trace)
         self._rows_staging: Any = None
         self._pages = KeptPages(device)
 
@@ -152,16 +141,11 @@ class CudaPlace(Workplace):
         return DeviceRows.of(states, self.device.card)
 
     def close(self) -> None:
-        """Frees all memory of this place. The window must have been closed before."""
         self.device.card.synchronize()
-        self._disk.close()
-        self.lane.close()
-        if self._way is not None:
-            self._way.close()
         if self._rows_staging is not None:
             self._rows_staging.close()
         self._pages.close()
-        self.device.close()
+        super().close()
 
 
 class DeviceWay:

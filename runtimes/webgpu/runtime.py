@@ -15,12 +15,11 @@ from edge.ivf.device import open_device
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Pass, Runtime, Workplace
-from edge.runtimes.input import Feed
+from edge.runtimes.base import DevicePlace, HiddenDtype, Pass, Runtime
 from edge.runtimes.webgpu.layer import GpuWeights, WebGpuLayerKernel, refusal
 from edge.runtimes.webgpu.states import GpuStates
 from edge.streaming.forwarding import SLACK, PassSizes
-from edge.streaming.hidden_states import HiddenStates, OffloadedStates, TokenChunk
+from edge.streaming.hidden_states import HiddenStates, OffloadedStates
 from edge.streaming.window import Way
 from edge.trace import Trace
 
@@ -82,22 +81,11 @@ def _end(device: Any, buffers: dict[str, Any]) -> None:
     device.close()
 
 
-class WebGpuPlace(Workplace):
-    """The memory of a GPU, as the workplace of one model."""
-
-    on_host = False
+class WebGpuPlace(DevicePlace):
+    """The memory of a GPU (`edge.devices.webgpu.device.WebGpuDevice`), as the workplace of one model."""
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
-        """
-        Args:
-            device: `edge.devices.webgpu.device.WebGpuDevice`, closed with this object.
-            lane: the disk's lane. A second lane over the same link is opened, so that its reads do not count as waits
-                of the engine.
-        """
-        super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
-        self.device = device
-        self._disk = Lane("weights", link=lane.link)
-        self._way: GpuWay | None = None
+        super().__init__(device, lane, trace)
         self._kernels: list[WebGpuLayerKernel] = []
 
     def kernel(self, made: WebGpuLayerKernel) -> WebGpuLayerKernel:
@@ -123,18 +111,9 @@ class WebGpuPlace(Workplace):
             return GpuStates(run.shape, self.device, tokens, self._release)
         return OffloadedStates(run.shape, self.device.host, self._disk, run.scratch, run.longest_chunk)
 
-    def embed(self, feed: Feed, states: Any) -> Callable[[TokenChunk], Any]:
-        """The host computes layer 0's input; the states send it to the GPU."""
-        return super().embed(feed, states)
-
     def close(self) -> None:
-        """Frees all memory of this place. The window must have been closed before."""
         self._release()
-        self._disk.close()
-        self.lane.close()
-        if self._way is not None:
-            self._way.close()
-        self.device.close()
+        super().close()
 
     def _release(self) -> None:
         for kernel in self._kernels:

