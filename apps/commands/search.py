@@ -69,8 +69,9 @@ def search(
     may consist of parts: `lex: words to look up`, `vec: a question to look up by meaning`, `hyde: a passage as the
     answer might read`; it must begin with one of them.
 
-    Results are ordered by their blended score, which is comparable only within one search. --min-score compares the
-    reranker's own probability, which is comparable between searches.
+    Each result is shown with the reranker's probability that it answers, which does not depend on the other results;
+    --min-score compares it, and the page shows it, too. The order is that of a blend with retrieval's scores, which
+    --explain shows. With --no-rerank the fused score is shown.
     """
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
@@ -96,14 +97,7 @@ def search(
     for word, other in figures["spelled"].items():
         click.echo(escaped(f"edge: searched for {other}, because no passage holds {word}"), err=True)
     healths = found.healths
-    _print(
-        found.hits,
-        output,
-        healths if len(healths) > 1 else next(iter(healths.values())),
-        figures,
-        explain,
-        relevance=options.min_score > 0,
-    )
+    _print(found.hits, output, healths if len(healths) > 1 else next(iter(healths.values())), figures, explain)
     if not found.hits and output == "text":
         click.echo(f"edge: nothing found{found.nothing}", err=True)
     if stats:
@@ -125,9 +119,7 @@ def _served(
     return found, f"used: process {connection.hello['pid']}"
 
 
-def _print(
-    hits: list[Hit], output: str, health: Any, figures: dict[str, Any], explain: bool, *, relevance: bool
-) -> None:
+def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], explain: bool) -> None:
     if output == "json":
         results = [hit.to_json(explain=explain) for hit in hits]
         document = {"results": results, "health": health, "stats": figures}
@@ -138,29 +130,33 @@ def _print(
         for number, hit in enumerate(hits, 1):
             _print_markdown(number, hit)
     elif hits:
-        say("\n".join(line for number, hit in enumerate(hits, 1) for line in _lines(number, hit, explain, relevance)))
+        say("\n".join(line for number, hit in enumerate(hits, 1) for line in _lines(number, hit, explain)))
 
 
-def _lines(number: int, hit: Hit, explain: bool, relevance: bool) -> list[str]:
-    """A result as text: its score, its place, and the matching words."""
+def _shown(hit: Hit) -> str:
+    """The number of a result for people."""
+    return f"{hit.score if hit.stages.relevance is None else hit.stages.relevance:.2f}"
+
+
+def _lines(number: int, hit: Hit, explain: bool) -> list[str]:
+    """A result as text: its number, its place, and the matching words."""
     citation = place(from_here(hit.path), hit.citation.removeprefix(hit.path))
     where = styled(f"{hit.collection}  ", fg="magenta") if hit.collection else ""
     heading = styled(f"  {escaped(hit.context)}", dim=True) if hit.context else ""
-    score = styled(f"{hit.score:.3f}", dim=True)
-    judged = f"  relevance {hit.relevance:.2f}" if relevance else ""
+    score = styled(_shown(hit), dim=True)
     id = styled(f"  #{hit.id}", dim=True)
     below = [_stages(hit)] if explain else []
     below += [styled(escaped(hit.mail.line), dim=True)] if hit.mail else []
     below += [styled(f"({escaped(line)})", italic=True) for line in hit.description.splitlines()]
     below.append(highlighted(hit.snippet, hit.marks))
-    first = f"{number:3d}  {score}{judged}  {where}{citation}{heading}{id}"
+    first = f"{number:3d}  {score}  {where}{citation}{heading}{id}"
     return [first, *(f"            {line}" for line in below)]
 
 
 def _print_markdown(number: int, hit: Hit) -> None:
     name = f"{from_here(hit.path)}{hit.citation.removeprefix(hit.path)}"
     context = f" {plain_markdown(hit.context)}" if hit.context else ""
-    click.echo(f"{number}. {markdown_link(name, hit.path)} {hit.score:.3f}{context}")
+    click.echo(f"{number}. {markdown_link(name, hit.path)} {_shown(hit)}{context}")
     for line in (*hit.description.splitlines(), *([hit.mail.line] if hit.mail else [])):
         click.echo(f"   *{plain_markdown(line)}*")
     parts, end = [], 0
@@ -175,7 +171,7 @@ def _stages(hit: Hit) -> str:
     words = "-" if stages.lexical_rank is None else f"#{stages.lexical_rank} ({stages.lexical_score:.2f})"
     vectors = "-" if stages.vector_rank is None else f"#{stages.vector_rank} ({stages.vector_score:.3f})"
     shown = f"words {words}  vectors {vectors}  fused #{stages.fused_rank} ({stages.fused_score:.3f})"
-    return shown if stages.relevance is None else f"{shown}  relevance {stages.relevance:.4f}"
+    return shown if stages.relevance is None else f"{shown}  relevance {stages.relevance:.4f}  blend {hit.score:.3f}"
 
 
 def _print_stats(figures: dict[str, Any]) -> None:

@@ -63,6 +63,18 @@ def test_a_result_is_got_by_the_id_that_search_prints(edge: Edge) -> None:
         assert edge.json("get", id)["documents"][0]["path"].endswith(place)
 
 
+def test_people_see_the_relevance_whatever_the_number_of_results(edge: Edge) -> None:
+    """The blended score of the same result grows with the pool, which grows with -n."""
+    relevance = {
+        result["id"]: result["relevance"] for result in edge.json("search", "river floods", "-n", "3")["results"]
+    }
+    for count in ("1", "3"):
+        rows = re.findall(r"^ +\d+  ([\d.]+)  .* #(\d+)$", edge("search", "river floods", "-n", count).stdout, re.M)
+        assert rows
+        assert [(shown, int(id)) for shown, id in rows] == [(f"{relevance[int(id)]:.2f}", int(id)) for _, id in rows]
+    assert " blend 0." in edge("search", "river floods", "--explain").stdout
+
+
 def test_lines_behind_the_end_of_a_document_are_not_found(edge: Edge) -> None:
     done = edge("get", "rivers.md:99")
     assert (done.returncode, done.stdout) == (1, "")
