@@ -49,8 +49,8 @@ _BLOCK_BITS = 1 << 14
 
 _BLOCK_WIDTH = 32
 
-_SMALLEST = 1 << 11
-"""Bits from which on yosys takes a memory block."""
+_SHALLOW = 32
+"""Words up to which yosys makes a memory of look-up tables: four of them hold 16 words of 4 bits."""
 
 REPORTS = Path(__file__).with_name("synthesized.json")
 
@@ -74,8 +74,9 @@ def reports() -> tuple[Synthesized, ...]:
 
 
 def parts_of(shape: Shape) -> list[float]:
-    """The numbers that look-up tables grow with: places of queues, bytes that are looked up or multiplied at a time,
-    scoring units, components that are multiplied for tables, and one for what every design has."""
+    """The numbers that look-up tables besides those of memories grow with: places of queues, bytes that are looked up
+    or multiplied at a time, scoring units, components that are multiplied for tables, and one for what every design
+    has."""
     places = shape.units * shape.kept + shape.results
     lanes = 0
     if shape.lists:
@@ -91,10 +92,11 @@ def parts_of(shape: Shape) -> list[float]:
 def fitted(designs: Sequence[Synthesized]) -> npt.NDArray[np.float64]:
     """The factors of `parts_of`, by least squares of relative errors. One that would be below zero is left out."""
     rows = np.array([parts_of(design.shape) for design in designs])
-    wanted = np.array([design.resources.luts for design in designs], float)
+    whole = np.array([design.resources.luts for design in designs], float)
+    memories = np.array([_memories(design.shape)[0] for design in designs])
     used = list(range(rows.shape[1]))
     while True:
-        found = np.linalg.lstsq(rows[:, used] / wanted[:, None], np.ones(len(rows)), rcond=None)[0]
+        found = np.linalg.lstsq(rows[:, used] / whole[:, None], 1 - memories / whole, rcond=None)[0]
         if (found >= 0).all():
             factors = np.zeros(rows.shape[1])
             factors[used] = found
@@ -107,9 +109,26 @@ def _factors() -> npt.NDArray[np.float64]:
     return fitted(reports())
 
 
-def _blocks(width: int, depth: int) -> int:
-    """Blocks of a memory with two ports. A small one is made of look-up tables."""
-    return 0 if width * depth < _SMALLEST else max(-(-width * depth // _BLOCK_BITS), -(-width // _BLOCK_WIDTH))
+def _memory(width: int, depth: int) -> tuple[int, int]:
+    """The look-up tables, or the blocks, of a memory with two ports."""
+    if depth <= _SHALLOW:
+        return 4 * -(-depth // 16) * -(-width // 4), 0
+    return 0, max(-(-width * depth // _BLOCK_BITS), -(-width // _BLOCK_WIDTH))
+
+
+def _memories(shape: Shape) -> tuple[int, int]:
+    """The look-up tables and the blocks of all memories of a design."""
+    weights, found = _memory(ENTRY * shape.lanes, 2 * shape.beats), []
+    if shape.codec == "pq":
+        found.append((0, shape.units * shape.parts))
+        words = shape.parts // shape.builders * CODES * (shape.dim // shape.parts // shape.lanes)
+        found += [_memory(8 * shape.lanes, words)] * shape.builders
+    else:
+        found += [weights] * shape.units
+    if shape.lists:
+        rounds = -(-shape.lists // shape.centroids)
+        found += [_memory(8 * shape.lanes, rounds * shape.beats), weights] * shape.centroids
+    return sum(luts for luts, _ in found), sum(blocks for _, blocks in found)
 
 
 def resources(shape: Shape, factors: Any = None) -> Resources:
@@ -118,20 +137,10 @@ def resources(shape: Shape, factors: Any = None) -> Resources:
     Args:
         factors: of `parts_of`; those of all stored designs if not given.
     """
-    luts = round(float(np.dot(parts_of(shape), _factors() if factors is None else factors)))
-    blocks = multipliers = 0
-    if shape.codec == "pq":
-        blocks += shape.units * shape.parts
-        words = shape.parts // shape.builders * CODES * (shape.dim // shape.parts // shape.lanes)
-        blocks += shape.builders * _blocks(8 * shape.lanes, words)
-        multipliers += shape.builders * shape.lanes
-    else:
-        blocks += shape.units * _blocks(ENTRY * shape.lanes, 2 * shape.beats)
-        multipliers += shape.units * shape.lanes
+    luts, blocks = _memories(shape)
+    luts += round(float(np.dot(parts_of(shape), _factors() if factors is None else factors)))
+    multipliers = shape.lanes * (shape.builders if shape.codec == "pq" else shape.units)
     if shape.lists:
-        rounds = -(-shape.lists // shape.centroids)
-        weights = _blocks(ENTRY * shape.lanes, 2 * shape.beats)
-        blocks += shape.centroids * (_blocks(8 * shape.lanes, rounds * shape.beats) + weights)
         multipliers += shape.centroids * shape.lanes
     return Resources(luts, blocks, multipliers)
 

@@ -193,7 +193,10 @@ def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals
 WHOLE = Shape("pq", 32, 8, units=2, results=8, kept=5, lanes=4, lists=32, probed=4)
 """The whole pipeline, which chooses its lists itself."""
 
-PLACED = (Shape("pq", 64, 16, units=2, results=10, kept=6, lanes=4), WHOLE)
+SMALL = Shape("pq", 16, 4, units=1, results=4, kept=4, lanes=4, lists=8, probed=2)
+"""The whole pipeline, as small as can be."""
+
+PLACED = (SMALL, WHOLE, Shape("pq", 64, 16, units=2, results=10, kept=6, lanes=4))
 """Designs that are placed, too."""
 
 SYNTHESIZED = (

@@ -11,12 +11,10 @@ import pytest
 from edge.devices.fpga.chip import (
     GOAL,
     WHOLE,
-    Resources,
     Synthesized,
     best,
     fits,
     fitted,
-    parts_of,
     reports,
     resources,
 )
@@ -32,12 +30,19 @@ def test_memory_and_multipliers_of_the_stored_designs_follow_from_their_shapes()
         assert taken.luts == pytest.approx(report.resources.luts, rel=0.1)
 
 
+def test_a_stored_design_is_predicted_from_the_others() -> None:
+    assert len(reports()) >= 12
+    for report in reports():
+        factors = fitted([other for other in reports() if other is not report])
+        assert resources(report.shape, factors).luts == pytest.approx(report.resources.luts, rel=0.1)
+
+
 def test_the_fit_finds_the_factors_of_designs_that_follow_it() -> None:
     factors = np.array([200.0, 40.0, 60.0, 500.0, 90.0, 300.0])
     numbers = itertools.product((8, 16), (1, 4), (8, 20), (4, 8), (1, 2), (2, 4))
     shapes = [Shape("pq", 64, *each) for each in numbers]
     shapes += [Shape("bytes", 64, 0, units, 8, 4, 1, lanes) for units in (1, 2, 4) for lanes in (2, 4, 8)]
-    designs = [Synthesized(shape, Resources(round(float(np.dot(parts_of(shape), factors))), 0, 0)) for shape in shapes]
+    designs = [Synthesized(shape, resources(shape, factors)) for shape in shapes]
     found = fitted(designs[::2])
     for design in designs[1::2]:
         assert resources(design.shape, found).luts == pytest.approx(design.resources.luts, rel=0.01)
