@@ -55,6 +55,10 @@ LOG = 2048
 _LOG_NBYTES = 1 << 20
 """Memory of the probes of these searches. If searches probe so many lists that they need more, fewer are replayed."""
 
+_LARGEST = 2
+"""Lists that are held take at most this part (1/2) of the limit. Without states and cells answers would take longer
+than the searches save."""
+
 _SPARE = 16
 """This part (1/16) of the limit stays free beside the lists that are held, for the work of requests."""
 
@@ -144,16 +148,17 @@ def _times(seconds: Seconds, factor: float, read: int, scanned: int) -> float:
 
 
 def smallest_share(
-    log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, kept: float = AIM
+    log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, room: int, kept: float = AIM
 ) -> Share:
     """The fewest of the most frequently probed lists with which enough searches keep the deadline.
 
-    If none are enough, the fewest with which nearly as many do as if every list that was probed were in memory. This
-    may be none at all.
+    If none are enough, the fewest with which nearly as many do as with all that there is room for. This may be none at
+    all.
 
     Args:
         within: the deadline in seconds.
         most: see `replayed`.
+        room: the largest number of bytes of the lists.
         kept: the share of the searches that should keep it.
     """
     counts = np.bincount(np.concatenate([one.lists for one in log]), minlength=len(nbytes))
@@ -165,7 +170,7 @@ def smallest_share(
     def attained(count: int) -> float:
         return float((replayed(log, nbytes, held(count), seconds, most) <= within).mean())
 
-    low, high = 0, len(order)
+    low, high = 0, int(np.searchsorted(np.cumsum(nbytes[order]), room, side="right"))
     goal = min(kept, attained(high) - _NEAR)
     while low < high:
         middle = (low + high) // 2
@@ -272,14 +277,15 @@ class Placement:
             if now is not None:  # lists that are in memory beside those held only make it faster
                 factor = slowdown(log[-_PERIOD:], nbytes, _mask(now.lists, len(nbytes)), seconds, self._most)
                 seconds = partial(_times, seconds, factor)
-            chosen = smallest_share(log, nbytes, seconds, within=self.within, most=self._most)
+            limit = self._tier.device.memory.limit
+            chosen = smallest_share(log, nbytes, seconds, within=self.within, most=self._most, room=limit // _LARGEST)
             if now is not None and self._suffices(now, chosen, log, nbytes, seconds):
                 chosen = now
             else:
                 self._trace.count("placement.changes")
             parts = [part for number in chosen.lists.tolist() for part in snapshot.lists[number]]
-            spare = self._tier.device.memory.limit // _SPARE
-            count = self._tier.residency.hold([(part.key, part.nbytes, self._fetch(part)) for part in parts], spare)
+            blocks = [(part.key, part.nbytes, self._fetch(part)) for part in parts]
+            count = self._tier.residency.hold(blocks, limit // _SPARE)
         with self._lock:
             self.nbytes = sum(part.nbytes for part in parts[:count])
             if snapshot.centroids is self._centroids:

@@ -12,6 +12,7 @@ that are all in memory waits for nobody.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from bisect import bisect_right
 from collections import deque
@@ -133,6 +134,8 @@ class IndexSearcher:
         self._pace = SearchCost()
         self._slow_seconds = 0.0
         self._line: WaitingLine[_Waiting] = WaitingLine(self._search_waiting)
+        self._searches = 0  # at this moment
+        self._counting = threading.Lock()
         self.placement: Placement | None = None
         if within:
             from edge.ivf.placement import Placement
@@ -182,14 +185,21 @@ class IndexSearcher:
             window.finish()
         asked = time.perf_counter()
         probes = None if allowed is not None else probe(queries, snapshot.centroids, nprobe)
-        if probes is not None and window is None and not self.places and self._must_read(snapshot, probes):
-            waiting = _Waiting(snapshot, queries, k, nprobe, probes)
-            with self._fetching(waiting) if len(self._line) and not self._line.waiting else nullcontext():
-                self._line.run(waiting)
-            assert waiting.found is not None
-            found = waiting.found
-        else:
-            found = self._search(snapshot, queries, k, nprobe, allowed, probes, window, place)
+        with self._counting:
+            others, self._searches = self._searches, self._searches + 1
+        try:
+            shared = probes if others and window is None and not self.places else None
+            if shared is not None and self._must_read(snapshot, shared):
+                waiting = _Waiting(snapshot, queries, k, nprobe, shared)
+                with self._fetching(waiting) if len(self._line) and not self._line.waiting else nullcontext():
+                    self._line.run(waiting)
+                assert waiting.found is not None
+                found = waiting.found
+            else:
+                found = self._search(snapshot, queries, k, nprobe, allowed, probes, window, place)
+        finally:
+            with self._counting:
+                self._searches -= 1
         if self.placement is not None and probes is not None:
             self.placement.note(snapshot, probes, asked, time.perf_counter() - asked)
         return found
@@ -268,13 +278,8 @@ class IndexSearcher:
             residency.unguard(waiting, keys)
 
     def _search_waiting(self, taken: Taken[_Waiting]) -> None:
-        """Searches the first of the waiting searches, and those like it whose queries are nearest to its own, as far as
-        they fit into one group."""
-        first = taken.next()
-        assert first is not None
-        others: list[_Waiting] = []
-        while (other := taken.next()) is not None:
-            others.append(other)
+        """Searches the first that waits, and as many like it, with the nearest queries, as fit into a group."""
+        first, *others = iter(taken.next, None)
         alike = [first, *(other for other in others if other.joins(first))]
         batch: list[_Waiting] = []
         size = 0
@@ -299,8 +304,7 @@ class IndexSearcher:
             )
 
     def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
-        """Searches a batch. Each search is done as soon as all its queries have their results, and the lists that the
-        batch reads are counted with the one that ends last.
+        """Searches a batch. The lists that it reads are counted with the search that ends last.
 
         Raises:
             _TooLarge: the batch does not fit the memory; nothing was done for it.

@@ -172,7 +172,7 @@ def _chosen(
 ) -> dict[str, float]:
     """The share that the log suggests, and the smallest one of a sweep with which the other searches keep the
     deadline."""
-    chosen = smallest_share(log, nbytes, seconds, within=within, most=_MOST)
+    chosen = smallest_share(log, nbytes, seconds, within=within, most=_MOST, room=int(nbytes.sum()))
     order = _hottest(others, len(nbytes))
 
     def kept(lists: npt.NDArray[np.int64]) -> float:

@@ -45,8 +45,9 @@ def test_clients_at_once_get_the_answers_that_they_get_alone(
 ) -> None:
     model = RandomModel(hidden=128, context=4096).write(tmp_path / "tiny.gguf")
     running = start_server(
-        "--llm", str(model), "--answers", "3", "--threads", "1", "--memory", "2GB", runtime=tmp_path / "run"
-    )
+        "--llm", str(model), "--answers", "3", "--threads", "1", "--memory", "2GB", "--search-within", "0.5",
+        runtime=tmp_path / "run",
+    )  # fmt: skip
     expected = [asked(running, client) for client in range(CLIENTS)]
     assert len({str(answer.get("text") or answer.get("choices")) for answer in expected}) > CLIENTS // 2
     found: dict[int, dict[str, Any]] = {}
@@ -59,6 +60,13 @@ def test_clients_at_once_get_the_answers_that_they_get_alone(
     for thread in threads:
         thread.join()
     assert [found.get(client) for client in range(CLIENTS)] == expected
+    with running.client() as connection:
+        engine = connection.get("/v1/engine").json()
+    (answers,), (lists,) = engine["answers"], engine["lists"]
+    assert (answers["model"], answers["most"], answers["cells"], answers["waiting"]) == (model.name, 3, None, 0)
+    assert 1 <= len(answers["sequences"]) <= 3
+    assert all(own["tokens"] <= answers["context"] for own in answers["sequences"])
+    assert (lists["within"], lists["held"], lists["waiting"]) == (0.5, 0, 0), "a small collection has no lists to hold"
     assert running.stop()[0] == 0
 
 

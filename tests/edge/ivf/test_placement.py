@@ -65,9 +65,9 @@ def test_a_replay_is_that_of_the_naive_twin(log: list[Asked], held: set[int], mo
 
 
 @settings(max_examples=60)
-@given(log=logs, within=st.floats(0.1, 8))
-def test_the_choice_keeps_the_deadline_with_as_few_lists_as_a_sweep(log: list[Asked], within: float) -> None:
-    chosen = smallest_share(log, NBYTES, seconds, within=within, most=4)
+@given(log=logs, within=st.floats(0.1, 8), room=st.integers(0, 40_000))
+def test_the_choice_keeps_the_deadline_with_as_few_lists_as_a_sweep(log: list[Asked], within: float, room: int) -> None:
+    chosen = smallest_share(log, NBYTES, seconds, within=within, most=4, room=room)
     counts = np.bincount(np.concatenate([one.lists for one in log]), minlength=NLIST)
     order = sorted(np.flatnonzero(counts).tolist(), key=lambda n: (-counts[n], n))
     assert chosen.lists.tolist() == order[: len(chosen.lists)]
@@ -75,7 +75,7 @@ def test_the_choice_keeps_the_deadline_with_as_few_lists_as_a_sweep(log: list[As
     def kept(count: int) -> float:
         return float(np.mean([took <= within for took in naive(log, set(order[:count]), 4)]))
 
-    swept = [kept(count) for count in range(len(order) + 1)]
+    swept = [kept(n) for n in range(len(order) + 1) if sum(NBYTES[order[:n]].tolist()) <= room]
     goal = min(AIM, swept[-1] - 0.01)
     assert chosen.kept == pytest.approx(swept[len(chosen.lists)])
     assert chosen.kept >= goal
@@ -98,8 +98,8 @@ def test_a_slower_machine_is_known_by_what_its_searches_took(log: list[Asked], h
 
 def test_nothing_is_held_where_nothing_has_to_be_and_where_nothing_helps() -> None:
     log = [Asked(float(at), np.array([at % NLIST])) for at in range(40)]
-    assert not len(smallest_share(log, NBYTES, seconds, within=100.0, most=4).lists)
-    assert not len(smallest_share(log, NBYTES, lambda read, scanned: 7.0, within=1.0, most=4).lists)
+    assert not len(smallest_share(log, NBYTES, seconds, within=100.0, most=4, room=1 << 40).lists)
+    assert not len(smallest_share(log, NBYTES, lambda read, scanned: 7.0, within=1.0, most=4, room=1 << 40).lists)
 
 
 class Placed(Rig):

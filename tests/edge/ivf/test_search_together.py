@@ -26,6 +26,7 @@ class Slow:
     def __init__(self, folder: Path, **shape: object) -> None:
         self.rig = Rig(folder, gridded(1200, DIM), nlist=12, files=1, **shape)
         self.rig.searcher.host.pace = 1e-18
+        self.rig.searcher._searches = 1  # a search alone shares nothing
         self.rig.lane.rate.add(10_000, 1.0)
         (self.file,) = self.rig.lists.files
         self.go_on = threading.Event()
