@@ -203,6 +203,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             max_tokens: the most tokens of all results; the ids of others are left_out, and list_memories gets them with
                 the filters {"id": {"in": [...]}}.
         """
+        memory.check_known()
         return memory.search(
             query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of, max_tokens=max_tokens
         )
@@ -217,6 +218,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             filters: as for search_memory.
             run_id: only memories of this session.
         """
+        memory.check_known()
         return memory.get_all(top_k=top_k, filters=filters, run_id=run_id)
 
     def update_memory(

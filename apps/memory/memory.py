@@ -521,6 +521,21 @@ class Memory(Closing):
         narrowed._actions = ActionCache(self.store, narrowed.bound, self._clock)
         return narrowed
 
+    def check_known(self) -> None:
+        """Checks that the ids that this memory is bound to are known, if there are memories at all.
+
+        Raises:
+            InputError: there are memories, but only of others.
+        """
+        condition, params = self.bound.condition()
+        with self.store.read() as db:
+            own = db.execute(f"SELECT 1 FROM memories WHERE {condition} LIMIT 1", params).fetchone()
+            if own is None and db.execute("SELECT 1 FROM memories LIMIT 1").fetchone():
+                raise InputError(
+                    f"nothing was ever added for {self.bound}, only for others: if that is not meant, name the right "
+                    "ids, such as `edge mcp memory --user-id NAME`"
+                )
+
     def health(self, *, thorough: bool = False) -> Health:
         """The known damage and unfinished work of the memory, in all scopes. It does not read all stored data.
 
@@ -578,6 +593,8 @@ class Memory(Closing):
     ) -> tuple[Scope, Condition]:
         scope = self._scope(user_id, agent_id, run_id)
         condition = compile_filters(filters or {})
+        named = {name: value for name, value in (filters or {}).items() if isinstance(value, str | int)}
+        Scope.of(named).within(self.bound)  # refuses an id of another scope
         if not scope and not names_scope(filters or {}):
             raise InputError(NO_SCOPE)
         return scope, condition

@@ -87,9 +87,13 @@ def test_the_memory_server(home: Path, tmp_path: Path) -> None:
         assert len((await call(client, "list_memories"))["results"]) == 1
 
     async def stranger(client: Any) -> None:
-        assert (await call(client, "list_memories"))["results"] == []
-        assert (await call(client, "list_memories", filters={"user_id": "ann"}))["results"] == []
-        assert (await call(client, "search_memory", query="kept", filters={"user_id": "ann"}))["results"] == []
+        unknown = "nothing was ever added for user_id 'default', only for others"
+        assert unknown in await refused(client, "list_memories")
+        assert unknown in await refused(client, "search_memory", query="kept")
+        await call(client, "add_memory", text="mine")
+        assert [m["memory"] for m in (await call(client, "list_memories"))["results"]] == ["mine"]
+        for tool, asked in (("list_memories", {}), ("search_memory", {"query": "kept"})):
+            assert "'ann' is another scope" in await refused(client, tool, filters={"user_id": "ann"}, **asked)
 
     place = str(tmp_path / "memory")
     ask(home, "memory", "--path", place, "--user-id", "ann", talk=talk)

@@ -103,10 +103,13 @@ def test_a_bound_memory_refuses_other_scopes(make: Make) -> None:
     assert memory.get_all()["results"][0]["user_id"] == "ann"
     assert memory.search("mine", user_id="ann", run_id=1)["results"]
     assert memory.search("mine", run_id=2)["results"] == []
-    assert memory.search("mine", filters={"user_id": "bob"})["results"] == []
+    assert memory.search("mine", filters={"user_id": "ann"})["results"]
+    assert memory.search("mine", filters={"AND": [{"user_id": "bob"}]})["results"] == []
     assert memory.search("mine", filters={"OR": [{"user_id": "bob"}, {"user_id": "ann"}]})["results"]
     for call in (
         lambda: memory.search("mine", user_id="bob"),
+        lambda: memory.search("mine", filters={"user_id": "bob"}),
+        lambda: memory.get_all(filters={"user_id": 7}),
         lambda: memory.add("mine", user_id="bob"),
         lambda: memory.delete_all(user_id="bob"),
         lambda: memory.get_all(user_id="bob"),
@@ -115,6 +118,32 @@ def test_a_bound_memory_refuses_other_scopes(make: Make) -> None:
     ):
         with pytest.raises(InputError, match="opened for"):
             call()
+
+
+def test_a_scope_of_several_agents(make: Make) -> None:
+    memory = make()
+    for agent in ("planner", "coder", "critic"):
+        memory.add(f"the {agent} likes slate", user_id="ann", agent_id=agent)
+    memory.add("the coder likes tiles", user_id="bob", agent_id="coder")
+    both = {"agent_id": ["planner", "coder"]}
+    for found in (
+        memory.search("who likes slate", user_id="ann", filters=both),
+        make(user_id="ann").get_all(filters=both),
+    ):
+        assert {one["memory"] for one in found["results"]} == {"the planner likes slate", "the coder likes slate"}
+    assert len(memory.get_all(filters=both)["results"]) == 3, "agents alone are a scope, too"
+
+
+def test_only_known_ids_are_known(make: Make) -> None:
+    memory = make()
+    make(user_id="ann").check_known()  # nobody is unknown to an empty memory
+    memory.add("tea", user_id="ann", agent_id="bot")
+    memory.check_known()
+    make(user_id="ann").check_known()
+    make(agent_id="bot").check_known()
+    for ids in ({"user_id": "ana"}, {"user_id": "ann", "agent_id": "bob"}):
+        with pytest.raises(InputError, match="nothing was ever added for"):
+            make(**ids).check_known()
 
 
 def test_what_others_add_meanwhile_stays_theirs(make: Make) -> None:
