@@ -13,7 +13,7 @@ _AROUND = 2
 """Tokens that a text may have more because of what stands before and after it."""
 
 _PIECES = re.compile(
-    r"(?P<word>[A-Za-z]+(?![0-9A-Za-z+/=]))|(?P<coded> ?[0-9A-Za-z]+)|(?P<space>\s+)"
+    r"(?P<word> ?[A-Za-z]+(?![0-9A-Za-z+/=]))|(?P<coded> ?[0-9A-Za-z]+)|(?P<space>\s+)"
     r"|(?P<other>[^\x00-\x7f]+)|(?P<mark>.)",
     re.DOTALL,
 )

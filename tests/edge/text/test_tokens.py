@@ -21,15 +21,27 @@ TEXTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_no_tokenizer_makes_more(text: str) -> None:
+def tokens(text: str) -> int:
+    """The tokens of a text in the vocabulary of the default reranker."""
     from tokenizers import Tokenizer
 
     bundled = Path(edge.models.__file__).parent / "bundled" / DEFAULT_RERANKER
     tokenizer = Tokenizer.from_file(str(bundled / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    assert len(tokenizer.encode(text, add_special_tokens=False).ids) <= most_tokens(text)
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_no_tokenizer_makes_more(text: str) -> None:
+    assert tokens(text) <= most_tokens(text)
+
+
+def test_the_bound_is_near_for_prose() -> None:
+    """A word counts as a word wherever it stands, not by its characters."""
+    prose = "The river floods the old mill every spring, and nobody has moved the grain to the upper floor yet."
+    assert most_tokens(prose) <= 2 * tokens(prose)
+    assert most_tokens("river mill") < most_tokens("river 1234")
 
 
 def test_nothing_is_nothing() -> None:
