@@ -143,14 +143,13 @@ def fitting(results: Sequence[dict[str, Any]], max_tokens: int) -> dict[str, Any
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
     kept: list[dict[str, Any]] = []
-    given: set[str] = set()
+    given = {result["id"] for result in results}
     spent = 0
     for result in results:
-        own = 0 if result["id"] in given else _said_tokens(result)
+        own = _said_tokens(result)
         if spent + own > max_tokens:
             continue
         spent += own
-        given.add(result["id"])
         if "neighbours" in result:
             around = [turn for turn in result["neighbours"] if turn["id"] not in given]
             more = sum(map(_said_tokens, around))

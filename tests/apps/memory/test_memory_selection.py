@@ -105,9 +105,8 @@ def test_results_fit_the_tokens_and_no_turn_comes_twice(memory: Memory) -> None:
     for most in (1, 30, 60, 200, 10_000):
         found = memory.search("tea number", user_id="ann", neighbours=1, max_tokens=most)
         said = [(r["id"], r["memory"]) for result in found["results"] for r in (result, *result["neighbours"])]
-        assert sum(most_tokens(f"8 May 2026: {text}") for text in dict(said).values()) == found["tokens"] <= most
-        neighbours = [turn["id"] for result in found["results"] for turn in result["neighbours"]]
-        assert len(neighbours) == len(set(neighbours))
+        assert sum(most_tokens(f"8 May 2026: {text}") for _, text in said) == found["tokens"] <= most
+        assert len(said) == len(set(said))
         assert {r["id"] for r in found["results"]} | set(found["left_out"]) == {r["id"] for r in whole}
     assert found["left_out"] == []
     for wrong in (0, True, 1.5):
