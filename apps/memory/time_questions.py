@@ -17,7 +17,7 @@ _MONTHS = (
 )  # fmt: skip
 _MONTH = {name: number for number, names in enumerate(_MONTHS, 1) for name in names.split()}
 _NAMES = "|".join(_MONTH)
-_IN = r"(?:in|im|during|en|au|nel|a|until|by|of|de|di)"
+_IN = r"(?:in|im|during|en|au|nel|a(?! march)|until|by|of|de|di)"
 _IN_MONTH = re.compile(
     rf"\b{_IN}\s+(?:mois de\s+)?(?P<month>{_NAMES})\b(?:\s+(?:de\s+|del\s+)?(?P<year>\d{{4}}))?", re.I
 )
@@ -29,11 +29,13 @@ _LAST_MONTH = re.compile(
     r"\blast month\b|\bletzten monat\b|\ble mois dernier\b|\bel mes pasado\b|\bil mese scorso\b", re.I
 )
 _BEFORE = re.compile(
-    r"\b(?:previous|previously|former|formerly|used? to|früher\w*|vorherige\w*|ehemalige\w*|auparavant|précédente?|"
+    r"\bdid\b[^.?!]*\bused? to\b|\b(?:i|you|he|she|we|they|it|who|(?-i:[A-Z]\w*))\s+used to\b|"
+    r"\b(?:previous|previously|former|formerly|früher\w*|vorherige\w*|ehemalige\w*|auparavant|précédente?|"
     r"anteriormente|anterior|precedente|in passato)\b|\b(?:before|earlier|vorher|davor|avant|antes|prima)\s*[?.!]*$",
     re.I,
 )
-"""Words that ask for what held before. "Before" and its like do so only at the end: "before the trip" does not."""
+"""Words that ask for what held before. "Before" and its like do so only at the end: "before the trip" does not. Neither
+does "use to" of the present: "what do I use to deploy"."""
 
 
 def time_asked(question: str, now: datetime) -> Asked:

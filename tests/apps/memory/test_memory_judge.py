@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from edge.apps.memory.judge import judge, read
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.time_questions import time_asked
 
 Make = Callable[..., Memory]
+NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 
 ENDED = (
     ("I live in Oslo", "I moved to Trondheim"),
@@ -106,6 +109,23 @@ def test_a_memory_is_found_by_what_it_superseded(memory: Memory) -> None:
         assert first["id"] == new
         then = memory.search("begun something", 1, user_id="ann", as_of="2025-03-01", rerank=rerank)["results"][0]
         assert then["id"] == old
+
+
+@pytest.mark.parametrize(
+    ("question", "before"),
+    [
+        ("where did she use to live?", True), ("the car Ada used to drive", True), ("where I used to live", True),
+        ("what do I use to deploy?", False), ("which tool is used to deploy?", False),
+        ("what can be used to cut?", False),
+    ],
+)  # fmt: skip
+def test_what_is_used_is_not_what_was_before(question: str, before: bool) -> None:
+    assert time_asked(question, NOW).before is before
+
+
+def test_an_article_is_no_preposition() -> None:
+    assert not time_asked("was there a march for peace", NOW).start
+    assert time_asked("cosa ho comprato a marzo", NOW).start == "2026-03-01T00:00:00.000000+00:00"
 
 
 @pytest.mark.parametrize(
