@@ -70,35 +70,17 @@ _expired = click.option("--show-expired", is_flag=True, help="Also memories that
 @engine_options
 @server_option
 def add(
-    texts: tuple[str, ...],
-    metadata: str | None,
-    timestamp: str | None,
-    expires: str | None,
-    valid_from: str | None,
-    valid_until: str | None,
-    importance: float | None,
-    no_supersede: bool,
-    explain: bool,
-    as_json: bool,
-    **options: Any,
+    texts: tuple[str, ...], metadata: str | None, expires: str | None, no_supersede: bool, as_json: bool, **options: Any
 ) -> None:
     """Remember each TEXT; - reads stdin, a text a line."""
+    fields = {name: options.pop(name) for name in ("timestamp", "valid_from", "valid_until", "importance", "explain")}
     limit = configure(memory=options["memory"]).memory
     given = [line for text in texts for line in (stdin_lines(limit) if text == "-" else [text])]
     if not given:
         raise InputError("there is nothing to remember: give a text, or - to read stdin")
+    fields |= {"metadata": json_object(metadata, "--metadata"), "expiration_date": expires}
     with opened_memory(options, make=True) as opened:
-        result = opened.add(
-            given,
-            metadata=json_object(metadata, "--metadata"),
-            timestamp=timestamp,
-            expiration_date=expires,
-            valid_from=valid_from,
-            valid_until=valid_until,
-            importance=importance,
-            supersede=not no_supersede,
-            explain=explain,
-        )
+        result = opened.add(given, supersede=not no_supersede, **fields)
     if as_json:
         print_json(result)
         return
@@ -113,6 +95,12 @@ def add(
             click.echo(
                 f"    {'ends' if other['ends'] else 'keeps'} {other['id']}  {other['memory']}: {other['reason']}"
             )
+
+
+_ASKED = (
+    "threshold", "explain", "neighbours", "recency", "importance", "half_life", "as_of", "max_tokens", "show_expired",
+)  # fmt: skip
+"""Options of a search that the library has under the same name."""
 
 
 @memory.command()
@@ -133,40 +121,12 @@ def add(
 @scope_options
 @engine_options
 @server_option
-def search(
-    query: str,
-    top_k: int,
-    filters: str | None,
-    threshold: float | None,
-    no_rerank: bool,
-    explain: bool,
-    neighbours: int,
-    recency: float,
-    importance: float,
-    half_life: float,
-    as_of: str | None,
-    max_tokens: int | None,
-    show_expired: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def search(query: str, top_k: int, filters: str | None, no_rerank: bool, as_json: bool, **options: Any) -> int:
     """Find the memories about QUERY, best first; exit code 1 if there are none."""
+    asked = {name: options.pop(name) for name in _ASKED}
+    conditions = json_object(filters, "--filters")
     with opened_memory(options) as opened:
-        result = opened.search(
-            query,
-            top_k,
-            filters=json_object(filters, "--filters"),
-            threshold=threshold,
-            rerank=not no_rerank,
-            explain=explain,
-            neighbours=neighbours,
-            recency=recency,
-            importance=importance,
-            half_life=half_life,
-            as_of=as_of,
-            max_tokens=max_tokens,
-            show_expired=show_expired,
-        )
+        result = opened.search(query, top_k, filters=conditions, rerank=not no_rerank, **asked)
         health = opened.health()
     if as_json:
         print_json(result | {"health": health.to_json()})
@@ -174,7 +134,7 @@ def search(
     for place, hit in enumerate(result["results"], 1):
         # The results are ordered by score; --threshold compares the relevance.
         click.echo(f"{place:3d}  score {hit['score']:.3f}  relevance {hit['relevance']:.2f}  {shown(hit)}")
-        if explain:
+        if asked["explain"]:
             stages = hit["score_details"].items()  # a rank is a whole number
             shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)
             click.echo(f"            {'  '.join(shares)}")
@@ -240,21 +200,15 @@ def update(
     memory_id: str,
     text: str | None,
     metadata: str | None,
-    timestamp: str | None,
     expires: str | None,
-    valid_from: str | None,
-    valid_until: str | None,
-    importance: float | None,
     pin: bool | None,
     forget: bool | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Change a memory: its TEXT, or the fields that options name."""
-    given: dict[str, Any] = {
-        "text": text, "metadata": json_object(metadata, "--metadata"), "timestamp": timestamp,
-        "expiration_date": expires, "importance": importance, "valid_from": valid_from, "valid_until": valid_until,
-    }  # fmt: skip
+    given = {name: options.pop(name) for name in ("timestamp", "importance", "valid_from", "valid_until")}
+    given |= {"text": text, "metadata": json_object(metadata, "--metadata"), "expiration_date": expires}
     changes = {
         name: None if value == _REMOVED.get(name) else value for name, value in given.items() if value is not None
     }

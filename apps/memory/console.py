@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -182,48 +183,14 @@ class ServedMemory:
         self._own: Memory | None = None
         self._health = Health()
 
-    def add(self, texts: list[str], **fields: Any) -> dict[str, Any]:
-        return self._document("add", texts, **fields)
-
-    def update(self, memory_id: str, **changes: Any) -> dict[str, Any]:
-        return self._document("update", memory_id, **changes)
-
-    def pin(self, memory_id: str, pinned: bool) -> dict[str, Any]:
-        return self._document("pin", memory_id, pinned)
-
-    def forget(self, memory_id: str, forgotten: bool) -> dict[str, Any]:
-        return self._document("forget", memory_id, forgotten)
-
-    def supersede(self, memory_id: str, by: str | None) -> dict[str, Any]:
-        return self._document("supersede", memory_id, by)
-
-    def delete(self, memory_id: str) -> dict[str, Any]:
-        return self._document("delete", memory_id)
-
-    def delete_all(self) -> dict[str, Any]:
-        return self._document("delete_all")
-
-    def search(self, query: str, top_k: int, **options: Any) -> dict[str, Any]:
-        return self._document("search", query, top_k, **options)
-
-    def get_all(self, **options: Any) -> dict[str, Any]:
-        return self._document("get_all", **options)
-
-    def get(self, memory_id: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._done("get", memory_id)
-        return found
-
-    def history(self, memory_id: str, *, whole_chain: bool) -> list[dict[str, Any]]:
-        changes: list[dict[str, Any]] = self._done("history", memory_id, whole_chain=whole_chain)
-        return changes
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        if verb not in READS | WRITES:
+            raise AttributeError(verb)
+        return partial(self._done, verb)
 
     def health(self) -> Health:
         """The state of the memory after the last call."""
         return self._health if self._own is None else self._own.health()
-
-    def _document(self, verb: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-        document: dict[str, Any] = self._done(verb, *arguments, **named)
-        return document
 
     def _done(self, verb: str, *arguments: Any, **named: Any) -> Any:
         if self._own is None:
