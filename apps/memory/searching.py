@@ -73,6 +73,7 @@ class Retrieved:
         near: the cosines of all results.
         whole: the query's `LexicalIndex.whole_score`.
         instead: for results that do not fit the time that is asked about, the memory of their chain that does.
+        pool: the best candidates with their fused scores.
         records: the records of the pool, and those that stand instead of some of it.
     """
 
@@ -80,13 +81,14 @@ class Retrieved:
     near: Mapping[int, float]
     whole: float = 0.0
     instead: Mapping[int, int] = field(default_factory=dict)
+    pool: Sequence[tuple[int, float]] = ()
     records: Mapping[int, Record] = field(default_factory=dict)
 
     def fused(self) -> list[tuple[int, float]]:
         """The fused scores of all results by id, best first."""
         return convex_combination(self.words, self.near, BM25_WEIGHT, full=FULL_MATCH * self.whole)
 
-    def pool(self, count: int) -> list[tuple[int, float]]:
+    def best(self, count: int) -> list[tuple[int, float]]:
         """The best of `fused` that stand for `count` memories, at most `_STANDING` for each."""
         chosen: list[tuple[int, float]] = []
         stand_for: Counter[int] = Counter()
@@ -140,7 +142,7 @@ class Searcher:
                 min(1.0, max(0.0, found.near[identifier])),
                 _details(identifier, score, rank, found),
             )
-            for rank, (identifier, score) in enumerate(found.pool(max(POOL, top_k)), 1)
+            for rank, (identifier, score) in enumerate(found.pool, 1)
         ]
         if rerank and candidates:
             # Recency and importance may lift any candidate, so with them all candidates need their final scores.
@@ -200,12 +202,13 @@ class Searcher:
                 del near[identifier]
                 words.pop(identifier, None)
             retrieved = Retrieved(words, near, self._store.lexical.whole_score(db, query), instead)
-            chosen = {identifier for identifier, _ in retrieved.pool(max(POOL, top_k))}
+            pool = retrieved.best(max(POOL, top_k))
+            chosen = {identifier for identifier, _ in pool}
             chosen |= {instead[identifier] for identifier in chosen & instead.keys()}
             records = read_records(db, chosen, self._store.budget)
             for identifier in chosen - records.keys():
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
-            return replace(retrieved, records=records)
+            return replace(retrieved, pool=pool, records=records)
 
     def _instead(
         self, db: Connection, asked: Asked, ids: Iterable[int], shown: Condition
