@@ -9,7 +9,7 @@ _LETTERS = 3
 """Letters of a lower-case word that count as one token. Common words are one token; few words have more than one for
 three letters."""
 
-_AROUND = 2
+_AROUND = 3
 """Tokens that a text may have more because of what stands before and after it."""
 
 _PIECES = re.compile(
