@@ -98,8 +98,8 @@ class CudaPlace(DevicePlace):
     def way(self, model: PackedModel) -> Way:
         """Layers are read from the disk into page-locked memory, and transferred to the device from there."""
         largest = max(model.file.nbytes(block) for block in model.layer_blocks)
-        self._way = DeviceWay(self.device, self._disk, self.lane, largest)
-        return self._way
+        self._way = way = DeviceWay(self.device, self._disk, self.lane, largest)
+        return way
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
         """Views of the tensors in device memory."""

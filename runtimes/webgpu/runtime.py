@@ -96,8 +96,8 @@ class WebGpuPlace(DevicePlace):
     def way(self, model: PackedModel) -> Way:
         """Layers are read from the disk into host memory, and sent to the GPU from there."""
         largest = max(model.file.nbytes(block) for block in model.layer_blocks)
-        self._way = GpuWay(self.device, self._disk, self.lane, largest)
-        return self._way
+        self._way = way = GpuWay(self.device, self._disk, self.lane, largest)
+        return way
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> Any:
         """The places of the tensors in a buffer of the GPU."""
