@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.paths import checked
 from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
-from edge.apps.documents.ignoring import LONGEST_NAME, Pattern, pattern_parts
+from edge.apps.documents.ignoring import LONGEST_NAME, Pattern, path_expression
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
 
@@ -220,13 +220,12 @@ def path_pattern(glob: str) -> Callable[[str], bool]:
             names.append(name)
     if (longest := max(map(len, names), default=0)) > LONGEST_NAME:
         raise InputError(f"a filter has a name of {longest:,} characters, and {LONGEST_NAME:,} are the most")
-    parts = pattern_parts(names or ["**"])
-    if parts is None:
+    anywhere = () if absolute or _DRIVE.match(text) else ("**",)
+    expression = path_expression([*anywhere, *(names or ["**"])], below=True)
+    if expression is None:
         problem = "a [ without a ], or an unknown class in it" if "[" in glob else "a name that is empty"
         raise InputError(f"the filter path:{glob} is no glob: it has {problem}")
-    anywhere = () if absolute or _DRIVE.match(text) else (None,)
-    # A glob that matches a folder includes everything below it.
-    pattern = Pattern(keeps=False, folders=False, parts=(*anywhere, *parts, None))
+    pattern = Pattern(keeps=False, folders=False, expression=expression)
 
     def matches(path: str) -> bool:
         names = path.replace("\\", "/").split("/")

@@ -1,17 +1,19 @@
 """Ignore files with git's rules (gitignore(5)): nested files, the last matching pattern decides, deeper files go first.
 
-Patterns are matched one path component at a time and never backtrack over more than one star. So a pattern in an
-untrusted folder cannot take long. As in git, patterns match bytes, and `?` matches one byte: names and patterns are
-compared as their bytes decoded as Latin-1. `pathspec` is not used, because it matches a folder together with everything
-below it. The common patterns `*`, `!*/`, `!*.txt` (keep one kind of file) would then lose every folder.
+A pattern becomes one regular expression, in which each run of characters between two stars matches at its first place
+and is never tried again. So a pattern in an untrusted folder cannot take long. As in git, patterns match bytes, and `?`
+matches one byte: names and patterns are compared as their bytes decoded as Latin-1. `pathspec` is not used, because it
+matches a folder together with everything below it. The common patterns `*`, `!*/`, `!*.txt` (keep one kind of file)
+would then lose every folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from edge.apps.documents.base import Skipped
@@ -27,52 +29,15 @@ _CLASSES = {
     "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r",
     "upper": "A-Z", "xdigit": "0-9a-fA-F",
 }  # fmt: skip
+_MEMBER = re.compile(r"\[:([^\]]*):\]|(\\.|[^\\])(?:-(\\.|[^\\\]]))?", re.DOTALL)
+"""A class, or a character or a range of them, in a bracket expression."""
+
 _ESCAPED_SLASH = re.compile(r"(\\\\)|\\/")
 _FOLDERS_ESCAPED = re.compile(r"(?<![^/])\*{2,}\\/")
 LONGEST_NAME = 4096
 """The most characters of the glob of one component. No file system has names of as many."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Characters between two stars: a literal `text`, or a regular expression that matches `length` characters."""
-
-    text: str
-    length: int
-    pattern: re.Pattern[str] | None
-
-    def is_at(self, name: str, start: int) -> bool:
-        return name.startswith(self.text, start) if self.pattern is None else bool(self.pattern.match(name, start))
-
-    def end_in(self, name: str, start: int) -> int:
-        """Where its first match in a name from `start` on ends; -1 without one."""
-        if self.pattern is None:
-            place = name.find(self.text, start)
-        else:
-            found = self.pattern.search(name, start)
-            place = -1 if found is None else found.start()
-        return place if place < 0 else place + self.length
-
-
-@dataclass(frozen=True, slots=True)
-class Glob:
-    """The glob of one component, as the runs of characters between its stars. Each run matches at its first place after
-    the one before, so no other place has to be tried."""
-
-    runs: tuple[_Stretch, ...]
-
-    def matches(self, name: str) -> bool:
-        """Whether a whole name matches."""
-        first, *others = self.runs
-        if not others:
-            return len(name) == first.length and first.is_at(name, 0)
-        end = first.length if first.is_at(name, 0) else -1
-        for run in others[:-1]:
-            if end < 0:
-                return False
-            end = run.end_in(name, end)
-        start = len(name) - others[-1].length
-        return 0 <= end <= start and others[-1].is_at(name, start)
+_ANY_FOLDERS = "(?:[^/]*/)*?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +47,18 @@ class Pattern:
     Attributes:
         keeps: whether it began with `!`, so that its matches are not ignored.
         folders: whether it matches only folders.
-        parts: globs of the components of a path; None is `**`, any number of components.
+        expression: as of `path_expression`.
         names_secrets: whether it asks for files with secrets.
     """
 
     keeps: bool
     folders: bool
-    parts: tuple[Glob | None, ...]
+    expression: re.Pattern[str]
     names_secrets: bool = False
 
     def matches(self, path: Sequence[str]) -> bool:
         """Whether a path matches. The path holds its components (as of `component`) below the ignore file's folder."""
-        parts = self.parts
-        at = here = 0
-        resume: tuple[int, int] | None = None  # place of the last `**`, and of the first component behind its match
-        while here < len(path):
-            part = parts[at] if at < len(parts) else None
-            if at < len(parts) and part is None:
-                resume = (at, here)
-                at += 1
-            elif part is not None and part.matches(path[here]):
-                at += 1
-                here += 1
-            elif resume is not None:
-                resume = (resume[0], resume[1] + 1)
-                at, here = resume[0] + 1, resume[1]
-            else:
-                return False
-        return all(part is None for part in parts[at:])
+        return self.expression.fullmatch("".join(f"{name}/" for name in path)) is not None
 
 
 class Rules:
@@ -181,102 +130,89 @@ def parse(line: str) -> Pattern | None:
     line = _FOLDERS_ESCAPED.sub("**/*/", line)
     names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
     if len(names) == 1:
-        part = _component(line)
-        return None if part is None else Pattern(keeps, folders, (None, part), keeps and names_secrets(line))
-    if not names[0]:
-        del names[0]
-    parts = pattern_parts(names)
-    return None if parts is None else Pattern(keeps, folders, parts, keeps and names_secrets(names[-1]))
+        globs = ["**", line]
+    else:
+        globs = names if names[0] else names[1:]
+    expression = path_expression(globs)
+    return None if expression is None else Pattern(keeps, folders, expression, keeps and names_secrets(globs[-1]))
 
 
-def pattern_parts(globs: Sequence[str]) -> tuple[Glob | None, ...] | None:
-    """Compiles the globs of a pattern's components; None if one of them is malformed."""
-    parts: list[Glob | None] = []
-    for glob in globs:
-        any_number = len(glob) > 1 and not glob.strip("*")
-        part = None if any_number else _component(glob)
-        if part is None and not any_number:
+def path_expression(globs: Sequence[str], *, below: bool = False) -> re.Pattern[str] | None:
+    """Compiles the globs of a path's components, each of which ends with a slash; None if one of them is malformed.
+    `**` stands for any number of components. With `below`, a match includes everything below it."""
+    numbers = count()
+    runs = [""]  # of components between two `**`
+    # `folder/**` matches everything in the folder, but not the folder itself.
+    for glob in [*globs, *(["?*"] if _is_any(globs[-1]) else []), *(["**"] if below else [])]:
+        if _is_any(glob):
+            runs.append("")
+        elif (part := _component(glob, numbers)) is None:
             return None
-        parts.append(part)
-    if parts[-1] is None:  # `folder/**` matches everything in the folder, but not the folder itself
-        parts.append(_component("?*"))
-    return tuple(parts)
+        else:
+            runs[-1] += f"{part}/"
+    first, *others = [runs[0], *(_ANY_FOLDERS + run for run in runs[1:])]
+    return re.compile("".join([first, *(_once(run, numbers) for run in others[:-1]), *others[-1:]]))
 
 
-def _component(glob: str) -> Glob | None:
-    """Compiles the glob of one component; None if it is malformed or too long, because it matches nothing then."""
+def _is_any(glob: str) -> bool:
+    return len(glob) > 1 and not glob.strip("*")
+
+
+def _once(expression: str, numbers: Iterator[int]) -> str:
+    """An expression whose first match is final."""
+    name = f"g{next(numbers)}"
+    return f"(?=(?P<{name}>{expression}))(?P={name})"
+
+
+def _component(glob: str, numbers: Iterator[int]) -> str | None:
+    """The expression for one component; None if its glob is malformed or too long, because it matches nothing then."""
     if not glob or len(glob) > LONGEST_NAME:
         return None
-    runs: list[list[str]] = [[]]  # the characters between the stars; one that is no literal is a regular expression
+    runs = [""]  # between the stars
     at = 0
     while at < len(glob):
         char = glob[at]
         at += 1
         if char == "*":
             if runs[-1] or len(runs) == 1:
-                runs.append([])
+                runs.append("")
         elif char == "?":
-            runs[-1].append(r"[\s\S]")
-        elif char == "\\":
-            if at == len(glob):
-                return None
-            runs[-1].append(glob[at])
-            at += 1
+            runs[-1] += "[^/]"
         elif char == "[":
             found = _bracket(glob, at)
             if found is None:
                 return None
-            runs[-1].append(found[0])
+            runs[-1] += found[0]
             at = found[1]
         else:
-            runs[-1].append(char)
-    return Glob(tuple(_stretch(run) for run in runs))
-
-
-def _stretch(characters: Sequence[str]) -> _Stretch:
-    if all(len(character) == 1 for character in characters):
-        return _Stretch("".join(characters), len(characters), None)
-    expression = "".join(re.escape(each) if len(each) == 1 else each for each in characters)
-    return _Stretch("", len(characters), re.compile(expression))
+            if char == "\\":
+                if at == len(glob):
+                    return None
+                char = glob[at]
+                at += 1
+            runs[-1] += re.escape(char)
+    first, *others = runs
+    starred = [f"[^/]*?{run}" for run in others[:-1]]
+    return "".join([first, *(_once(run, numbers) for run in starred), *(f"[^/]*{run}" for run in others[-1:])])
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int] | None:
     """A bracket expression that begins before `at`, as a regular expression, and its end; None if it is malformed."""
-    negated = at < len(glob) and glob[at] in "!^"
-    at += negated
-    members: list[str] = []
-    first = True
-    while at < len(glob):
-        char = glob[at]
-        if char == "]" and not first:
-            inside = "".join(members)
-            if not inside:
-                return (r"[\s\S]" if negated else r"(?!)"), at + 1
-            return f"[{'^' if negated else ''}{inside}]", at + 1
-        first = False
-        if char == "[" and glob.startswith("[:", at) and (end := glob.find(":]", at)) > 0:
-            name = _CLASSES.get(glob[at + 2 : end])
-            if name is None:
-                return None
-            members.append(name)
-            at = end + 2
-            continue
-        if char == "\\":
-            at += 1
-            if at == len(glob):
-                return None
-            char = glob[at]
-        at += 1
-        if glob.startswith("-", at) and at + 1 < len(glob) and glob[at + 1] != "]":
-            at += 1
-            if glob[at] == "\\":
-                at += 1
-                if at == len(glob):
-                    return None
-            last = glob[at]
-            at += 1
-            if char <= last:
-                members.append(f"{re.escape(char)}-{re.escape(last)}")
+    negated = glob.startswith(("!", "^"), at)
+    first = at = at + negated
+    members = ""
+    while (member := _MEMBER.match(glob, at)) is not None:
+        if glob[at] == "]" and at > first:
+            if not members:
+                return "[^/]" if negated else "(?!)", at + 1
+            return f"(?!/)[{'^' if negated else ''}{members}]", at + 1
+        at = member.end()
+        name, begin, last = member.groups()
+        if name is None:
+            begin, last = begin[-1], (last or begin)[-1]
+            members += f"{re.escape(begin)}-{re.escape(last)}" if begin <= last else ""
+        elif name in _CLASSES:
+            members += _CLASSES[name]
         else:
-            members.append(re.escape(char))
+            return None
     return None
