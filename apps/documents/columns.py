@@ -1,11 +1,14 @@
-"""Columns of a PDF's page. Some programs draw a page row by row, through all of its columns. The library's lines then
-go through them, too. They are cut at the gap that many of them share."""
+"""Places of letters on a PDF's page: the spaces of its lines, and its columns. Some programs draw a page row by row,
+through all of its columns. The library's lines then go through them, too. They are cut at the gap that many of them
+share."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import statistics
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,7 +28,19 @@ _MOST_COLUMNS = 8
 _LOOKED_AT = 8
 """Rows that tell whether to look at all of a page."""
 
+_WIDE = re.compile("[\U00010000-\U0010ffff]")
 _SPACE = re.compile(r"(?<=\S) +(?=\S)")
+
+_NO_GAP, _WORD_GAP, _LETTER_GAP = 0.05, 0.13, 0.25
+"""Shares of the letters' height. A space that the library has added is removed if the distance of the letters is larger
+than usual by less than the first one, and a space of the page if it is no larger. One is added if the distance is by
+the second one larger. A usual distance is at most the third."""
+
+_MOST_ANGLE = 0.02
+"""In radians. Rotated letters are not looked at."""
+
+_LAST_SPACED = "\u058f"
+"""The last letter of the scripts whose words are told by their distance: Latin, Greek, Cyrillic and Armenian ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,18 @@ class _Row:
         return None
 
 
+def units_of(text_page: Any) -> str:
+    """A page's text in UTF-16, as the library counts: a character beyond U+FFFF is two surrogates."""
+    return _WIDE.sub(
+        lambda match: "".join(map(chr, struct.unpack("<2H", match[0].encode("utf-16-le")))), text_page.get_text_range()
+    )
+
+
+def units_read(text: str) -> str:
+    """The text of such units."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def line_ranges(text: str, text_page: Any, raw: Any) -> list[tuple[int, int]]:
     """The ranges of the lines of a page's text that are not empty, in the order of reading, without white space around
     them."""
@@ -65,6 +92,40 @@ def line_ranges(text: str, text_page: Any, raw: Any) -> list[tuple[int, int]]:
         return ranges
     rows = [_row(text, *each, text_page, raw) for each in ranges]
     return [(row.begin, row.begin + len(text[row.begin : row.end].rstrip())) for row in _read(rows, text)]
+
+
+def spaced(text: str, begin: int, end: int, text_page: Any, raw: Any) -> str:
+    """The text of a line with spaces where its letters stand apart. The library's own spaces depend on the widths of
+    letters, and not on the distance that others in the line have."""
+    handle = text_page.raw
+    first, last = (raw.FPDFText_GetCharIndexFromTextIndex(handle, place) for place in (begin, end - 1))
+    if last - first != end - 1 - begin or abs(raw.FPDFText_GetCharAngle(handle, first)) > _MOST_ANGLE:
+        return text[begin:end]
+    box, gaps, usual = raw.FS_RECTF(), list[tuple[int, float, float]](), list[float]()
+    right, high, drawn = math.inf, 0.0, False
+    for at in range(begin, end):
+        char, index = text[at], first + at - begin
+        if char == " ":
+            drawn = drawn or raw.FPDFText_IsGenerated(handle, index) != 1
+            continue
+        if char > _LAST_SPACED or not raw.FPDFText_GetLooseCharBox(handle, index, box):
+            right = math.inf
+            continue
+        height = max(high, box.top - box.bottom, 1e-3)
+        gap = (box.left - right) / height
+        if gap > -_LETTER_GAP:
+            gaps.append((at, gap, 0.0 if drawn else _NO_GAP))
+            if not drawn and gap < _LETTER_GAP:
+                usual.append(gap)
+        right, high, drawn = box.right, box.top - box.bottom, False
+    letters = max(statistics.median_low(usual), 0.0) if usual else 0.0
+    pieces, done = [], begin
+    for at, gap, none in gaps:
+        space = text[at - 1] == " "
+        if gap < letters + none if space else gap > letters + _WORD_GAP:
+            pieces += [text[done : at - space], "" if space else " "]
+            done = at
+    return "".join([*pieces, text[done:end]])
 
 
 def _row(text: str, begin: int, end: int, text_page: Any, raw: Any) -> _Row:

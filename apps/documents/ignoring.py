@@ -129,10 +129,7 @@ def parse(line: str) -> Pattern | None:
     # (wildmatch.c).
     line = _FOLDERS_ESCAPED.sub("**/*/", line)
     names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
-    if len(names) == 1:
-        globs = ["**", line]
-    else:
-        globs = names if names[0] else names[1:]
+    globs = ["**", line] if len(names) == 1 else names[not names[0] :]
     expression = path_expression(globs)
     return None if expression is None else Pattern(keeps, folders, expression, keeps and names_secrets(globs[-1]))
 

@@ -37,7 +37,7 @@ from edge.apps.documents.base import (
     first_heading,
     meaningful,
 )
-from edge.apps.documents.columns import line_ranges
+from edge.apps.documents.columns import line_ranges, spaced, units_of, units_read
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
 from edge.errors import InputError
@@ -73,8 +73,9 @@ _AFFIXES = frozenset({
 })  # fmt: skip
 """Words that are parts of other words more often than of compounds with a hyphen."""
 
-_FIELD, _NOTES = 20, frozenset({1, *range(3, 16)})
-"""Kinds of annotations: fields of forms, and what readers write on a page (ISO 32000-1, 12.5.6.1)."""
+_FIELD, _NOTES, _INVISIBLE = 20, frozenset({1, *range(3, 16)}), frozenset({2, 16})
+"""Kinds of annotations: fields of forms, what readers write on a page, and links and pop-up windows (ISO 32000-1,
+12.5.6.1)."""
 
 
 @dataclass(slots=True)
@@ -176,9 +177,14 @@ def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_Pa
         except pypdfium2.PdfiumError:
             yield None
             continue
-        text = text_page.get_text_range()
+        text = units_of(text_page)
         lines = _joined(_lines(text, text_page, pypdfium2.raw))
-        _annotate(lines, page, document.formenv, pypdfium2.raw)
+        if notes := list(_notes(page, document.formenv, pypdfium2.raw)):
+            text_page.close()
+            page, text_page = _flattened(document, index, page, pypdfium2.raw)
+            whole = units_of(text_page)
+            drawn = whole[len(text) :] if whole.startswith(text) else ""
+            _annotate(lines, notes, " ".join(clean(units_read(drawn)).split()))
         chars += sum(len(line.text) for line in lines)
         if chars > MAX_TEXT_CHARS:
             raise too_much_text()
@@ -201,30 +207,55 @@ def _is_scanned(page: Any, raw: Any) -> bool:
     return bool(covered > _SCANNED_SHARE * width * height)
 
 
-def _annotate(lines: list[_PageLine], page: Any, form: Any, raw: Any) -> None:
-    """Adds the values of a page's form to the lines beside them, and its notes as lines behind the others."""
+_Note = tuple[str, float, float]
+"""A text of an annotation, which may be empty, and its lower and upper edge in points: those of a form's value."""
+
+
+def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
+    """The values of a page's form, and its notes."""
     box = raw.FS_RECTF()
     for index in range(raw.FPDFPage_GetAnnotCount(page.raw)):
         note = raw.FPDFPage_GetAnnot(page.raw, index)
         kind = raw.FPDFAnnot_GetSubtype(note)
+        text, bottom, top = "", math.inf, math.inf
         if kind == _FIELD and form is not None:
-            kind = raw.FPDFAnnot_GetFormFieldType(form.raw, note)
-            if kind in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
-                name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form.raw, note)
-                text = name if raw.FPDFAnnot_IsChecked(form.raw, note) else ""
-            else:
+            field = raw.FPDFAnnot_GetFormFieldType(form.raw, note)
+            if field not in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
                 text = _string(raw.FPDFAnnot_GetFormFieldValue, form.raw, note)
+            elif raw.FPDFAnnot_IsChecked(form.raw, note):
+                text = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form.raw, note)
             raw.FPDFAnnot_GetRect(note, box)
-            beside = [line for line in lines if text and line.size and box.bottom <= line.base <= box.top]
-            if beside:
-                beside[-1].text += f" {text}"
-                text = ""
-        else:
-            text = _string(raw.FPDFAnnot_GetStringValue, note, b"Contents") if kind in _NOTES else ""
-        if text:
-            number = lines[-1].number + 1 if lines else 1
-            lines.append(_PageLine(text, number, 0.0, -math.inf, 0, 0))
+            bottom, top = box.bottom, box.top
+        elif kind in _NOTES:
+            text = _string(raw.FPDFAnnot_GetStringValue, note, b"Contents")
+        if kind not in _INVISIBLE:
+            yield text, bottom, top
         raw.FPDFPage_CloseAnnot(note)
+
+
+def _flattened(document: Any, index: int, page: Any, raw: Any) -> tuple[Any, Any]:
+    """A page with its annotations as they are drawn, behind its other content; and its text."""
+    raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY)
+    page.close()
+    page = document[index]
+    return page, page.get_textpage()
+
+
+def _annotate(lines: list[_PageLine], notes: Sequence[_Note], drawn: str) -> None:
+    """Adds the values of a form to the lines beside them, and other texts of annotations as lines behind the others:
+    notes, and what is `drawn` besides, such as a signature."""
+    found: list[str] = []
+    for text, _, _ in sorted(notes, key=lambda note: -len(note[0])):
+        drawn = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "\n", drawn, count=1) if text else drawn
+    for text, bottom, top in notes:
+        beside = [line for line in lines if text and line.size and bottom <= line.base <= top]
+        if beside:
+            beside[-1].text += f" {text}"
+        else:
+            found.append(text)
+    for text in filter(meaningful, (*found, *drawn.split("\n"))):
+        number = lines[-1].number + 1 if lines else 1
+        lines.append(_PageLine(text.strip(), number, 0.0, -math.inf, 0, 0))
 
 
 def _string(function: Any, *arguments: Any) -> str:
@@ -248,11 +279,11 @@ def _picture(document: Any, at: int) -> Any:
 
 
 def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_PageLine]:
-    """A page's lines that are not empty, numbered in order."""
+    """A page's lines that are not empty, numbered in order. The text is that of `units_of`."""
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
     number = 0
     for begin, end in line_ranges(text, text_page, raw):
-        line = text[begin:end].replace("\xad", "")
+        line = units_read(spaced(text, begin, end, text_page, raw)).replace("\xad", "")
         shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub(_HYPHEN, line))).split())
         if not shown:
             continue
@@ -455,7 +486,7 @@ def _mark(page: Any, lines: Collection[int], raw: Any) -> bool:
     text = page.get_textpage()
     left, top, right, bottom = (ctypes.c_double() for _ in range(4))
     marks: list[_Box] = []
-    for line in _lines(text.get_text_range(), text, raw):
+    for line in _lines(units_of(text), text, raw):
         first = raw.FPDFText_GetCharIndexFromTextIndex(text.raw, line.start)
         last = raw.FPDFText_GetCharIndexFromTextIndex(text.raw, line.end - 1)
         if line.number not in lines or first < 0 or last < first:

@@ -100,6 +100,28 @@ def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -
     ]  # fmt: skip
 
 
+def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> None:
+    """A signature, and a note whose contents its picture shows; a hidden one is not drawn."""
+    stream = "BT /F1 11 Tf 2 10 Td (%s) Tj ET"
+    notes = ["/Subtype /Widget /FT /Sig /T (s) /F 4", "/Subtype /FreeText /F 4 /Contents (Call the plumber)"]
+    texts = ["Signed by Philippa Oxbow", "Call the plumber"]
+    data = with_annotations(
+        make_pdf([LETTER]),
+        *(
+            f"{note} /Rect [72 {500 - 60 * at} 300 {540 - 60 * at}] /AP << /N {100 + at} 0 R >>"
+            for at, note in enumerate([*notes, "/Subtype /FreeText /F 2"])
+        ),
+    )
+    pictures = b"".join(
+        b"%d 0 obj\n<< /Type /XObject /Subtype /Form /BBox [0 0 228 40] /Length %d "
+        b"/Resources << /Font << /F1 3 0 R >> >> >>\nstream\n%s\nendstream\nendobj\n"
+        % (100 + at, len(stream % text), (stream % text).encode())
+        for at, text in enumerate([*texts, "Hidden words"])
+    )
+    blocks = read("a.pdf", data.replace(b"xref\n", pictures + b"xref\n", 1)).blocks
+    assert [block.text for block in blocks] == ["Cover letter of the contract.", *reversed(texts)]
+
+
 def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None:
     data = with_annotations(
         make_pdf([LETTER, [(72, 720, 11, "The second page.")]]),
@@ -129,3 +151,33 @@ def test_the_hyphen_of_a_compound_stays(read: Read, make_pdf: Make, lines: Seque
     page = [(72, 720 - 14 * n, 11, text) for n, text in enumerate(lines)]
     text = " ".join(" ".join(block.text for block in read("a.pdf", make_pdf([page])).blocks).split())
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("operators", "expected"),
+    [
+        ("[(No) -220 (r) -220 (t) -220 (h ) -220 (D) -220 (r) -220 (i) -220 (v) -220 (e)] TJ", "North Drive"),
+        ("[(fl) 288 ( ) 0 (ow)] TJ", "flow"),
+        ("[(a river) -100 (side)] TJ", "a riverside"),
+        ("[(a flood) -250 (river)] TJ", "a flood river"),
+        ("[(1) -9000 (2)] TJ", "1 2"),
+    ],
+)
+def test_words_are_apart_as_far_as_their_letters(read: Read, make_pdf: Make, operators: str, expected: str) -> None:
+    shown = b"(%s) Tj" % (b"X" * len(operators))
+    data = make_pdf([[(72, 720, 10, "X" * len(operators))]])
+    assert shown in data
+    (block,) = read("a.pdf", data.replace(shown, operators.encode().ljust(len(shown)))).blocks
+    assert block.text == expected
+
+
+def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place() -> None:
+    """The library counts in UTF-16."""
+    from edge.apps.documents.columns import units_of, units_read
+
+    class Page:
+        def get_text_range(self) -> str:
+            return "\U0001d449 = a\nb"
+
+    units = units_of(Page())
+    assert (len(units), units.index("b"), units_read(units)) == (8, 7, "\U0001d449 = a\nb")
