@@ -23,8 +23,8 @@ from edge.apps.documents.number_formats import BUILT_IN, shown
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
 
-MOST_COLUMNS = 1000
-
+MOST_COLUMNS = 16_384
+"""As many as a sheet of Excel has."""
 
 _HEADER_ROWS = 20
 """The names of the columns stand among the first rows."""
@@ -64,16 +64,6 @@ def _named(header: Sequence[str], column: int, value: str) -> str:
     return f"{name}: {value}"
 
 
-def _check_width(values: Sequence[str]) -> None:
-    """Checks the number of columns.
-
-    Raises:
-        InputError: the row has too many columns.
-    """
-    if len(values) > MOST_COLUMNS:
-        raise InputError(f"a row of {len(values):,} columns; {MOST_COLUMNS:,} is the most that is read")
-
-
 def row_blocks(rows: Iterable[Row], name: str = "", page: int | None = None) -> Iterator[Block]:
     """The blocks of a table: its column names, if one of the first rows holds them, and its rows.
 
@@ -90,7 +80,8 @@ def row_blocks(rows: Iterable[Row], name: str = "", page: int | None = None) -> 
     header: Sequence[str] = ()
     path = (name,) if name else ()
     for number, (begin, end, values) in enumerate(chain(first, rows)):
-        _check_width(values)
+        if len(values) > MOST_COLUMNS:
+            raise InputError(f"a row of {len(values):,} columns; {MOST_COLUMNS:,} is the most that is read")
         if number == at:
             header = values
             yield Block(" | ".join(filter(None, values)), begin, end, page, "columns", path, (begin,))
@@ -321,7 +312,7 @@ def _column(letters: str) -> int:
     number = 0
     for letter in letters:
         number = number * 26 + ord(letter) - 64
-    if number > 16_384:
+    if number > MOST_COLUMNS:
         raise InputError(f"a damaged sheet: there is no column {letters}")
     return number
 
