@@ -33,6 +33,12 @@ _OWN = r"\x1b\[(?:(?:[0123]|3[2356])m|A|K)"
 yellow, magenta, cyan), one line up, and clear to the end of the line. None of them can hide text."""
 
 
+PYTHON = (
+    sys.executable, "-c",
+    "import sys; sys.path = [place for place in sys.path if place]; from edge.apps.cli import main; main()",
+)  # fmt: skip
+"""The command `edge` of this installation. No folder `edge` in the working directory can stand in for it."""
+
 _MODELLED = ("queries", "seconds", "joules")
 
 DEBUG_ENVIRONMENT = "EDGE_DEBUG"

@@ -112,7 +112,8 @@ class Config:
         search_within: the seconds in which 90 % of the searches of a collection's vectors should end, waiting included,
             when a long-lived process such as a server searches. It holds the lists in memory that this needs, before
             other caches. 0 leaves the memory to the caches that save most time.
-        server: lets commands use the server that this user has started (`edge serve`), if one is running.
+        server: lets commands use the server that this user has started (`edge serve`), if one is running. With `auto`
+            they start one if there is none; it ends when it was not used for ten minutes.
         scratch_dir: folder for offloaded hidden states (on a real disk, not a memory file system); empty takes the
             platform's cache directory.
         sources: for each setting, the source of its value.
@@ -136,7 +137,7 @@ class Config:
     models_dir: str = ""
     scratch_dir: str = ""
     search_within: float = 0.0
-    server: bool = True
+    server: bool | str = True
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -297,8 +298,10 @@ def _convert(name: str, value: Any, source: str) -> Any:
             return float(value)
         if name in ("llm_remote", "server"):
             known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+            if name == "server" and value == "auto":
+                return value
             if str(value).casefold() not in known:
-                raise ConfigError(f"it is true or false, not {value!r}")
+                raise ConfigError(f"it is true{', auto' * (name == 'server')} or false, not {value!r}")
             return known[str(value).casefold()]
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ConfigError(f"{value!r} is not text")

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import platformdirs
 
+from edge.apps.console import PYTHON
 from edge.apps.memory.console import path_option
 from edge.apps.options import CommandGroup, Setup, collections_option, setup_options
 from edge.errors import InputError
@@ -106,7 +107,7 @@ def with_server(client: AgentProgram, server: str, arguments: Sequence[str], tex
 def program() -> list[str]:
     """The command that starts `edge`, by its full path, because clients do not search the same folders as a shell."""
     found = shutil.which("edge")
-    return [found] if found else [sys.executable, "-c", "from edge.apps.cli import main; main()"]
+    return [found] if found else list(PYTHON)
 
 
 @click.group(cls=CommandGroup)

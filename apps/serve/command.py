@@ -103,6 +103,23 @@ _USUAL = Limits()
     help="Run this plan of `edge plan serve`. Other options go before it.",
 )
 @click.option(
+    "--no-port",
+    is_flag=True,
+    help="Open no address: answer only your own commands, about any collection, over a socket that only you can open.",
+)
+@click.option(
+    "--idle",
+    type=FiniteRange(0.1),
+    metavar="SECONDS",
+    help="End when the server was not used for so many seconds.",
+)
+@click.option(
+    "--background",
+    "what",
+    flag_value="background",
+    help="Start this server, with these options, in a process of its own, and return when it serves.",
+)
+@click.option(
     "--status", "what", flag_value="status", help="Say whether a server of yours runs, its address and its memory."
 )
 @click.option("--stop", "what", flag_value="stop", help="End your server, and wait for its end.")
@@ -142,6 +159,8 @@ def serve(
     generation: str | None,
     search_within: float | None,
     plan: Path | None,
+    no_port: bool,
+    idle: float | None,
     what: str | None,
     editor: str,
     no_sharing: bool,
@@ -173,6 +192,8 @@ def serve(
         setup = replace(setup, memory=setup.memory or str(planned.memory))
     config = setup.config(**flags, reranker=reranker, embedder=embedder)
     outside = not is_loopback(host)
+    if no_port:
+        _check_private(context)
     digest = token = ""
     if outside or wants_token or new_token:
         digest, token = known_token(new=new_token)
@@ -195,13 +216,19 @@ def serve(
                 tuning,
                 chosen,
                 {} if planned is None else planned.options,
+                no_port,
+                idle or 0.0,
             )
         )
-        opened = [bound_socket(host, port)]
-        held.callback(opened[0].close)
+        opened = [] if no_port else [bound_socket(host, port)]
+        for one in opened:
+            held.callback(one.close)
+            server.url = address_of(one)
         opened += held.enter_context(owners_socket())
-        server.url = address_of(opened[0])
-        click.echo(f"edge: serving on {server.url} within {format_size(config.memory)}")
+        if not opened:
+            raise CapabilityError("--no-port needs a socket that only its owner can open, and this system has none")
+        to = f"on {server.url}" if server.url else "your own commands"
+        click.echo(f"edge: serving {to} within {format_size(config.memory)}")
         if outside:
             click.echo(f"edge: {host} can be reached from other machines, so every request needs the token", err=True)
         if token:
@@ -225,13 +252,36 @@ def _some_thread_works() -> bool:
     return any(thread.is_alive() for thread in others)
 
 
+_ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token", "rate")
+
+
+def _check_private(context: click.Context) -> None:
+    """
+    Raises:
+        InputError: an option about the address was given beside `--no-port`.
+    """
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name in _ABOUT_ADDRESS:
+            raise InputError(f"--no-port opens no address, so {max(parameter.opts, key=len)} means nothing")
+
+
 def _controlled(what: str, context: click.Context) -> int:
-    """Carries out `--status`, `--stop`, `--install` or `--uninstall`. Other options belong to `--install` alone.
+    """Carries out `--background`, `--status`, `--stop`, `--install` or `--uninstall`. Other options belong to
+    `--background` and `--install` alone.
 
     Raises:
         InputError: there are others.
+        StorageError, CapabilityError: as `started`.
     """
     given = _given(context)
+    if what == "background":
+        from edge.apps.serve.background import started
+
+        server, said = started(given, Path.cwd())
+        click.echo(said, nl=False)
+        click.echo(f"edge: process {server.hello['pid']}; `edge serve --stop` ends it")
+        return 0
     if what == "install":
         if context.params["new_token"]:
             raise InputError("--new-token would make another token at each start; give it in a terminal, once")
@@ -321,7 +371,7 @@ def _described(state: dict[str, Any]) -> list[str]:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(state["started"]))
     lines = [
         f"process     {state['pid']}, since {since} ({hours} h {minutes} min)",
-        f"address     {state['url'] or 'unknown'}",
+        f"address     {state['url'] or 'none: it answers your own commands'}",
         f"memory      {format_size(memory['resident'])} of {format_size(memory['limit'])}",
         f"requests    {state['requests']['served']:,} served, {state['requests']['working']} at work",
     ]

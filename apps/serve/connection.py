@@ -177,6 +177,10 @@ class Unserved(Exception):
     """The server was not used. The text says why, in a few words."""
 
 
+class Absent(Unserved):
+    """No server runs."""
+
+
 class Refused(Unserved):
     """The server refused the request, and has changed nothing.
 
@@ -206,6 +210,19 @@ def settings_of(config: Config) -> dict[str, str]:
     return values
 
 
+def compared(own: dict[str, str], other: dict[str, str], names: tuple[str, ...]) -> None:
+    """Compares the settings of this process with those of a server.
+
+    Raises:
+        Unserved: one of `names` is another one there.
+    """
+    for name in names:
+        if own[name] != other.get(name):
+            there, here = other.get(name) or "the usual one", own[name] or "the usual one"
+            said = "another one" if name == "llm_key" else f"{there}, not {here}"
+            raise Unserved(f"its {name} is {said}")
+
+
 class OwnServer:
     """A server of this user.
 
@@ -221,7 +238,7 @@ class OwnServer:
         """
         path = own_socket()
         if path is None:
-            raise Unserved("no server runs")
+            raise Absent("no server runs")
         self._path = path
         self.hello: dict[str, Any] = {"seconds": 0.0}
         try:
@@ -236,12 +253,7 @@ class OwnServer:
         """
         if self.hello.get("program") != PROGRAM:
             raise Unserved("the server was started from another installation, or before the program was changed")
-        own, other = settings_of(config), self.hello["settings"]
-        for name in names:
-            if own[name] != other.get(name):
-                there, here = other.get(name) or "the usual one", own[name] or "the usual one"
-                said = "another one" if name == "llm_key" else f"{there}, not {here}"
-                raise Unserved(f"its {name} is {said}")
+        compared(settings_of(config), self.hello["settings"], names)
 
     def ask(self, path: str, content: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
         """The answer to a request.
@@ -305,7 +317,7 @@ class OwnServer:
         try:
             connected = reach(self._path, _HELLO_S)
         except OSError:
-            raise Unserved("no server runs") from None
+            raise Absent("no server runs") from None
         try:
             if not is_own(connected):
                 raise Unserved("somebody else's process listens there")
@@ -320,7 +332,7 @@ class OwnServer:
 
 
 def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnServer:
-    """The server, if it can be used.
+    """The server, if it can be used. With `server = "auto"` one is started if there is none.
 
     Args:
         names: settings that must be the same there.
@@ -333,7 +345,14 @@ def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnSer
         raise Unserved(alone)
     if not config.server:
         raise Unserved("it is switched off")
-    found = OwnServer()
+    try:
+        found = OwnServer()
+    except Absent:
+        if config.server is True:
+            raise
+        from edge.apps.serve.background import begun
+
+        found = begun(config, names)
     found.check(config, names)
     return found
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.serve.body import decoded, read_query
+from edge.apps.serve.connection import OWN
 from edge.apps.serve.library import ServedLibrary
 from edge.apps.serve.limits import Workers, attending, settled, urgency_of
 from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refusal_of, refused
@@ -263,6 +264,8 @@ class Endpoint:
             if not status:  # otherwise the answer has begun, and its connection is closed before its end
                 await refused(refusal, self._path.shape)(scope, receive, noted)
         finally:
+            if scope["path"] not in (OWN, f"{OWN}/status"):
+                self._server.used = time.monotonic()
             self._server.metrics.count(scope["path"], scope["method"], status or 500, time.perf_counter() - started)
 
     async def _answer(self, request: Request, lease: Lease) -> Any:

@@ -263,7 +263,7 @@ class ServedLibrary:
 
     def __init__(
         self, pool: ServedModels, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
-        longest_s: float = 300.0,
+        longest_s: float = 300.0, private: bool = False,
     ) -> None:  # fmt: skip
         """Opens nothing yet.
 
@@ -273,6 +273,7 @@ class ServedLibrary:
             memory: directory of the memory; the usual one if not given.
             llm: the generator, where a request does not choose one; see `Assistant`.
             longest_s: a request works for at most so long.
+            private: all requests come from the owner, and may name the directory of any collection.
         """
         self.pool = pool
         self._chosen = [(name, locate(name)) for name in collections]
@@ -280,6 +281,7 @@ class ServedLibrary:
         self.memory_path = memory
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
+        self._private = private
         self._turns: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
         self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
         self._stores: dict[tuple[Hashable, str | None], tuple[Any, Path, Identity]] = {}
@@ -310,8 +312,9 @@ class ServedLibrary:
         return self._opened(self._path(name))
 
     def collection_in(self, path: Path) -> Collection:
-        """The collection in a directory, which must be one of those that are served. Raises as `collection` does."""
-        if path not in self.names().values():
+        """The collection in a directory, which must be one of those that are served unless all requests come from
+        the owner. Raises as `collection` does."""
+        if not self._private and path not in self.names().values():
             raise InputError(f"the collection in {path} is not served")
         return self._opened(path)
 

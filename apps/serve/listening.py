@@ -153,6 +153,10 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
         should_exit: bool
         force_exit: bool
 
+        async def on_tick(self, counter: int) -> bool:
+            """Whether to end now: after a signal, or because nobody uses the server. A connection is a use."""
+            return await super().on_tick(counter) or (server.is_idle and not self.server_state.connections)
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """Gives the requests some time, then cancels them: their work is withdrawn, and they are answered."""
             asyncio.get_running_loop().call_later(GRACE_S, self._withdraw)

@@ -34,6 +34,9 @@ class HttpServer(Closing):
         url: its address, as a browser takes it.
         started: when the server was made, in seconds since 1970.
         cut_off: whether something was still at work when the server was closed.
+        private: whether it answers its owner's commands only, and those about any collection.
+        idle_s: the server ends when it was not used for so many seconds; 0: it does not.
+        used: when the last request ended that was not about the server itself, by `time.monotonic`.
         needed: the smallest limit under which it answers one search, in bytes.
     """
 
@@ -46,6 +49,9 @@ class HttpServer(Closing):
     tuning: Tuning | None = None
     editor: Editor = field(default_factory=lambda: Editor(""))
     usual: Mapping[str, Any] = field(default_factory=dict)
+    private: bool = False
+    idle_s: float = 0.0
+    used: float = field(default_factory=time.monotonic, init=False)
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
     pool: ServedModels = field(init=False)
@@ -79,12 +85,22 @@ class HttpServer(Closing):
         self.budget.reserve("server", server_nbytes(self.limits))
         self.pool = ServedModels(self.budget, self.config, self.trace, self.tuning)
         self.library = ServedLibrary(
-            self.pool, self.collections, memory=self.memory, llm=self.llm, longest_s=self.limits.request_s
+            self.pool,
+            self.collections,
+            memory=self.memory,
+            llm=self.llm,
+            longest_s=self.limits.request_s,
+            private=self.private,
         )
         self.requests = Requests(self.budget, self.limits, self.needed)
         self.workers = Workers(self.limits)
         self.metrics = Metrics()
         self.recording = TraceRecording(self.trace, self.budget)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was not used for so long that it ends."""
+        return bool(self.idle_s) and time.monotonic() - self.used > self.idle_s
 
     def withdraw(self) -> None:
         """Begins the time in which all work must end: its requests have just been withdrawn."""

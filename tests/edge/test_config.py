@@ -124,7 +124,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "server": ("false", False),
     }
     assert set(given_) == set(load(files).sources), "a new setting needs a line here"
-    for name, (text, value) in given_.items():
+    for name, (text, value) in [*given_.items(), ("server", ("auto", "auto"))]:
         assert getattr(load(files, **{f"EDGE_{name.upper()}": text}), name) == value
         assert getattr(load(files, flags={name: text}), name) == value
         files[1].write_text(f'{name} = "{text}"', encoding="utf-8")
