@@ -20,7 +20,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
-from edge.apps.store.rows import ROW_SUM, Value, row_sum
+from edge.apps.store.rows import ROW_SUM, Value, held, row_sum
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
@@ -101,9 +101,8 @@ class Catalog:
         last = 0
         while True:
             with database.read() as db:
-                rows = db.execute(
-                    f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? ORDER BY id LIMIT {_GROUP}", (last,)
-                ).fetchall()
+                sql = f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? ORDER BY id LIMIT {_GROUP}"
+                rows = list(held(db, db.execute(sql, (last,))))
             for file in itertools.starmap(FileRow, rows):
                 if nearest(file.path, chosen) is not None:
                     yield file
@@ -166,7 +165,7 @@ class Catalog:
             "ORDER BY ordinal",
             (file,),
         )
-        return [StoredChunk(*row) for row in rows]
+        return [StoredChunk(*row) for row in held(db, rows)]
 
     def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
@@ -198,7 +197,7 @@ class Catalog:
         for group in groups(ids):
             marks = ", ".join("?" * len(group))
             sql = f"SELECT id, context, text, hash FROM chunks WHERE id IN ({marks})"
-            rows = db.execute(sql, group).fetchall()
+            rows = list(held(db, db.execute(sql, group)))
             for row in rows:  # deleting with another text would corrupt the full-text index
                 verify_text(*row)
             self.lexical.delete(db, [row[0] for row in rows], [passage(row[1], row[2]) for row in rows])
@@ -235,7 +234,7 @@ class ChunkRebuild:
 
     def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, str]]:
         sql = "SELECT id, context, text, hash FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
-        found = db.execute(sql, (after, limit)).fetchall()
+        found = list(held(db, db.execute(sql, (after, limit))))
         for row in found:
             verify_text(*row)
         return [(identifier, passage(context, text)) for identifier, context, text, _ in found]

@@ -33,6 +33,7 @@ from edge.apps.store.lexical import Statistics
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
+from edge.apps.store.rows import held
 from edge.apps.store.spelling import respelled, words_of
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config, counted, parse_size
@@ -385,7 +386,7 @@ class Collection(Closing):
                 f"WHERE status = 'indexed' AND {clause} GROUP BY path ORDER BY path",
                 params,
             )
-            return [IndexedFile(*row) for row in rows]
+            return [IndexedFile(*row) for row in held(db, rows)]
 
     def describe(self, path: Item, text: str) -> None:
         """Sets the description of a folder or file, which is returned with every hit below it; an empty text removes

@@ -16,6 +16,7 @@ from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
 from edge.apps.documents.secrets import ASKED
 from edge.apps.store.database import Database
+from edge.apps.store.rows import held
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
@@ -86,7 +87,7 @@ class Discovery:
                 rows = db.execute(
                     f"SELECT id, path FROM files WHERE {condition} AND length(root) <= ?", (*params, len(scope))
                 )
-                unseen = [(file, path) for file, path in rows if not self._was_seen(file)]
+                unseen = [(file, path) for file, path in held(db, (row for row in rows if not self._was_seen(row[0])))]
             gone = []
             for file, path in unseen:
                 hidden = nearest(path, self._unreadable)

@@ -16,6 +16,7 @@ from edge.apps.collection.paths import absolute, contains, resolved
 from edge.apps.collection.schema import description_of, read_descriptions, read_roots
 from edge.apps.collection.searching import read_hits
 from edge.apps.store.database import Database
+from edge.apps.store.rows import held
 from edge.errors import InputError
 from edge.ivf.base import Connection
 
@@ -125,7 +126,7 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
     if _PATTERN.search(target):
         clause, params = Filters(paths=(target,)).where(db)
         rows = db.execute(f"SELECT path FROM files WHERE status = 'indexed' AND {clause} ORDER BY path", params)
-        paths = [row[0] for row in rows]
+        paths = [row[0] for row in held(db, rows)]
         for path in paths:
             file = catalog.find(db, path)
             assert file is not None

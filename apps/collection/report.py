@@ -13,6 +13,7 @@ from typing import Any
 from edge.apps.collection.schema import read_roots
 from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import EmbedderIdentity
+from edge.apps.store.rows import held
 from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
 
@@ -192,14 +193,16 @@ class IndexedFile:
 
 def contents(db: Connection) -> dict[str, Any]:
     """The fields of `CollectionStatus` that the tables tell."""
-    kinds = dict(db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
+    kinds = dict(
+        held(db, db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
+    )
     pending, nbytes = db.execute(
         "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
     ).fetchone()
     left: dict[str, tuple[LeftOut, ...]] = {}
     for status in ("skipped", "failed"):
         rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
-        left[status] = tuple(LeftOut(*row) for row in rows)
+        left[status] = tuple(LeftOut(*row) for row in held(db, rows))
     return {
         "roots": tuple(read_roots(db)), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
         "chunks": db.execute("SELECT count(*) FROM chunks").fetchone()[0], "source_nbytes": nbytes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +38,7 @@ from edge.apps.store.lexical import (
     shown_weights,
 )
 from edge.apps.store.rebuilding import remedy
+from edge.apps.store.rows import Row, held
 from edge.apps.store.spelling import nearest_word, stems_like, unknown_words
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -277,13 +278,9 @@ class PassageSource:
         a collection after incremental runs should give the same results as a new one."""
         found: dict[int, tuple[str, int]] = {}
         with self._database.read() as db:
-            for group in groups(ids):
-                rows = db.execute(
-                    "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file "
-                    f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
-                    group,
-                )
-                found.update((identifier, (path, ordinal)) for identifier, path, ordinal in rows)
+            sql = "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file WHERE chunks.id IN"
+            for identifier, path, ordinal in held(db, _in_groups(db, sql, ids)):
+                found[identifier] = path, ordinal
         return found
 
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
@@ -478,29 +475,32 @@ def shown(hit: Hit, weights: Mapping[str, float]) -> Hit:
 def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     """Reads chunks by id as hits without score and snippet."""
     found: dict[int, Hit] = {}
-    for group in groups(ids):
-        rows = db.execute(
-            "SELECT chunks.id, path, line_start, line_end, chunks.page, text, title, kind, context, files.id, ordinal, "
-            "chunks.hash, lines, kinds, chunks.checksum, files.checksum, mtime_ns, mails.checksum, sender, recipients, "
-            f"subject, sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
-            f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
-            group,
-        )
-        for (
-            identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
-            kinds, place_sum, file_sum, mtime_ns, mail_sum, *fields,
-        ) in rows:  # fmt: skip
-            verify_text(identifier, context, text, stored)
-            place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
-            verify_place(identifier, place, place_sum)
-            verify_file(path, kind, title, file_sum)
-            mail = None if mail_sum is None else Mail(*fields)
-            if mail is not None and not is_mail(file, page or 0, mail, mail_sum):
-                raise not_stored(f"the mail on page {page or 0} of file {file}")
-            found[identifier] = Hit(
-                id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
-                text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
-                numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1), kinds=unpacked_parts(kinds),
-                mail=mail, modified=modified(mtime_ns),
-            )  # fmt: skip
+    sql = (
+        "SELECT chunks.id, path, line_start, line_end, chunks.page, text, title, kind, context, files.id, ordinal, "
+        "chunks.hash, lines, kinds, chunks.checksum, files.checksum, mtime_ns, mails.checksum, sender, recipients, "
+        f"subject, sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
+        "WHERE chunks.id IN"
+    )
+    for (
+        identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
+        kinds, place_sum, file_sum, mtime_ns, mail_sum, *fields,
+    ) in held(db, _in_groups(db, sql, ids)):  # fmt: skip
+        verify_text(identifier, context, text, stored)
+        place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
+        verify_place(identifier, place, place_sum)
+        verify_file(path, kind, title, file_sum)
+        mail = None if mail_sum is None else Mail(*fields)
+        if mail is not None and not is_mail(file, page or 0, mail, mail_sum):
+            raise not_stored(f"the mail on page {page or 0} of file {file}")
+        found[identifier] = Hit(
+            id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
+            text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
+            numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1), kinds=unpacked_parts(kinds),
+            mail=mail, modified=modified(mtime_ns),
+        )  # fmt: skip
     return found
+
+
+def _in_groups(db: Connection, sql: str, ids: Sequence[int]) -> Iterator[Row]:
+    """The rows of a statement that ends with `IN`, for these ids."""
+    return (row for group in groups(ids) for row in db.execute(f"{sql} ({', '.join('?' * len(group))})", group))

@@ -30,7 +30,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.repairing import RepairReport, bring_rows
-from edge.apps.store.rows import Row, Table, row_sum
+from edge.apps.store.rows import Row, Table, held, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import counted
@@ -168,7 +168,7 @@ def _from_history(new: Database) -> list[str]:
         lost = db.execute("SELECT DISTINCT memory_id FROM history WHERE memory_id NOT IN (SELECT uuid FROM memories)")
         for (uuid,) in lost.fetchall():
             sql = f"SELECT {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id = ? ORDER BY id"
-            lines = [dict(zip(HISTORY_COLUMNS, row, strict=True)) for row in db.execute(sql, (uuid,))]
+            lines = [dict(zip(HISTORY_COLUMNS, row, strict=True)) for row in held(db, db.execute(sql, (uuid,)))]
             fields, text = lines[-1], lines[-1]["new_memory"]
             if fields["is_deleted"] or not isinstance(text, str):
                 continue

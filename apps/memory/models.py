@@ -14,6 +14,7 @@ from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.pool import Held, ModelPool, Result
 from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.rebuilding import EmbedderIdentity
+from edge.apps.store.rows import held
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
@@ -275,12 +276,14 @@ class MemoryRebuild:
             "LEFT JOIN memories AS earlier ON earlier.id = memories.follows "
             "WHERE memories.id > ? ORDER BY memories.id LIMIT ?",
             (after, limit),
-        ).fetchall()
-        if memories:
-            return [(identifier, MadeFrom(text, before)) for identifier, text, before in memories]
+        )
+        if made := [(identifier, MadeFrom(text, before)) for identifier, text, before in held(db, memories)]:
+            return made
         sql = "SELECT id, task, state FROM actions WHERE id > ? ORDER BY id LIMIT ?"
         actions = db.execute(sql, (after - ACTIONS, limit))
-        return [(ACTIONS + identifier, MadeFrom(action_text(task, state))) for identifier, task, state in actions]
+        return [
+            (ACTIONS + identifier, MadeFrom(action_text(task, state))) for identifier, task, state in held(db, actions)
+        ]
 
     def count(self, db: Connection, after: int) -> int:
         sql = "SELECT (SELECT count(*) FROM memories WHERE id > ?) + (SELECT count(*) FROM actions WHERE id > ?)"

@@ -34,6 +34,7 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import successors
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
+from edge.apps.store.rows import held
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -352,9 +353,8 @@ class Writer:
         deleted = 0
         while True:
             with store.write() as db:
-                rows = db.execute(
-                    f"{SELECT} WHERE {sql} AND memories.id <= ? LIMIT ?", (*params, last, _DELETED_TOGETHER)
-                ).fetchall()
+                chosen = f"{SELECT} WHERE {sql} AND memories.id <= ? LIMIT ?"
+                rows = held(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)))
                 records = [Record.of(row) for row in rows]
                 if not records:
                     break
@@ -530,7 +530,7 @@ def _twins(db: Connection, text: str, scope: Scope, now: datetime) -> list[Recor
     """The latest shown memories of exactly these ids with this text, at most `MOST_LINKS`."""
     same, params = _same_text(text, scope, now)
     latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
-    return [Record.of(row) for row in db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS))]
+    return [Record.of(row) for row in held(db, db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS)))]
 
 
 def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]) -> Added:

@@ -17,7 +17,7 @@ from apsw import Connection, CorruptError, Error
 
 from edge.apps.store.failures import translated
 from edge.apps.store.folder import SEGMENTS, has_log, is_frozen, reading_uri, writing_uri
-from edge.apps.store.rows import register
+from edge.apps.store.rows import ALWAYS_READ, Leasing, register
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 
@@ -36,7 +36,7 @@ WRITING = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_C
 """Flags of a connection to a `writing_uri`."""
 
 
-def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> apsw.Connection:
+def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> Leasing:
     """Opens the database file that an SQLite URI names. Only one thread at a time may use the connection.
 
     Args:
@@ -47,7 +47,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
     Raises:
         apsw.Error: the file cannot be opened, or is no database.
     """
-    db = apsw.Connection(uri, flags=WRITING if writable else apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
+    db = Leasing(uri, flags=WRITING if writable else apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
     try:
         db.set_busy_timeout(int(busy_seconds * 1000))
         # A database may have come with a cloned folder: no code in its schema may run.
@@ -100,9 +100,6 @@ CONNECTION_BYTES = 512 << 10
 _PER_VALUE = 8
 """The limit of the whole process, as a multiple of the longest value that is read or written. A memory is stored in so
 many copies, so no limit refuses a value that was written under it."""
-
-_ALWAYS_READ = 1 << 20
-"""Bytes of a value that is read at any limit."""
 
 _IDLE = 2
 """Connections that stay open between transactions: one for a reader and one for a writer."""
@@ -214,7 +211,8 @@ class ConnectionPool:
                 uri = writing_uri(self.path) if writable else reading_uri(self.path)
                 db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)
                 # Anybody may have written the file. SQLite refuses a longer value before it takes memory for it.
-                longest = max(_ALWAYS_READ, self._budget.limit // _PER_VALUE)
+                longest = max(ALWAYS_READ, self._budget.limit // _PER_VALUE)
+                db.budget = self._budget
                 db.limit(apsw.SQLITE_LIMIT_LENGTH, min(longest, db.limit(apsw.SQLITE_LIMIT_LENGTH)))
         except BaseException:
             lease.release()

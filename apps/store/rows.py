@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+import apsw
+
 from edge.apps.store.failures import WrongValue
+from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
 
 Value = str | bytes | int | float | None
@@ -53,6 +57,41 @@ def whole(value: object) -> int:
         return int(str(value))
     except ValueError:
         raise WrongValue("a setting that should be a whole number is none") from None
+
+
+class Leasing(apsw.Connection):
+    """A connection whose rows are held within a budget.
+
+    Attributes:
+        budget: of the process.
+    """
+
+    budget: MemoryBudget
+
+
+ALWAYS_READ = 1 << 20
+"""Bytes of values that are read at any limit."""
+
+_PER_ROW = 256
+"""Memory of a row beside its texts."""
+
+
+def held(db: Connection, rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows that are held beside each other, as many as fit. Anybody may have written the file, and many values that
+    each pass could together exceed the limit.
+
+    Raises:
+        BudgetExceeded: they do not fit.
+    """
+    if not isinstance(db, Leasing):
+        raise TypeError("rows are held within the budget of a pooled connection")
+    nbytes = -ALWAYS_READ
+    with db.budget.reserve("rows that are read", 0) as lease:
+        for row in rows:
+            nbytes += _PER_ROW + sum(sys.getsizeof(value) for value in row if isinstance(value, str | bytes))
+            if nbytes > lease.nbytes:
+                lease.resize(nbytes)
+            yield row
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,12 @@ import pytest
 from naive.program import config_of
 from naive.words import WordEmbedder, WordReranker
 
+from edge.apps.collection import searching
+from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.discovery import Discovery
+from edge.apps.collection.excerpts import read_excerpts
+from edge.apps.collection.report import Tally
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.schema import SEAL
 from edge.apps.store.failures import DamagedStore
@@ -57,9 +62,10 @@ def memory(tmp_path: Path) -> Callable[..., Memory]:
 
 
 @pytest.fixture
-def collection(tmp_path: Path, tiny_models: Path) -> Iterator[Callable[[], Collection]]:
-    def opened() -> Collection:
-        return Collection(tmp_path / "collection", config=config_of(tiny_models, tmp_path / "scratch", threads=1))
+def collection(tmp_path: Path, tiny_models: Path) -> Iterator[Callable[..., Collection]]:
+    def opened(**options: Any) -> Collection:
+        config = config_of(tiny_models, tmp_path / "scratch", threads=1)
+        return Collection(tmp_path / "collection", config=config, **options)
 
     with opened() as first:
         first.add(["The river floods.", "A bridge of stone."], ids=["a", "b"])
@@ -160,4 +166,89 @@ def test_a_path_beyond_the_limit_is_never_held(
         before = anonymous_resident()
         with pytest.raises(EdgeError, match="longer than the memory limit has room for"):
             opened.search("river", rerank=False)
+        assert anonymous_resident() < before + (64 << 20)
+
+
+LONG = 2_000_000
+MANY = (
+    "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 24) ",
+    f"CAST(zeroblob({LONG}) AS TEXT)",
+)
+"""So many rows, and a text that each of them holds: each passes, and together they are longer than the limit."""
+
+SUMS: dict[str, tuple[str, Callable[[Collection], object]]] = {
+    "files": (
+        "INSERT INTO files(path, root, size, mtime_ns, status, reason, due, title) "
+        f"SELECT {MANY[1]} || n, '', 1, 1, 'indexed', '', 0, '' FROM n",
+        lambda opened: opened.files(),
+    ),
+    "skipped": (
+        "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) SELECT 'p' || n, '', 1, 1, 'skipped', "
+        f"{MANY[1]} || n, 0 FROM n",
+        lambda opened: opened.status(),
+    ),
+    "roots": (f"INSERT INTO roots SELECT {MANY[1]} || n FROM n", lambda opened: opened.status()),
+    "descriptions": (
+        f"INSERT INTO descriptions SELECT 'p' || n, {MANY[1]} FROM n", lambda opened: opened.descriptions()
+    ),
+    "unseen": (
+        "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) "
+        f"SELECT '/nowhere/' || {MANY[1]} || n, '/nowhere', 1, 1, 'skipped', '', 0 FROM n",
+        lambda opened: Discovery(opened.database, Catalog(), None, Tally()).remove_unseen(["/nowhere"]),
+    ),
+    "patterns": (
+        f"INSERT INTO files(path, root, size, mtime_ns, status, reason, due, title) SELECT 'p/' || {MANY[1]} || n, '', "
+        "1, 1, 'indexed', '', 0, '' FROM n",
+        lambda opened: read_excerpts(opened.database, ["p/**"]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SUMS)
+def test_rows_beyond_the_limit_together_are_never_held(
+    collection: Callable[..., Collection], tmp_path: Path, what: str
+) -> None:
+    statement, verb = SUMS[what]
+    write(tmp_path / "collection" / "edge.db", f"{MANY[0]} {statement}")
+    with collection(budget=MemoryBudget(anonymous_resident() + (32 << 20))) as opened:
+        before = anonymous_resident()
+        with pytest.raises(BudgetExceeded, match="rows that are read"):
+            verb(opened)
+        assert anonymous_resident() < before + (64 << 20)
+
+
+def test_passages_beyond_the_limit_together_are_never_held(
+    collection: Callable[..., Collection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("verify_text", "verify_place"):  # whoever writes the file can make the checksums right
+        monkeypatch.setattr(searching, name, lambda *_: None)
+    columns = "file, line_start, line_end, lines, kinds, page, hash, context, checksum"
+    write(
+        tmp_path / "collection" / "edge.db",
+        f"{MANY[0]} INSERT INTO chunks({columns}, ordinal, text) SELECT c.*, n + 9, {MANY[1]} "
+        f"FROM n, (SELECT {columns} FROM chunks WHERE id = 1) AS c",
+    )
+    with collection(budget=MemoryBudget(anonymous_resident() + (32 << 20))) as opened:
+        before = anonymous_resident()
+        with opened.database.read() as db, pytest.raises(BudgetExceeded, match="rows that are read"):
+            searching.read_hits(db, range(30))
+        assert anonymous_resident() < before + (64 << 20)
+
+
+def test_histories_beyond_the_limit_together_are_never_held(memory: Callable[..., Memory], tmp_path: Path) -> None:
+    with memory() as opened:
+        uuid = opened.get_all()["results"][0]["id"]
+    columns = "memory_id, old_memory, new_memory, event, created_at, updated_at, is_deleted, actor_id, role, user_id"
+    write(
+        tmp_path / "memory" / "memory.db",
+        f"{MANY[0]} INSERT INTO history({columns}, agent_id, run_id, checksum) SELECT h.memory_id, h.old_memory, "
+        f"{MANY[1]}, h.event, h.created_at, h.updated_at, h.is_deleted, h.actor_id, h.role, h.user_id, h.agent_id, "
+        f"h.run_id, edge_row_sum('history', h.memory_id, h.old_memory, {MANY[1]}, h.event, h.created_at, "
+        "h.updated_at, h.is_deleted, h.actor_id, h.role, h.user_id, h.agent_id, h.run_id) "
+        f"FROM n, (SELECT * FROM history WHERE memory_id = '{uuid}' LIMIT 1) AS h",
+    )
+    with memory(budget=MemoryBudget(anonymous_resident() + (32 << 20))) as opened:
+        before = anonymous_resident()
+        with pytest.raises(BudgetExceeded, match="rows that are read"):
+            opened.history(uuid)
         assert anonymous_resident() < before + (64 << 20)
