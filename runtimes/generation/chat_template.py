@@ -45,8 +45,8 @@ USUAL_NBYTES = _PROCESS_NBYTES + _ROOM + _ROOM_PER_CHARACTER * 8000
 _SECONDS = 2
 """Computing time of the process. It takes 0.07 s for a usual template."""
 
-_WAIT_SECONDS = 30.0
-"""Elapsed time of the process, for a machine that is busy."""
+_PROCESS_SECONDS = 5.0
+"""Computing time of the process and its libraries, where the system does not end it."""
 
 _LOOK_SECONDS = 0.02
 _LONGEST = 1 << 16
@@ -164,13 +164,13 @@ def _read(child: subprocess.Popen[bytes], asked: bytes, nbytes: int) -> bytes:
     has ended before."""
     import psutil  # not by the process that runs a template
 
-    process, began = psutil.Process(child.pid), time.monotonic()
+    process = psutil.Process(child.pid)
     try:
         for given in chain([asked], repeat(None)):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.communicate(given, timeout=_LOOK_SECONDS)[0]
             held = process.memory_info()
-            if held.rss - getattr(held, "shared", 0) > nbytes or time.monotonic() - began > _WAIT_SECONDS:
+            if held.rss - getattr(held, "shared", 0) > nbytes or sum(process.cpu_times()[:2]) > _PROCESS_SECONDS:
                 break
         return b""
     finally:

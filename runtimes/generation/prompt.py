@@ -37,12 +37,14 @@ class PromptBuilder:
     """Builds prompts for one model and context."""
 
     def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget, *, thinking: bool = False) -> None:
-        """Takes the model's chat template; see `ChatTemplate`."""
+        """Takes the model's chat template and runs it for the usual conversation, so that one that cannot be used is
+        refused before there is a question. Raises as `ChatTemplate.render`."""
         self._model = model
         self._context = context
         # We add the first token ourselves. A template that writes it as well would double it.
         bos = "" if model.first_token is not None else model.bos
         self._template = ChatTemplate(model.file.chat_template, budget, bos=bos, eos=model.eos, thinking=thinking)
+        self._template.render(("system", "user"))
 
     def build(self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int) -> Prompt:
         """Builds a prompt. Documents stand after the system message, or before the first question if there is none.

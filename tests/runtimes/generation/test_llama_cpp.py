@@ -17,7 +17,7 @@ import pytest
 from making.random_gguf import words
 
 from edge.budget import MemoryBudget
-from edge.errors import CapabilityError, InputError
+from edge.errors import CapabilityError, InputError, ModelError
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation import engine
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
@@ -358,6 +358,16 @@ def test_a_conversation_beyond_the_context_is_refused_with_numbers(open_llama: O
 def test_no_conversations(open_llama: Open, messages: list[Message], message: str) -> None:
     with pytest.raises(InputError, match=message):
         answer(open_llama(), messages=messages)
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for %}", "{{ 1 / 0 }}", "{% for m in messages %}{% endfor %}", "{{'x'*250000000}}"]
+)
+def test_a_template_that_cannot_be_used_is_refused_when_the_model_is_opened(
+    open_llama: Open, gguf: Callable[..., Path], template: str
+) -> None:
+    with pytest.raises(ModelError, match="the model's chat template "):
+        open_llama(gguf(template=template))
 
 
 def test_a_model_without_template_continues_plain_text(open_llama: Open, gguf: Callable[..., Path]) -> None:
