@@ -36,7 +36,8 @@ from edge.apps.options import (
     words_argument,
 )
 from edge.apps.requests import AskOptions
-from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved, connected, own_options
+from edge.apps.serve.background import connected, own_options
+from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved
 from edge.apps.store.health import Health
 from edge.config import Config, format_size
 from edge.errors import EdgeError, StorageError

@@ -193,7 +193,7 @@ class IndexedFile:
 
 def contents(db: Connection) -> dict[str, Any]:
     """The fields of `CollectionStatus` that the tables tell."""
-    kinds = dict(
+    kinds: dict[str, int] = dict(
         held(db, db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
     )
     pending, nbytes = db.execute(

@@ -20,7 +20,8 @@ from edge.apps.options import (
     setup_options,
     text_options,
 )
-from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
+from edge.apps.serve.background import connected, own_options
+from edge.apps.serve.connection import MODELS, Unserved
 from edge.config import Config
 from edge.errors import StorageError
 from edge.files.output_file import open_output

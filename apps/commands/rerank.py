@@ -21,7 +21,8 @@ from edge.apps.options import (
     text_options,
     words_argument,
 )
-from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
+from edge.apps.serve.background import connected, own_options
+from edge.apps.serve.connection import MODELS, Unserved
 from edge.config import Config
 from edge.resident import ResidentWatch
 

@@ -26,7 +26,8 @@ from edge.apps.commands.output import (
 from edge.apps.console import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
 from edge.apps.requests import SearchOptions
-from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
+from edge.apps.serve.background import connected, own_options
+from edge.apps.serve.connection import SEARCH, Unserved
 from edge.config import Config, counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped

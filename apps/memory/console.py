@@ -17,7 +17,8 @@ from edge.apps.commands.texts import Lines
 from edge.apps.console import told
 from edge.apps.memory.arguments import SCOPE_FIELDS, default_path, existing_memory, written
 from edge.apps.options import Command, configure, json_option
-from edge.apps.serve.connection import OWN, SEARCH, Lost, OwnServer, Refused, Unserved, connected, own_options
+from edge.apps.serve.background import connected, own_options
+from edge.apps.serve.connection import OWN, SEARCH, Lost, OwnServer, Refused, Unserved
 from edge.apps.store.health import Health, Trouble
 from edge.config import Config
 from edge.errors import InputError, StorageError

@@ -1,21 +1,22 @@
-"""A server in the background: for `edge serve --background`, and for commands with the setting `server = "auto"`."""
+"""The server that a command uses: `connected` finds it, and `started` starts one in the background, for
+`edge serve --background` and with the setting `server = "auto"`.
+
+The command line begins with this module, too, so what only a start needs is imported there."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import select
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
 from edge.apps.console import PYTHON, notice
-from edge.apps.serve.connection import OwnServer, Unserved, compared, settings_of, socket_path
+from edge.apps.serve.connection import Absent, OwnServer, Unserved, compared, settings_of, socket_path
 from edge.config import Config
 from edge.errors import CapabilityError, StorageError
 from edge.files.output_file import make_folder
@@ -30,6 +31,38 @@ _START_S = 60.0
 _AUTO = ("--no-port", "--idle", f"{IDLE_S:g}")
 
 
+def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnServer:
+    """The server, if it can be used. With `server = "auto"` one is started if there is none.
+
+    Args:
+        names: settings that must be the same there.
+        alone: why it is not to be used; empty if it is.
+
+    Raises:
+        Unserved: it is not to be used, or cannot be.
+    """
+    if alone:
+        raise Unserved(alone)
+    if not config.server:
+        raise Unserved("it is switched off")
+    try:
+        found = OwnServer()
+    except Absent:
+        if config.server is True:
+            raise
+        found = begun(config, names)
+    found.check(config, names)
+    return found
+
+
+def own_options(**given: Any) -> str:
+    """The reason why a command works alone: the first of some options about the process itself that was given."""
+    for name, value in given.items():
+        if value:
+            return f"--{name.replace('_', '-')} is about this process"
+    return ""
+
+
 def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
     """A server in a process of its own, which outlives this one, and what it has printed.
 
@@ -41,6 +74,10 @@ def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
         CapabilityError: this system has no socket over which it could say that it serves.
         StorageError: it has ended, or does not serve within a time.
     """
+    import select
+    import signal
+    import subprocess
+
     if socket_path() is None:
         raise CapabilityError(
             "this system has no socket of its owner's, over which a server in the background is found"

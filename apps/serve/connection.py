@@ -331,40 +331,6 @@ class OwnServer:
         return connected
 
 
-def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnServer:
-    """The server, if it can be used. With `server = "auto"` one is started if there is none.
-
-    Args:
-        names: settings that must be the same there.
-        alone: why it is not to be used; empty if it is.
-
-    Raises:
-        Unserved: it is not to be used, or cannot be.
-    """
-    if alone:
-        raise Unserved(alone)
-    if not config.server:
-        raise Unserved("it is switched off")
-    try:
-        found = OwnServer()
-    except Absent:
-        if config.server is True:
-            raise
-        from edge.apps.serve.background import begun
-
-        found = begun(config, names)
-    found.check(config, names)
-    return found
-
-
-def own_options(**given: Any) -> str:
-    """The reason why a command works alone: the first of some options about the process itself that was given."""
-    for name, value in given.items():
-        if value:
-            return f"--{name.replace('_', '-')} is about this process"
-    return ""
-
-
 def _read_head(file: Any) -> int | None:
     """Reads the status and the headers of an answer; returns the length of its body, if it says one.
 
