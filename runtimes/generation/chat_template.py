@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from edge.errors import CapabilityError, ModelError
@@ -165,10 +164,15 @@ def _read(child: subprocess.Popen[bytes], asked: bytes, nbytes: int) -> bytes:
     import psutil  # not by the process that runs a template
 
     process = psutil.Process(child.pid)
+    assert child.stdin is not None
+    # `communicate` forgets what it has not written when its time is over, and then the process would wait without end.
+    with contextlib.suppress(BrokenPipeError), child.stdin:
+        child.stdin.write(asked)
+    child.stdin = None
     try:
-        for given in chain([asked], repeat(None)):
+        while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return child.communicate(given, timeout=_LOOK_SECONDS)[0]
+                return child.communicate(timeout=_LOOK_SECONDS)[0]
             held = process.memory_info()
             if held.rss - getattr(held, "shared", 0) > nbytes or sum(process.cpu_times()[:2]) > _PROCESS_SECONDS:
                 break
