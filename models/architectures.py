@@ -31,6 +31,7 @@ FAMILIES: dict[str, Family] = {
     "modernbert": modernbert.FAMILY,
     "mpnet": bert.MPNET,
     "nomic_bert": gte.NOMIC,
+    "qwen2": qwen3.QWEN2,
     "qwen3": qwen3.FAMILY,
     "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,

@@ -1,4 +1,6 @@
-"""Qwen3 decoders (Qwen team, 2025) in their two retrieval forms: Qwen3-Reranker and Qwen3-Embedding.
+"""Qwen3 decoders (Qwen team, 2025) in their two retrieval forms, Qwen3-Reranker and Qwen3-Embedding; Qwen2 embedders.
+
+Qwen2 has biases of queries, keys and values where Qwen3 norms queries and keys.
 
 The reranker's instruction template and the embedder's query instruction come from the two model cards.
 """
@@ -6,6 +8,7 @@ The reranker's instruction template and the embedder's query instruction come fr
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from edge.errors import ModelError
 from edge.models.family import Config, Family, activation, number, whole
@@ -73,6 +76,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     kv_heads = whole(config, "num_key_value_heads") if "num_key_value_heads" in config else heads
     if heads % kv_heads:
         raise ModelError(f"config.json: {heads} heads cannot share {kv_heads} key-value heads evenly")
+    second = config.get("model_type") == "qwen2"
     layer = LayerSpec(
         hidden=hidden,
         heads=heads,
@@ -86,12 +90,12 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         rope_theta=theta,
         causal=bool(causal),
-        qk_norm=True,
-        bias=False,
+        qk_norm=not second,
+        bias=second,
         precision=precision,
     )
     return ModelSpec(
-        architecture="qwen3",
+        architecture="qwen2" if second else "qwen3",
         layers=whole(config, "num_hidden_layers"),
         layer=layer,
         vocab=whole(config, "vocab_size"),
@@ -136,4 +140,13 @@ FAMILY = Family(
         harmless=words("sliding_window max_window_layers"),  # without use_sliding_window they do nothing
         accepted={"use_sliding_window": OFF, "attention_bias": OFF, "rope_scaling": (None,)},
     ),
+)
+
+QWEN2 = replace(
+    FAMILY,
+    architecture="qwen2",
+    layer={name: parts for name, parts in LAYER.items() if "_norm." not in name}
+    | {"qkv.bias": tuple(f"layers.{{i}}.self_attn.{name}_proj.bias" for name in "qkv")},
+    output=None,  # a decoder that answers yes or no is a Qwen3
+    absent=frozenset(("out.bias", "up.bias", "down.bias")),
 )

@@ -29,6 +29,7 @@ Architecture = Literal[
     "mpnet",
     "nomic-bert",
     "xlm-roberta",
+    "qwen2",
     "qwen3",
 ]
 HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]

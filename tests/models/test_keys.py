@@ -70,11 +70,13 @@ TINY: dict[str, dict[str, Any]] = {
     "gte": {**ENCODER, "pad_token_id": 1},
     "mpnet": {**ENCODER, "max_position_embeddings": 66},
     "nomic_bert": ENCODER,
+    "qwen2": {**ENCODER, "num_key_value_heads": 2},
     "qwen3": {**ENCODER, "num_key_value_heads": 2, "head_dim": 8},
     "roberta": ENCODER,
     "xlm-roberta": ENCODER,
 }
 TOKENIZERS = {
+    "qwen2": "qwen3-embedder",
     "qwen3": "qwen3-embedder",
     "gemma3_text": "qwen3-embedder",
     "modernbert": "qwen3-embedder",
@@ -232,7 +234,7 @@ def variations(kind: str, form: str) -> Iterator[tuple[str, Any]]:
         (kind, form)
         for kind in sorted(TINY)
         for form in ("embedder", "reranker")
-        if form == "embedder" or kind not in ("gemma3_text", "qwen3")
+        if form == "embedder" or kind not in ("gemma3_text", "qwen2", "qwen3")
     ],
 )
 def test_one_key_at_a_time(tmp_path: Path, kind: str, form: str) -> None:
