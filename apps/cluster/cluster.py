@@ -31,6 +31,7 @@ from edge.apps.collection.searching import (
     Within,
     candidates,
     checked_query,
+    is_nonsense,
     misspelled,
     shown,
 )
@@ -67,6 +68,7 @@ class Spread:
         version: of the collection.
         trips: the most requests that a shard got.
         spelled: misspelled words, with those that were searched for in their place.
+        nonsense: whether no word of the query is known. The hits are then near by chance.
     """
 
     hits: list[Hit]
@@ -74,6 +76,7 @@ class Spread:
     version: int
     trips: int
     spelled: Mapping[str, str]
+    nonsense: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,8 @@ class Cluster(Closing):
             sources = self._sources(version, missing, checked_query(query), chosen.candidates)
             try:
                 spelled = misspelled(query, list(sources.values()), self.models, self._fan)
-                parts = Query.parse(respelled(query, spelled))
+                asked = respelled(query, spelled)
+                parts, nonsense = Query.parse(asked), is_nonsense(asked, list(sources.values()), self.models)
                 hits, weights = self._candidates(
                     sources, parts, self._embedded(parts), chosen, exhaustive=version.mixed
                 )
@@ -180,7 +184,7 @@ class Cluster(Closing):
             with self.trace.timed("search.rerank_s", "rerank", "search"):
                 hits = reranked(self.models, parts.asked, hits, chosen.top_k)
         found = [shown(hit, weights) for hit in kept(hits, chosen)]
-        return Spread(found, tuple(sorted(missing)), version.number, trips, spelled)
+        return Spread(found, tuple(sorted(missing)), version.number, trips, spelled, nonsense)
 
     def _embedded(self, parts: Query) -> Floats | None:
         """The vectors of a query; None if it is searched by words alone."""

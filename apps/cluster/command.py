@@ -14,7 +14,7 @@ from edge.apps.cluster.catalogue import Catalogue, Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.collection.registry import holds_collection, locate
 from edge.apps.commands.output import SearchOutcome
-from edge.apps.commands.searching import figures
+from edge.apps.commands.searching import UNKNOWN, figures
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
 from edge.apps.requests import SearchOptions
 from edge.config import Config, counted, format_size, parse_size
@@ -89,7 +89,8 @@ def searched(
     troubles = [f"shard {name} is missing, and these are the results of the others" for name in found.missing]
     told = figures(counters, {}, seconds, resident.high_water, limit)
     told |= {"version": found.version, "missing": list(found.missing), "spelled": dict(found.spelled)}
-    return SearchOutcome(found.hits, {"": troubles}, troubles, figures=told)
+    hits, nothing = ([], UNKNOWN) if found.nonsense else (found.hits, "")
+    return SearchOutcome(hits, {"": troubles}, troubles, nothing, told)
 
 
 def indexed(

@@ -24,17 +24,25 @@ from edge.apps.collection.paths import Item, absolute, check_there, listed, reso
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
-from edge.apps.collection.searching import PassageSource, Query, Seen, Within, candidates, checked_query, misspelled
+from edge.apps.collection.searching import (
+    PassageSource,
+    Query,
+    Seen,
+    Within,
+    candidates,
+    checked_query,
+    is_nonsense,
+    misspelled,
+)
 from edge.apps.pool import Held
 from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
-from edge.apps.store.lexical import Statistics
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
 from edge.apps.store.rows import held
-from edge.apps.store.spelling import respelled, words_of
+from edge.apps.store.spelling import respelled
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
@@ -523,11 +531,7 @@ class Together(Closing):
     def is_nonsense(self, query: str) -> bool:
         """Whether no word of a query is known: no passage holds one, and the embedder's vocabulary has none as one
         token. The vector of such a query is near to passages by chance. Raises as `search` does."""
-        words = words_of(query)
-        if not words or any(char.isdigit() for char in query) or self.first.identity is None:
-            return False
-        held = sum((source.statistics([query]) for source in self.sources.values()), Statistics())
-        return not any(held.counts.values()) and not self.first.models.whole_words(words)
+        return is_nonsense(query, list(self.sources.values()), self.first.models)
 
     def _shown(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
         """Hits with their snippets, the best matching lines, and the descriptions of their folders."""

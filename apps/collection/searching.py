@@ -39,7 +39,7 @@ from edge.apps.store.lexical import (
 )
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.rows import Row, held
-from edge.apps.store.spelling import nearest_word, stems_like, unknown_words
+from edge.apps.store.spelling import nearest_word, stems_like, unknown_words, words_of
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection, Found, Ids
@@ -410,6 +410,15 @@ def misspelled(query: str, sources: Sequence[Source], models: CollectionModels, 
     found = {word: [other for other in fan([partial(one.resembling, word) for one in sources]) if other]
              for word in lacking if word not in whole}  # fmt: skip
     return {word: nearest_word(word, near) for word, near in found.items() if near}
+
+
+def is_nonsense(query: str, sources: Sequence[Source], models: CollectionModels) -> bool:
+    """Whether no word of a query is known; see `Together.is_nonsense`."""
+    words = words_of(query)
+    if not words or any(char.isdigit() for char in query) or models.identity() is None:
+        return False
+    held = sum((source.statistics([query]) for source in sources), Statistics())
+    return not any(held.counts.values()) and not models.whole_words(words)
 
 
 def _gathered(

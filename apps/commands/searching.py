@@ -67,10 +67,14 @@ def figures(
     }  # fmt: skip
 
 
+UNKNOWN = "; neither the passages nor the embedder know a word of the query"
+"""The reason for an empty result where the query is nonsense."""
+
+
 def _nothing(opened: Together, query: str, where: Filters) -> str:
     """A reason for an empty result, if the words or the requested types may be the reason."""
     if opened.is_nonsense(query):
-        return "; neither the passages nor the embedder know a word of the query"
+        return UNKNOWN
     searched = opened.collections.values()
     if not where.kinds or any(collection.files(Filters(kinds=where.kinds)) for collection in searched):
         return ""

@@ -42,6 +42,8 @@ def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
     assert [(hit["path"], hit["score"]) for hit in after["results"]] == [
         (hit["path"], hit["score"]) for hit in before["results"]
     ]
+    nothing = CliRunner().invoke(edge, ["search", *there, "zzqqy blorfle"], standalone_mode=False)
+    assert (nothing.return_value, "know a word" in nothing.stderr) == (1, True)
     told = output_of(edge, "cluster", "status", *there)
     assert told.startswith("version 3\n")
     assert told.count("of 20.0 GB") == 3
