@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from edge.budget import MemoryBudget
-from edge.errors import InputError
+from edge.errors import BudgetExceeded, InputError
 from edge.kv_cache.backend import StateSegment
 from edge.runtimes.generation.base import Document, Message, answer_room, check_messages, numbered
 from edge.runtimes.generation.chat_template import ChatTemplate
@@ -38,13 +39,15 @@ class PromptBuilder:
 
     def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget, *, thinking: bool = False) -> None:
         """Takes the model's chat template and runs it for the usual conversation, so that one that cannot be used is
-        refused before there is a question. Raises as `ChatTemplate.render`."""
+        refused before there is a question. Raises as `ChatTemplate.render`. If there is no memory for this now, the
+        first question asks for it again."""
         self._model = model
         self._context = context
         # We add the first token ourselves. A template that writes it as well would double it.
         bos = "" if model.first_token is not None else model.bos
         self._template = ChatTemplate(model.file.chat_template, budget, bos=bos, eos=model.eos, thinking=thinking)
-        self._template.render(("system", "user"))
+        with suppress(BudgetExceeded):
+            self._template.render(("system", "user"))
 
     def build(self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int) -> Prompt:
         """Builds a prompt. Documents stand after the system message, or before the first question if there is none.

@@ -71,7 +71,7 @@ def test_a_follow_up_stays_near_the_document_of_the_turn_before(server: Running)
     with server.client() as client:
         body = {"question": "and the bridge?", "llm": "extractive", "turns": [turn]}
         answer = client.post("/v1/ask", json=body).json()
-    assert answer["stats"]["question"] == "the bridge? The river"
+    assert answer["stats"]["question"] == "the bridge, The river?"
 
 
 @pytest.mark.parametrize("stream", [True, False])

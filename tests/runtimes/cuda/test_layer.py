@@ -73,6 +73,7 @@ def test_found_by_name_with_its_options() -> None:
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("edge.devices.cuda.card._open", {})  # where another test may have left a card
     with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[cuda\]"'):
         CudaRuntime(on="cpu").layer_kernel(model_layer, threads=1)
 
