@@ -190,7 +190,7 @@ class Shard(Closing):
         return self._view(version).run(work), b""
 
     def _resembling(self, raw: bytes, *, version: int, word: str) -> tuple[Any, bytes]:
-        """The word of the passages that a misspelled word resembles."""
+        """See `PassageSource.resembling`."""
         return self._view(version).run(self.collection.source.resembling, word), b""
 
     def _hits(self, raw: bytes, *, version: int, ids: list[int]) -> tuple[Any, bytes]:

@@ -76,10 +76,10 @@ class ShardSource:
         """The figures for the words that snippets show."""
         return self._statistics(list(shown_terms(query).values()))
 
-    def resembling(self, word: str) -> str:
+    def resembling(self, word: str) -> dict[str, int]:
         """See `PassageSource.resembling`."""
         self.trips += 1
-        return str(asked(self._call, "resembling", version=self._version, word=word)[0])
+        return dict(asked(self._call, "resembling", version=self._version, word=word)[0])
 
     def gather(
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,

@@ -39,7 +39,7 @@ from edge.apps.store.lexical import (
 )
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.rows import Row, held
-from edge.apps.store.spelling import nearest_word, stems_like, unknown_words, words_of
+from edge.apps.store.spelling import nearest_in, nearest_word, stems_like, unknown_words, words_of
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection, Found, Ids
@@ -185,7 +185,7 @@ class Source(Protocol):
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]: ...  # fmt: skip
-    def resembling(self, word: str) -> str: ...
+    def resembling(self, word: str) -> dict[str, int]: ...
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]: ...
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]: ...
 
@@ -266,12 +266,16 @@ class PassageSource:
                 ranking[:] = [pair for pair in order if pair[1] >= order[min(depth, len(order)) - 1][1]]
         return list(zip(words, near, strict=True))
 
-    def resembling(self, word: str) -> str:
-        """The word of the passages that a misspelled word resembles; empty if there is none."""
+    def resembling(self, word: str) -> dict[str, int]:
+        """The words of the passages that a misspelled word resembles, each with the number of passages that hold its
+        stem."""
+        found: dict[str, int] = {}
         with self._database.read() as db:
-            stems = stems_like(db, FULL_TEXT, word)
-            rows = dict.fromkeys(row for stem in stems for row, _ in self._lexical.search(db, stem, _ROWS))
-            return nearest_word(word, [hit.passage for hit in read_hits(db, list(rows)).values()])
+            for stem, count in stems_like(db, FULL_TEXT, word).items():
+                rows = [row for row, _ in self._lexical.search(db, stem, _ROWS)]
+                if near := nearest_in(word, [hit.passage for hit in read_hits(db, rows).values()]):
+                    found[near] = max(count, found.get(near, 0))
+        return found
 
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
         """The path of each passage's file, and its place in the file. Ids would order ties by the time of indexing, and
@@ -407,9 +411,14 @@ def misspelled(query: str, sources: Sequence[Source], models: CollectionModels, 
     if not lacking or models.identity() is None:
         return {}
     whole = models.whole_words(lacking)
-    found = {word: [other for other in fan([partial(one.resembling, word) for one in sources]) if other]
-             for word in lacking if word not in whole}  # fmt: skip
-    return {word: nearest_word(word, near) for word, near in found.items() if near}
+    found: dict[str, str] = {}
+    for word in set(lacking) - whole:
+        counts = Counter[str]()  # a word is as frequent as it is in all sources together
+        for near in fan([partial(one.resembling, word) for one in sources]):
+            counts.update(near)
+        if other := nearest_word(word, counts):
+            found[word] = other
+    return found
 
 
 def is_nonsense(query: str, sources: Sequence[Source], models: CollectionModels) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from edge.ivf.base import Connection
@@ -44,9 +45,9 @@ def words_of(query: str) -> list[str]:
     return list(dict.fromkeys(_WORD.findall(query[:_FIRST])))
 
 
-def stems_like(db: Connection, table: str, word: str) -> list[str]:
-    """The stems in a full-text table that the beginning of a word resembles, most similar first, of equal ones the most
-    frequent. A stem begins with the word's first letter."""
+def stems_like(db: Connection, table: str, word: str) -> dict[str, int]:
+    """The stems in a full-text table that the beginning of a word resembles, each with the number of its rows, most
+    similar first, of equal ones the most frequent. A stem begins with the word's first letter."""
     folded = folded_word(word)
     first, most = folded[0], _most(folded)
     db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table}_words USING fts5vocab(main, {table}, row)")
@@ -59,17 +60,22 @@ def stems_like(db: Connection, table: str, word: str) -> list[str]:
     for term, count in rows:
         if len(set(term) - letters) <= most and (least := min(_distances(term, folded))) <= most:
             found.append((least, -count, term))
-    return [term for *_, term in sorted(found)[:_STEMS]]
+    return {term: -count for _, count, term in sorted(found)[:_STEMS]}
 
 
-def nearest_word(word: str, texts: Iterable[str]) -> str:
-    """The word of some texts that is nearest to a misspelled word; empty if too many letters differ. Of equally near
-    ones, the most frequent is taken."""
+def nearest_in(word: str, texts: Iterable[str]) -> str:
+    """The word of some texts that is nearest to a misspelled word, as `nearest_word` chooses."""
+    return nearest_word(word, Counter(other.lower() for text in texts for other in _WORD.findall(text)))
+
+
+def nearest_word(word: str, counts: Mapping[str, int]) -> str:
+    """The word that is nearest to a misspelled word; empty if too many letters differ. Of equally near ones, the most
+    frequent is taken.
+
+    Args:
+        counts: words in lower case, with the number of times that each occurs.
+    """
     folded = folded_word(word)
-    counts: dict[str, int] = {}
-    for text in texts:
-        for other in _WORD.findall(text):
-            counts[other.lower()] = counts.get(other.lower(), 0) + 1
     best = min(
         (
             (distance, -count, other)

@@ -266,6 +266,17 @@ def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: 
     assert marked == {"The insurance": True, "Bread needs f": False}
 
 
+def test_several_collections_spell_as_one_that_holds_all_texts(make: Any) -> None:
+    """Two words are equally near. The one that more passages of all collections hold is taken."""
+    texts = ["The cable is loose.", "A camel drinks.", "The camel sleeps."]
+    first, second, one = (make(name) for name in ("first", "second", "one"))
+    first.add(texts[:1])
+    second.add(texts[1:])
+    one.add(texts)
+    assert Together({"": one}).spelled("cabel") == {"cabel": "camel"}
+    assert Together({"a": first, "b": second}).spelled("cabel") == {"cabel": "camel"}
+
+
 def test_a_query_of_which_no_word_is_known_is_nonsense(collection: Collection) -> None:
     together = Together({"": collection})
     assert not together.is_nonsense("zzqqy blorfle"), "nothing is indexed yet"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.spelling import _distances, nearest_word, respelled, stems_like, unknown_words
+from edge.apps.store.spelling import _distances, nearest_in, respelled, stems_like, unknown_words
 
 TEXTS = [
     "The insurance pays for the dishwasher. Insurance!",
@@ -40,7 +40,7 @@ def test_the_nearest_word_of_the_documents_is_found(word: str, found: str) -> No
     lexical.add(db, range(len(TEXTS)), TEXTS)
     terms = stems_like(db, "notes", word)
     rows = [row for term in terms for row, _ in lexical.search(db, term, 3)]
-    assert nearest_word(word, [TEXTS[row] for row in rows]) == found
+    assert nearest_in(word, [TEXTS[row] for row in rows]) == found
 
 
 def test_only_free_words_that_are_long_enough_are_looked_up() -> None:
