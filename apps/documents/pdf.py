@@ -25,7 +25,7 @@ from functools import cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge.apps.documents.base import (
     MAX_TEXT_CHARS,
@@ -37,12 +37,15 @@ from edge.apps.documents.base import (
     first_heading,
     meaningful,
 )
-from edge.apps.documents.columns import line_ranges, spaced, units_of, units_read
+from edge.apps.documents.columns import PageText
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
 from edge.errors import InputError
 
 _MOST_PAGES = 10_000
+_MOST_IN_MEMORY = 4 << 20
+"""The bytes of a file that is read at once."""
+
 _HEADING_SIZE = 1.15
 """A heading's letters are at least this much larger than the body's."""
 
@@ -73,9 +76,14 @@ _AFFIXES = frozenset({
 })  # fmt: skip
 """Words that are parts of other words more often than of compounds with a hyphen."""
 
-_FIELD, _NOTES, _INVISIBLE = 20, frozenset({1, *range(3, 16)}), frozenset({2, 16})
-"""Kinds of annotations: fields of forms, what readers write on a page, and links and pop-up windows (ISO 32000-1,
-12.5.6.1)."""
+_STAMP, _FIELD, _NOTES = 13, 20, frozenset({1, *range(3, 16)})
+"""Kinds of annotations: stamps, fields of forms, and what readers write on a page (ISO 32000-1, 12.5.6.1)."""
+
+_SHOWS_TEXT = re.compile(r"T[jJ]\b|\bDo\b|[)>\]]\s*['\"]")
+"""Operators of a drawing that show text, or may have it in another drawing (ISO 32000-1, annex A)."""
+
+_WORDLESS = frozenset({1, 2, *range(5, 13), *range(14, 20)})
+"""Kinds that draw no text: icons, links, shapes, marks and pop-up windows."""
 
 
 @dataclass(slots=True)
@@ -152,7 +160,8 @@ def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
     import pypdfium2
 
     try:
-        document = pypdfium2.PdfDocument(file.stream)
+        # The library calls back for each piece of a file that is not in memory.
+        document = pypdfium2.PdfDocument(file.read() if file.nbytes <= _MOST_IN_MEMORY else file.stream)
     except pypdfium2.PdfiumError as error:
         if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
             raise Skipped(Reason.ENCRYPTED, "the PDF needs a password") from error
@@ -177,14 +186,16 @@ def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_Pa
         except pypdfium2.PdfiumError:
             yield None
             continue
-        text = units_of(text_page)
-        lines = _joined(_lines(text, text_page, pypdfium2.raw))
+        text = PageText(text_page, pypdfium2.raw)
+        lines = _joined(_lines(text, pypdfium2.raw))
         if notes := list(_notes(page, document.formenv, pypdfium2.raw)):
-            text_page.close()
-            page, text_page = _flattened(document, index, page, pypdfium2.raw)
-            whole = units_of(text_page)
-            drawn = whole[len(text) :] if whole.startswith(text) else ""
-            _annotate(lines, notes, " ".join(clean(units_read(drawn)).split()))
+            drawn = ""
+            if any(note.draws for note in notes):
+                text_page.close()
+                page, text_page = _flattened(document, index, page, pypdfium2.raw)
+                whole, shown = text_page.get_text_range(), text.read(0)
+                drawn = whole[len(shown) :] if whole.startswith(shown) else ""
+            _annotate(lines, notes, " ".join(clean(drawn).split()))
         chars += sum(len(line.text) for line in lines)
         if chars > MAX_TEXT_CHARS:
             raise too_much_text()
@@ -207,8 +218,14 @@ def _is_scanned(page: Any, raw: Any) -> bool:
     return bool(covered > _SCANNED_SHARE * width * height)
 
 
-_Note = tuple[str, float, float]
-"""A text of an annotation, which may be empty, and its lower and upper edge in points: those of a form's value."""
+class _Note(NamedTuple):
+    """An annotation: its text, which may be empty, its lower and upper edge in points if it is the value of a form, and
+    whether it may draw other text."""
+
+    text: str
+    bottom: float
+    top: float
+    draws: bool
 
 
 def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
@@ -217,7 +234,7 @@ def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
     for index in range(raw.FPDFPage_GetAnnotCount(page.raw)):
         note = raw.FPDFPage_GetAnnot(page.raw, index)
         kind = raw.FPDFAnnot_GetSubtype(note)
-        text, bottom, top = "", math.inf, math.inf
+        text, bottom, top, field = "", math.inf, math.inf, raw.FPDF_FORMFIELD_UNKNOWN
         if kind == _FIELD and form is not None:
             field = raw.FPDFAnnot_GetFormFieldType(form.raw, note)
             if field not in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
@@ -228,9 +245,16 @@ def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
             bottom, top = box.bottom, box.top
         elif kind in _NOTES:
             text = _string(raw.FPDFAnnot_GetStringValue, note, b"Contents")
-        if kind not in _INVISIBLE:
-            yield text, bottom, top
+        other = kind == _STAMP or field in (raw.FPDF_FORMFIELD_LISTBOX, raw.FPDF_FORMFIELD_COMBOBOX)
+        draws = False
+        if kind not in _WORDLESS and (other or not text):
+            look = _string(raw.FPDFAnnot_GetAP, note, raw.FPDF_ANNOT_APPEARANCEMODE_NORMAL)
+            draws = _SHOWS_TEXT.search(look) is not None
+        if not draws:  # so that the page is flattened without it
+            raw.FPDFAnnot_SetFlags(note, raw.FPDF_ANNOT_FLAG_HIDDEN)
         raw.FPDFPage_CloseAnnot(note)
+        if text or draws:
+            yield _Note(text, bottom, top, draws)
 
 
 def _flattened(document: Any, index: int, page: Any, raw: Any) -> tuple[Any, Any]:
@@ -245,9 +269,9 @@ def _annotate(lines: list[_PageLine], notes: Sequence[_Note], drawn: str) -> Non
     """Adds the values of a form to the lines beside them, and other texts of annotations as lines behind the others:
     notes, and what is `drawn` besides, such as a signature."""
     found: list[str] = []
-    for text, _, _ in sorted(notes, key=lambda note: -len(note[0])):
-        drawn = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "\n", drawn, count=1) if text else drawn
-    for text, bottom, top in notes:
+    for text in sorted((note.text for note in notes if note.draws and note.text), key=len, reverse=True):
+        drawn = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "\n", drawn, count=1)
+    for text, bottom, top, _ in notes:
         beside = [line for line in lines if text and line.size and bottom <= line.base <= top]
         if beside:
             beside[-1].text += f" {text}"
@@ -278,22 +302,23 @@ def _picture(document: Any, at: int) -> Any:
         page.close()
 
 
-def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_PageLine]:
-    """A page's lines that are not empty, numbered in order. The text is that of `units_of`."""
+def _lines(text: PageText, raw: Any) -> Iterator[_PageLine]:
+    """A page's lines that are not empty, numbered in order."""
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
     number = 0
-    for begin, end in line_ranges(text, text_page, raw):
-        line = units_read(spaced(text, begin, end, text_page, raw)).replace("\xad", "")
-        shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub(_HYPHEN, line))).split())
+    for begin, end, line in text.lines():
+        if not line.isprintable():
+            line = clean(_WRAPPED.sub(_HYPHEN, line.replace("\xad", "")))
+        shown = " ".join(_LEADER.sub(" … ", line).split())
         if not shown:
             continue
         number += 1
         size = base = 0.0
-        index = raw.FPDFText_GetCharIndexFromTextIndex(text_page.raw, begin)
-        if index >= 0 and raw.FPDFText_GetCharOrigin(text_page.raw, index, x, y):
+        index = text.letter(begin)
+        if index >= 0 and raw.FPDFText_GetCharOrigin(text.handle, index, x, y):
             base = y.value
-        if index >= 0 and raw.FPDFText_GetMatrix(text_page.raw, index, matrix):
-            size = raw.FPDFText_GetFontSize(text_page.raw, index) * math.hypot(matrix.c, matrix.d)
+        if index >= 0 and raw.FPDFText_GetMatrix(text.handle, index, matrix):
+            size = raw.FPDFText_GetFontSize(text.handle, index) * math.hypot(matrix.c, matrix.d)
         yield _PageLine(shown, number, round(size, 1), base, begin, end)
 
 
@@ -483,17 +508,17 @@ def drawn(file: OpenedFile, page: int, lines: Collection[int]) -> dict[str, Any]
 
 def _mark(page: Any, lines: Collection[int], raw: Any) -> bool:
     """Lays a colour over lines of a page, as a marker pen does; returns whether the page has such lines."""
-    text = page.get_textpage()
+    text_page = page.get_textpage()
+    text = PageText(text_page, raw)
     left, top, right, bottom = (ctypes.c_double() for _ in range(4))
     marks: list[_Box] = []
-    for line in _lines(units_of(text), text, raw):
-        first = raw.FPDFText_GetCharIndexFromTextIndex(text.raw, line.start)
-        last = raw.FPDFText_GetCharIndexFromTextIndex(text.raw, line.end - 1)
+    for line in _lines(text, raw):
+        first, last = text.letter(line.start), text.letter(line.end - 1)
         if line.number not in lines or first < 0 or last < first:
             continue
         boxes: list[_Box] = []
-        for index in range(raw.FPDFText_CountRects(text.raw, first, last - first + 1)):
-            raw.FPDFText_GetRect(text.raw, index, left, top, right, bottom)
+        for index in range(raw.FPDFText_CountRects(text.handle, first, last - first + 1)):
+            raw.FPDFText_GetRect(text.handle, index, left, top, right, bottom)
             boxes.append((left.value, bottom.value, right.value, top.value))
         marks += _box_around(boxes)
     for x, y, far, high in marks:

@@ -101,10 +101,12 @@ def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -
 
 
 def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> None:
-    """A signature, and a note whose contents its picture shows; a hidden one is not drawn."""
+    """A signature, a note whose contents its picture shows, and a field whose value is known; a hidden one is not
+    drawn."""
     stream = "BT /F1 11 Tf 2 10 Td (%s) Tj ET"
     notes = ["/Subtype /Widget /FT /Sig /T (s) /F 4", "/Subtype /FreeText /F 4 /Contents (Call the plumber)"]
-    texts = ["Signed by Philippa Oxbow", "Call the plumber"]
+    notes.append("/Subtype /Widget /FT /Tx /T (t) /V (Twelve roses) /F 4")
+    texts = ["Signed by Philippa Oxbow", "Call the plumber", "TWELVE ROSES"]
     data = with_annotations(
         make_pdf([LETTER]),
         *(
@@ -119,7 +121,12 @@ def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> 
         for at, text in enumerate([*texts, "Hidden words"])
     )
     blocks = read("a.pdf", data.replace(b"xref\n", pictures + b"xref\n", 1)).blocks
-    assert [block.text for block in blocks] == ["Cover letter of the contract.", *reversed(texts)]
+    assert [block.text for block in blocks] == [
+        "Cover letter of the contract.",
+        "Call the plumber",
+        "Twelve roses",
+        texts[0],
+    ]
 
 
 def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None:
@@ -171,13 +178,30 @@ def test_words_are_apart_as_far_as_their_letters(read: Read, make_pdf: Make, ope
     assert block.text == expected
 
 
-def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place() -> None:
+def test_a_page_is_looked_at_as_a_whole_if_some_of_its_letters_are_apart(read: Read, make_pdf: Make) -> None:
+    """Lines that are drawn like the others, and one that is not."""
+    operators = "[(No) -220 (r) -220 (t) -220 (h ) -220 (D) -220 (r) -220 (i) -220 (v) -220 (e)] TJ"
+    for count, plain, expected in ((30, [], "North Drive"), (1, ["A plain line"] * 29, "North Drive")):
+        texts = ["X" * len(operators)] * count
+        data = make_pdf([[(72, 760 - 14 * at, 10, text) for at, text in enumerate([*plain, *texts])]])
+        data = data.replace(b"(%s) Tj" % texts[0].encode(), operators.encode().ljust(len(operators) + 5))
+        shown = "\n".join(block.text for block in read("a.pdf", data).blocks).split("\n")
+        assert shown == [*plain, *[expected] * count]
+
+
+def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library counts in UTF-16."""
-    from edge.apps.documents.columns import units_of, units_read
+    from pypdfium2 import raw
+
+    from edge.apps.documents.columns import PageText
 
     class Page:
+        raw = None
+
         def get_text_range(self) -> str:
             return "\U0001d449 = a\nb"
 
-    units = units_of(Page())
-    assert (len(units), units.index("b"), units_read(units)) == (8, 7, "\U0001d449 = a\nb")
+    monkeypatch.setattr(raw, "FPDFText_GetCharIndexFromTextIndex", lambda page, place: -1)
+    page = PageText(Page(), raw)
+    assert (len(page.text), page.text.index("b"), page.read(0)) == (8, 7, "\U0001d449 = a\nb")
+    assert [line[2] for line in page.lines()] == ["\U0001d449 = a", "b"]
