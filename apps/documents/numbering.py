@@ -1,12 +1,13 @@
-"""List numbers of DOCX files, which the paragraphs do not contain (ECMA-376, part 1, 17.9)."""
+"""Numbers of lists, which the paragraphs of office files do not contain."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Container
 from typing import Any
 
-from edge.apps.documents.archive import attribute
+from edge.apps.documents.archive import attribute, local
 
 _PLACE = re.compile("%([1-9])")
 _LARGEST = 10_000
@@ -15,8 +16,20 @@ _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "x
           (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
 
 
-class Numbering:
+class Numbering(ABC):
     """Counts the numbered paragraphs of a document, in their order."""
+
+    @abstractmethod
+    def in_list(self, paragraph: Any) -> bool:
+        """Whether a paragraph is an item of a list."""
+
+    @abstractmethod
+    def label(self, paragraph: Any) -> str:
+        """Counts a paragraph; returns its number as shown, such as `12.1`, or an empty text."""
+
+
+class WordNumbering(Numbering):
+    """That of a DOCX file (ECMA-376, part 1, 17.9)."""
 
     def __init__(self, numbering: Any, styles: Any) -> None:
         """Reads the definitions of lists and the styles that number paragraphs; each is the root of a part, or None."""
@@ -51,11 +64,9 @@ class Numbering:
             self._based[name] = _value(style, "basedOn")
 
     def in_list(self, paragraph: Any) -> bool:
-        """Whether a paragraph is an item of a list."""
         return self._place(paragraph) is not None
 
     def label(self, paragraph: Any) -> str:
-        """Counts a paragraph; returns its number as shown, such as `12.1`, or an empty text."""
         name, depth = self._place(paragraph) or ("", 0)
         if name not in self._lists:
             return ""
@@ -100,6 +111,58 @@ class Numbering:
         if numbered is not None:
             name, depth = _value(numbered, "numId") or name, _number(numbered.find("{*}ilvl"), "val", depth)
         return None if name == "0" else (name, depth)
+
+
+_FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_HEADINGS = ""
+"""The name of the style that numbers headings."""
+
+
+class OpenNumbering(Numbering):
+    """That of an OpenDocument file (OpenDocument 1.3, part 3, 5.3 and 16.30)."""
+
+    def __init__(self, *roots: Any) -> None:
+        """Reads the styles of lists below these elements."""
+        self._levels: dict[str, dict[int, Any]] = {}
+        self._counts: dict[str, dict[int, int]] = {}
+        self._begun: set[Any] = set()
+        for style in (style for root in roots for style in root.iter("{*}list-style", "{*}outline-style")):
+            name = attribute(style, "name") if local(style) == "list-style" else _HEADINGS
+            self._levels[name or _HEADINGS] = {_number(level, "level"): level for level in style.iter("{*}*")}
+
+    def in_list(self, paragraph: Any) -> bool:
+        return next(paragraph.iterancestors("{*}list-item"), None) is not None
+
+    def label(self, paragraph: Any) -> str:
+        lists, item = list(paragraph.iterancestors("{*}list")), paragraph.getparent()
+        if lists:
+            style = next(filter(None, (attribute(each, "style-name") for each in lists)), _HEADINGS)
+            depth = len(lists)
+            if local(item) != "list-item" or next(item.iterchildren("{*}p", "{*}h")) is not paragraph:
+                return ""
+        else:
+            style, depth, item = _HEADINGS, _number(paragraph, "outline-level"), paragraph
+            if not depth or attribute(paragraph, "is-list-header") == "true":
+                return ""
+        levels, counts = self._levels.get(style, {}), self._counts.setdefault(style, {})
+        if lists and lists[0] not in self._begun:
+            self._begun.add(lists[0])
+            if attribute(lists[0], "continue-numbering") != "true" and not attribute(lists[0], "continue-list"):
+                counts.pop(depth, None)
+        start = _number(levels.get(depth), "start-value", 1)
+        counts[depth] = _number(item, "start-value", counts.get(depth, start - 1) + 1)
+        for deeper in [level for level in counts if level > depth]:
+            del counts[deeper]
+        forms = {at: _FORMS.get(attribute(level, "num-format") or "") for at, level in levels.items()}
+        if not forms.get(depth):
+            return ""
+        first = max(1, depth + 1 - _number(levels[depth], "display-levels", 1))
+        above = ((at, forms.get(at)) for at in range(first, depth + 1))
+        number = ".".join(
+            _shown(counts.get(at, _number(levels[at], "start-value", 1)), form) for at, form in above if form
+        )
+        prefix, suffix = (attribute(levels[depth], name) or "" for name in ("num-prefix", "num-suffix"))
+        return f"{prefix}{number}{suffix}".strip()
 
 
 def _shown(number: int, form: str) -> str:

@@ -30,7 +30,7 @@ from edge.apps.documents.decoding import clean
 from edge.apps.documents.drawings import description, drawings, paragraph_text, shown_lines
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
-from edge.apps.documents.numbering import Numbering
+from edge.apps.documents.numbering import Numbering, OpenNumbering, WordNumbering
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError
@@ -87,9 +87,10 @@ class _TextReader(ABC):
     tables: Set[str]
     left_out: Set[str]
 
-    def __init__(self, outline: Outline, page: int | None = None) -> None:
+    def __init__(self, outline: Outline, numbering: Numbering, page: int | None = None) -> None:
         self.blocks: list[Block] = []
         self.outline = outline
+        self._numbering = numbering
         self._page = page
         self._line = 0
 
@@ -101,7 +102,8 @@ class _TextReader(ABC):
             name = local(found)
             inner: list[Any] = []
             if name in self.paragraphs:
-                self.add_paragraph(self.text(found, inner), self.level(found), in_list=self.in_list(found))
+                in_list = self._numbering.in_list(found)
+                self.add_paragraph(self.text(found, inner), self.level(found), in_list=in_list)
             elif name in self.tables:
                 self._add_table(list(self.rows(found, inner)))
             elif name not in self.left_out:
@@ -109,17 +111,18 @@ class _TextReader(ABC):
             waiting += reversed(inner)
         return self.blocks
 
-    @abstractmethod
     def text(self, paragraph: Any, inner: list[Any]) -> str:
-        """A paragraph's text; its text boxes and notes are appended to `inner`."""
+        """A paragraph's text behind its number; its text boxes and notes are appended to `inner`."""
+        label, text = self._numbering.label(paragraph), self.own_text(paragraph, inner)
+        return f"{label} {text}" if label and text else text
+
+    @abstractmethod
+    def own_text(self, paragraph: Any, inner: list[Any]) -> str:
+        """A paragraph's text without its number; `inner` as for `text`."""
 
     @abstractmethod
     def level(self, paragraph: Any) -> int:
         """The level of a heading; 0 for other paragraphs."""
-
-    @abstractmethod
-    def in_list(self, paragraph: Any) -> bool:
-        """Whether a paragraph is an item of a list."""
 
     @abstractmethod
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
@@ -145,11 +148,11 @@ class _WordReader(_TextReader):
     """Reads a DOCX file. Rows of a table inside a cell follow the cell's row."""
 
     paragraphs, tables, left_out = frozenset({"p"}), frozenset({"tbl"}), _LEFT_OUT
+    _numbering: WordNumbering
 
     def __init__(self, styles: Any, numbering: Any) -> None:
-        super().__init__(Outline())
+        super().__init__(Outline(), WordNumbering(numbering, styles))
         self._levels = {} if styles is None else _heading_levels(styles)
-        self._numbering = Numbering(numbering, styles)
 
     def read_behind(self, archive: Archive, main: str, related: Mapping[str, Sequence[str]]) -> str:
         """Reads the texts behind the main one; returns a sentence about those that cannot be read."""
@@ -187,12 +190,8 @@ class _WordReader(_TextReader):
                     self.add_paragraph(block.text, 0, in_list=block.kind == "item")
         return f"parts that cannot be read: {', '.join(left)}" if left else ""
 
-    def text(self, paragraph: Any, inner: list[Any]) -> str:
-        label, text = self._numbering.label(paragraph), _text(paragraph, inner)
-        return f"{label} {text}" if label and text else text
-
-    def in_list(self, paragraph: Any) -> bool:
-        return self._numbering.in_list(paragraph)
+    def own_text(self, paragraph: Any, inner: list[Any]) -> str:
+        return _text(paragraph, inner)
 
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
         for row in _rows(table):
@@ -398,28 +397,28 @@ def extract_odf(file: OpenedFile) -> DocumentBlocks:
         content = archive.xml("content.xml")
         title = dublin_core_title(archive.xml("meta.xml")) if "meta.xml" in archive.names else ""
         objects = [archive.xml(name) for name in sorted(archive.names) if _OBJECT.fullmatch(name)]
-        if "styles.xml" in archive.names:
-            objects += archive.xml("styles.xml").iter("{*}header", "{*}footer")
-    return _odf_blocks(content, objects, title)
+        styles = [archive.xml(name) for name in {"styles.xml"} & archive.names]
+    return _odf_blocks(content, styles, objects, title)
 
 
 def extract_flat_odf(root: Any) -> DocumentBlocks:
     """Reads an OpenDocument file that is one XML document, by its root; raises as `extract_odf` does."""
-    return _odf_blocks(root, [*root.iter("{*}header", "{*}footer")], dublin_core_title(root))
+    return _odf_blocks(root, [root], [], dublin_core_title(root))
 
 
-def _odf_blocks(content: Any, objects: Sequence[Any], title: str) -> DocumentBlocks:
-    """The blocks of a document, and of objects and texts behind it."""
+def _odf_blocks(content: Any, styles: Sequence[Any], objects: Sequence[Any], title: str) -> DocumentBlocks:
+    """The blocks of a document, and of objects, headers and footers behind it."""
+    numbering = OpenNumbering(content, *styles)
     body = next(content.iter("{*}body"), None)
     kind = "" if body is None or not len(body) else local(body[0])
     if kind == "spreadsheet":
         blocks = list(_sheets(body))
     elif kind == "presentation":
-        blocks = list(_slides(body))
+        blocks = list(_slides(body, numbering))
     else:
-        blocks = _OpenReader(Outline()).read(content if body is None else body)
-    behind = _OpenReader(Outline())
-    for each in objects:
+        blocks = _OpenReader(Outline(), numbering).read(content if body is None else body)
+    behind = _OpenReader(Outline(), numbering)
+    for each in [*objects, *(each for root in styles for each in root.iter("{*}header", "{*}footer"))]:
         behind.read(each)
     blocks += [block for block in behind.blocks if any(map(str.isalpha, block.text))]
     if not blocks:
@@ -434,15 +433,12 @@ class _OpenReader(_TextReader):
 
     paragraphs, tables, left_out = frozenset({"p", "h"}), frozenset({"table"}), _ODF_LEFT_OUT
 
-    def text(self, paragraph: Any, inner: list[Any]) -> str:
+    def own_text(self, paragraph: Any, inner: list[Any]) -> str:
         return _odf_text(paragraph, inner)
 
     def level(self, paragraph: Any) -> int:
         given = (attribute(paragraph, "outline-level") or "1") if local(paragraph) == "h" else "0"
         return int(given) if given.isdecimal() and len(given) < 3 else 1
-
-    def in_list(self, paragraph: Any) -> bool:
-        return next(paragraph.iterancestors("{*}list-item"), None) is not None
 
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
         return (" | ".join(values).rstrip(" |") for _, _, values in _odf_rows(table))
@@ -455,15 +451,15 @@ def _sheets(body: Any) -> Iterator[Block]:
         yield from row_blocks(_odf_rows(sheet), name, page if len(sheets) > 1 else None)
 
 
-def _slides(body: Any) -> Iterator[Block]:
+def _slides(body: Any, numbering: OpenNumbering) -> Iterator[Block]:
     for number, slide in enumerate(body.iter("{*}page"), 1):
         outline = Outline()
-        text = _OpenReader(outline, number)
+        text = _OpenReader(outline, numbering, number)
         frames = [frame for frame in slide if local(frame) not in ("notes", *_ODF_LEFT_OUT)]
         titles = [frame for frame in frames if attribute(frame, "class") == "title"]
         for frame in titles[:1]:
-            shown = " ".join(" ".join(block.text for block in _OpenReader(Outline(), number).read(frame)).split())
-            text.add_paragraph(shown, 1)
+            title = _OpenReader(Outline(), numbering, number).read(frame)
+            text.add_paragraph(" ".join(" ".join(block.text for block in title).split()), 1)
         for frame in frames:
             if frame not in titles[:1] and attribute(frame, "class") not in ("page-number", "date-time", "footer"):
                 text.read(frame)

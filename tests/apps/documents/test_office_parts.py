@@ -176,6 +176,59 @@ def test_numbers_of_a_long_list(read: Read, form: str, last: str) -> None:
     assert texts(read("a.docx", docx_of(body, {"n.xml": ("numbering", numbering)})))[-1] == f"{last}) x"
 
 
+OPEN_TEXT = (
+    '<office:document xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" '
+    'xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0" '
+    'office:mimetype="application/vnd.oasis.opendocument.text"><office:styles>{0}</office:styles>'
+    "<office:body><office:text>{1}</office:text></office:body></office:document>"
+)
+
+
+def open_list(items: str, attributes: str = 'text:style-name="L"') -> str:
+    return f"<text:list {attributes}>{items}</text:list>"
+
+
+def open_item(words: str, inner: str = "", attributes: str = "") -> str:
+    return f"<text:list-item {attributes}><text:p>{words}</text:p>{inner}</text:list-item>"
+
+
+def test_list_numbers_are_those_of_an_opendocument_text(read: Read) -> None:
+    levels = (
+        ("outline-style", "outline-level-style", [("1", 'style:num-suffix="."'), ("1", 'text:display-levels="2"')]),
+        ("list-style", "list-level-style-number", [
+            ("1", 'style:num-prefix="Section " text:start-value="12"'), ("1", 'text:display-levels="2"'),
+            ("a", 'style:num-prefix="(" style:num-suffix=")"'), ("I", 'style:num-suffix="."'), ("", ""),
+        ]),
+    )  # fmt: skip
+    styles = "".join(
+        f'<text:{kind} style:name="L">'
+        + "".join(
+            f'<text:{level} text:level="{at}" style:num-format="{form}" {other}/>'
+            for at, (form, other) in enumerate(forms, 1)
+        )
+        + f"</text:{kind}>"
+        for kind, level, forms in levels
+    )
+    deeper = open_list(open_item("now", open_list(open_item("dot"), "")), "")
+    third = open_list(open_item("by mail") + open_item("by fax", deeper), "")
+    second = open_list(open_item("Notice", third) + open_item("Payment"), "")
+    body = (
+        '<text:h text:outline-level="1">Terms</text:h><text:h text:outline-level="2">Parties</text:h>'
+        + open_list(open_item("Term", f"<text:p>of a year</text:p>{second}") + open_item("Law"))
+        + "<text:p>plain</text:p>"
+        + open_list(open_item("More"), 'text:style-name="L" text:continue-numbering="true"')
+        + open_list(open_item("Again") + open_item("Later", "", 'text:start-value="40"') + open_item("Last"))
+        + '<text:h text:outline-level="2">Courts</text:h><text:h text:outline-level="1">Rest</text:h>'
+        + open_list(open_item("unknown"), 'text:style-name="X"')
+    )
+    assert texts(read("a.fodt", OPEN_TEXT.format(styles, body).encode())) == [
+        "1. Terms", "1.1 Parties", "Section 12 Term", "of a year", "12.1 Notice", "(a) by mail", "(b) by fax", "I. now",
+        "dot", "12.2 Payment", "Section 13 Law", "plain", "Section 14 More", "Section 12 Again", "Section 40 Later",
+        "Section 41 Last", "1.2 Courts", "2. Rest", "unknown",
+    ]  # fmt: skip
+
+
 def test_parts_of_a_formula_and_the_alternative_text_of_a_picture(read: Read) -> None:
     formula = "<m:f><m:num><m:r><m:t>voltage</m:t></m:r></m:num><m:den><m:r><m:t>resistance</m:t></m:r></m:den></m:f>"
     picture = (
