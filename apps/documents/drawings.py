@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -12,13 +12,13 @@ from edge.apps.documents.decoding import clean
 _DRAWINGS = frozenset({"chart", "chartEx", "diagramData"})
 
 
-def drawings(archive: Archive, name: str) -> Iterator[str]:
-    """The texts of the charts and the SmartArt to which a part refers, each a paragraph.
+def drawings(archive: Archive, relations: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The texts of the charts and the SmartArt among the parts to which a part refers, each a paragraph.
 
     Raises:
         InputError: a drawing is damaged.
     """
-    for kind, part in archive.relations(name).values():
+    for kind, part in relations:
         if kind in _DRAWINGS and part in archive.names:
             root = archive.xml(part)
             yield from paragraphs(root)

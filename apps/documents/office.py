@@ -172,7 +172,7 @@ class _WordReader(_TextReader):
                 shown.add(text)
         self.outline.clear()
         try:
-            for text in drawings(archive, main):
+            for text in drawings(archive, archive.relations(main).values()):
                 self.add_paragraph(text, 0)
         except InputError:
             left.append("a drawing")
@@ -330,7 +330,7 @@ def _slide(archive: Archive, name: str, page: int, damaged: list[int]) -> Iterat
     notes = archive.related(name, "notesSlide")
     lines = [(shape, path, *line) for shape in shapes if shape not in titles[:1] for line in _shape_lines(shape)]
     try:
-        lines += [(None, path, "p", text) for text in drawings(archive, name)]
+        lines += [(None, path, "p", text) for text in drawings(archive, archive.relations(name).values())]
     except InputError:
         damaged.append(page)
     if notes in archive.names:

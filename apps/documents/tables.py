@@ -206,12 +206,13 @@ def _beside(archive: Archive, sheet: str) -> Iterator[tuple[int, str]]:
                 if text and not text.startswith("[Threaded comment]"):
                     yield int(cell[2]) if cell else 1, f"{place}: {text}"
         elif kind == "drawing":
+            relations = archive.relations(part)
             for anchor in archive.xml(part):
                 row = anchor.findtext("{*}from/{*}row", "0")
-                for text in filter(None, (description(anchor), *paragraphs(anchor))):
+                named = (name for each in anchor.iter("{*}chart", "{*}relIds") for name in each.attrib.values())
+                shown = drawings(archive, dict.fromkeys(relations[name] for name in named if name in relations))
+                for text in filter(None, (description(anchor), *paragraphs(anchor), *shown)):
                     yield int(row) + 1 if row.isdecimal() and len(row) < 8 else 1, text
-            for text in drawings(archive, part):
-                yield 1, text
 
 
 class _SheetReader:
