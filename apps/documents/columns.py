@@ -36,10 +36,10 @@ _FILL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_
 _WIDE = re.compile("[\U00010000-\U0010ffff]")
 _SPACE = re.compile(r"(?<=\S) +(?=\S)")
 
-_NO_GAP, _WORD_GAP, _LETTER_GAP = 0.05, 0.13, 0.25
+_NO_GAP, _WORD_GAP, _LETTER_GAP, _OVERLAP = 0.05, 0.13, 0.25, 0.5
 """Shares of the letters' height. A space that the library has added is removed if the distance of the letters is larger
 than usual by less than the first one, and a space of the page if it is no larger. One is added if the distance is by
-the second one larger. A usual distance is at most the third."""
+the second one larger. A usual distance is at most the third. Letters may overlap by the fourth."""
 
 _MOST_ANGLE = 0.02
 """In radians. Rotated letters are not looked at."""
@@ -156,16 +156,16 @@ class PageText:
                 continue
             height = top - bottom
             gap = (left - far) / max(high, height, 1e-3)
-            if gap > -_LETTER_GAP and char <= _LAST_SPACED:
+            if gap > -_OVERLAP and char <= _LAST_SPACED:
                 gaps.append((at, gap, drawn))
                 if not drawn and gap < _LETTER_GAP:
                     usual.append(gap)
             far, high, drawn = (right if char <= _LAST_SPACED else math.inf), height, False
-        letters = max(statistics.median_low(usual), 0.0) if usual else 0.0
+        letters = statistics.median_low(usual) if usual else 0.0
         pieces, done = [], begin
         for at, gap, drawn in gaps:
             space = self.text[at - 1] == " "
-            if gap < (letters if drawn else letters + _NO_GAP) if space else gap > letters + _WORD_GAP:
+            if gap < (letters if drawn else letters + _NO_GAP) if space else gap > max(letters, 0.0) + _WORD_GAP:
                 pieces += [self.read(done, at - space), "" if space else " "]
                 done = at
         return "".join([*pieces, self.read(done, end)])

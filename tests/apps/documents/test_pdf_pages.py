@@ -168,6 +168,7 @@ def test_the_hyphen_of_a_compound_stays(read: Read, make_pdf: Make, lines: Seque
         ("[(a river) -100 (side)] TJ", "a riverside"),
         ("[(a flood) -250 (river)] TJ", "a flood river"),
         ("[(1) -9000 (2)] TJ", "1 2"),
+        ("-3 Tc 3 Tw (over the hill) Tj", "over the hill"),
     ],
 )
 def test_words_are_apart_as_far_as_their_letters(read: Read, make_pdf: Make, operators: str, expected: str) -> None:
