@@ -20,12 +20,17 @@ from lxml import etree
 PATIENCE_S = 60
 _LARGEST_SHEET = 500_000
 _WORD = re.compile(r"[^\W_]+")
-_TAG = re.compile(r"<(?:style|script|head)\b.*?</(?:style|script|head)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_SPACED = re.compile(r"(?<!\S)(?:[^\W\d_] ){2,}[^\W\d_](?!\S)")
+"""A word whose letters stand apart, as in a headline or in the squares of a form."""
+
+TAG = re.compile(r"<(?:style|script|head)\b.*?</(?:style|script|head)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
 def words(text: str) -> Counter[str]:
-    """The words of a text with their counts, without case; each ideograph is a word."""
+    """The words of a text with their counts, without case; each ideograph is a word, and so are letters that stand
+    apart."""
     text = unicodedata.normalize("NFKC", text).casefold()
+    text = _SPACED.sub(lambda match: match[0].replace(" ", ""), text)
     return Counter(
         re.sub("([\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff])", r" \1 ", " ".join(_WORD.findall(text))).split()
     )
@@ -43,20 +48,20 @@ def invented(ours: Counter[str], theirs: Iterable[Counter[str]]) -> float:
     return sum(count for word, count in own.items() if word not in known) / max(1, sum(own.values()))
 
 
-def _run(*command: str) -> str:
+def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=True)
     return done.stdout.decode("utf-8", "replace")
 
 
 def _pdf(path: Path) -> Iterator[str]:
     for mode in ((), ("-raw",), ("-layout",)):
-        yield _run("pdftotext", *mode, str(path), "-").replace("\u00ad", "")
+        yield run("pdftotext", *mode, str(path), "-").replace("\u00ad", "")
 
 
 def _pandoc(kind: str) -> Callable[[Path], Iterator[str]]:
     def read(path: Path) -> Iterator[str]:
         for track in (("--track-changes=accept",), ("--track-changes=all",)) if kind == "docx" else ((),):
-            yield _run("pandoc", "-f", kind, "-t", "plain", "--wrap=none", *track, str(path))
+            yield run("pandoc", "-f", kind, "-t", "plain", "--wrap=none", *track, str(path))
 
     return read
 
@@ -100,7 +105,7 @@ def _mail(path: Path) -> Iterator[str]:
     message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
     body: Any = message.get_body(("plain", "html"))
     text = "" if body is None else body.get_content()
-    yield _TAG.sub(" ", text) if body is not None and body.get_content_subtype() == "html" else text
+    yield TAG.sub(" ", text) if body is not None and body.get_content_subtype() == "html" else text
 
 
 def _parts(path: Path) -> Iterator[str]:
@@ -110,9 +115,9 @@ def _parts(path: Path) -> Iterator[str]:
         yield "\n".join(str(value) for value in message.values())
         for part in message.walk():
             data: Any = part.get_payload(decode=True) or b""
-            yield f"{part.get_filename()} {_TAG.sub(' ', data.decode('utf-8', 'replace'))}"
+            yield f"{part.get_filename()} {TAG.sub(' ', data.decode('utf-8', 'replace'))}"
             if part.get_content_maintype() == "text":
-                yield _TAG.sub(" ", html.unescape(part.get_content()))
+                yield TAG.sub(" ", html.unescape(part.get_content()))
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -122,7 +127,7 @@ def _parts(path: Path) -> Iterator[str]:
                         yield " ".join([element.text or "", element.tail or "", *element.attrib.values()])
                     yield "" if root is None else "".join(root.itertext())
     else:
-        yield _TAG.sub(" ", html.unescape(path.read_text("utf-8", "replace"))) if path.suffix != ".pdf" else ""
+        yield TAG.sub(" ", html.unescape(path.read_text("utf-8", "replace"))) if path.suffix != ".pdf" else ""
 
 
 READERS: dict[str, Callable[[Path], Iterator[str]]] = {
@@ -135,11 +140,11 @@ READERS: dict[str, Callable[[Path], Iterator[str]]] = {
 def at(path: Path, first: int, last: int, page: int | None) -> Counter[str] | None:
     """The words of a page of a PDF, or of lines of an HTML file; None for other formats, whose lines are no lines."""
     if path.suffix == ".pdf":
-        return words(_run("pdftotext", "-f", str(page), "-l", str(page), str(path), "-"))
+        return words(run("pdftotext", "-f", str(page), "-l", str(page), str(path), "-"))
     if path.suffix not in (".html", ".htm"):
         return None
     lines = path.read_text("utf-8", "replace").split("\n")
-    return words(_TAG.sub(" ", html.unescape("\n".join(lines[first - 1 : last]))))
+    return words(TAG.sub(" ", html.unescape("\n".join(lines[first - 1 : last]))))
 
 
 SUFFIXES = frozenset({*READERS, "mbox", "ods", "odp", "rss", "atom"})

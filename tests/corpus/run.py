@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def repositories(folder: Path) -> Iterator[Path]:
             yield place / "repo" if (place / "repo").exists() else place
 
 
-def files(folder: Path) -> list[Path]:
+def files(folder: Path, suffixes: Set[str] = SUFFIXES) -> list[Path]:
     """Copies of the test files, each content once, by the number of its content and its suffix."""
     target = folder / "files"
     target.mkdir(exist_ok=True)
@@ -58,14 +58,14 @@ def files(folder: Path) -> list[Path]:
             about, _, name = entry.partition("\t")
             _, kind, number, size = about.split()
             suffix = name.rpartition(".")[2].lower()
-            if kind != "blob" or suffix not in SUFFIXES or not (size.isdecimal() and 0 < int(size) <= LARGEST):
+            if kind != "blob" or suffix not in suffixes or not (size.isdecimal() and 0 < int(size) <= LARGEST):
                 continue
             copy = target / f"{number}.{suffix}"
             if not copy.exists():
                 done = subprocess.run([*git, "cat-file", "blob", number], capture_output=True, check=False)
                 if done.returncode == 0:
                     copy.write_bytes(done.stdout)
-    return sorted(target.iterdir())
+    return sorted(path for path in target.iterdir() if path.suffix[1:] in suffixes)
 
 
 def read(extractor: Extractor, path: Path) -> dict[str, Any]:
