@@ -26,7 +26,7 @@ _CONTINUED = 0.25
 """The share of parts that begin with a small letter on each side: text goes on from one to the next. Cells do not."""
 
 _MOST_COLUMNS = 8
-_LOOKED_AT = 5
+_LOOKED_AT = 4
 """Lines that tell whether to look at all of a page."""
 
 _SPREAD = 0.35

@@ -20,12 +20,9 @@ class Numbering(ABC):
     """Counts the numbered paragraphs of a document, in their order."""
 
     @abstractmethod
-    def in_list(self, paragraph: Any) -> bool:
-        """Whether a paragraph is an item of a list."""
-
-    @abstractmethod
-    def label(self, paragraph: Any) -> str:
-        """Counts a paragraph; returns its number as shown, such as `12.1`, or an empty text."""
+    def label(self, paragraph: Any) -> str | None:
+        """Counts a paragraph; returns its number as shown, such as `12.1`, or an empty text for an item without a
+        number; None for a paragraph outside lists."""
 
 
 class WordNumbering(Numbering):
@@ -63,13 +60,11 @@ class WordNumbering(Numbering):
                 self._styles[name] = (_value(numbered, "numId"), depth)
             self._based[name] = _value(style, "basedOn")
 
-    def in_list(self, paragraph: Any) -> bool:
-        return self._place(paragraph) is not None
-
-    def label(self, paragraph: Any) -> str:
-        name, depth = self._place(paragraph) or ("", 0)
-        if name not in self._lists:
-            return ""
+    def label(self, paragraph: Any) -> str | None:
+        place = self._place(paragraph)
+        if place is None or place[0] not in self._lists:
+            return None if place is None else ""
+        name, depth = place
         abstract, levels, starts = self._lists[name]
         counts = self._counts.setdefault(abstract, {})
         for level, start in starts.items():  # a list of its own, although it has the levels of another
@@ -82,12 +77,12 @@ class WordNumbering(Numbering):
         if form in ("bullet", "none"):
             return ""
 
-        def place(match: re.Match[str]) -> str:
+        def count(match: re.Match[str]) -> str:
             level = int(match[1]) - 1
             first, form, _ = levels.get(level, (1, "", ""))
             return _shown(counts.get(level, first), form)
 
-        return _PLACE.sub(place, shown).strip()
+        return _PLACE.sub(count, shown).strip()
 
     def style(self, properties: Any, known: Container[str]) -> str:
         """The id of a paragraph's style, or of the first one in `known` that it is based on."""
@@ -130,10 +125,7 @@ class OpenNumbering(Numbering):
             name = attribute(style, "name") if local(style) == "list-style" else _HEADINGS
             self._levels[name or _HEADINGS] = {_number(level, "level"): level for level in style.iter("{*}*")}
 
-    def in_list(self, paragraph: Any) -> bool:
-        return next(paragraph.iterancestors("{*}list-item"), None) is not None
-
-    def label(self, paragraph: Any) -> str:
+    def label(self, paragraph: Any) -> str | None:
         lists, item = list(paragraph.iterancestors("{*}list")), paragraph.getparent()
         if lists:
             style = next(filter(None, (attribute(each, "style-name") for each in lists)), _HEADINGS)
@@ -143,7 +135,7 @@ class OpenNumbering(Numbering):
         else:
             style, depth, item = _HEADINGS, _number(paragraph, "outline-level"), paragraph
             if not depth or attribute(paragraph, "is-list-header") == "true":
-                return ""
+                return None
         levels, counts = self._levels.get(style, {}), self._counts.setdefault(style, {})
         if lists and lists[0] not in self._begun:
             self._begun.add(lists[0])

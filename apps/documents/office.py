@@ -102,8 +102,8 @@ class _TextReader(ABC):
             name = local(found)
             inner: list[Any] = []
             if name in self.paragraphs:
-                in_list = self._numbering.in_list(found)
-                self.add_paragraph(self.text(found, inner), self.level(found), in_list=in_list)
+                label, text = self._numbering.label(found), self.text(found, inner)
+                self.add_paragraph(_labelled(label, text), self.level(found), in_list=label is not None)
             elif name in self.tables:
                 self._add_table(list(self.rows(found, inner)))
             elif name not in self.left_out:
@@ -111,14 +111,9 @@ class _TextReader(ABC):
             waiting += reversed(inner)
         return self.blocks
 
-    def text(self, paragraph: Any, inner: list[Any]) -> str:
-        """A paragraph's text behind its number; its text boxes and notes are appended to `inner`."""
-        label, text = self._numbering.label(paragraph), self.own_text(paragraph, inner)
-        return f"{label} {text}" if label and text else text
-
     @abstractmethod
-    def own_text(self, paragraph: Any, inner: list[Any]) -> str:
-        """A paragraph's text without its number; `inner` as for `text`."""
+    def text(self, paragraph: Any, inner: list[Any]) -> str:
+        """A paragraph's text without its number; its text boxes and notes are appended to `inner`."""
 
     @abstractmethod
     def level(self, paragraph: Any) -> int:
@@ -142,6 +137,10 @@ class _TextReader(ABC):
             first = self._line + 1
             self._line += len(rows)
             self.blocks.append(Block("\n".join(rows), first, self._line, self._page, "table", self.outline.path))
+
+
+def _labelled(label: str | None, text: str) -> str:
+    return f"{label} {text}" if label and text else text
 
 
 class _WordReader(_TextReader):
@@ -190,7 +189,7 @@ class _WordReader(_TextReader):
                     self.add_paragraph(block.text, 0, in_list=block.kind == "item")
         return f"parts that cannot be read: {', '.join(left)}" if left else ""
 
-    def own_text(self, paragraph: Any, inner: list[Any]) -> str:
+    def text(self, paragraph: Any, inner: list[Any]) -> str:
         return _text(paragraph, inner)
 
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
@@ -203,7 +202,7 @@ class _WordReader(_TextReader):
     def _own_paragraphs(self, cell: Any, boxes: list[Any]) -> Iterator[str]:
         """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
         for paragraph in outermost(cell, {"p"}, _LEFT_OUT | {"tbl"}):
-            yield self.text(paragraph, boxes)
+            yield _labelled(self._numbering.label(paragraph), self.text(paragraph, boxes))
 
     def level(self, paragraph: Any) -> int:
         properties = paragraph.find("{*}pPr")
@@ -433,7 +432,7 @@ class _OpenReader(_TextReader):
 
     paragraphs, tables, left_out = frozenset({"p", "h"}), frozenset({"table"}), _ODF_LEFT_OUT
 
-    def own_text(self, paragraph: Any, inner: list[Any]) -> str:
+    def text(self, paragraph: Any, inner: list[Any]) -> str:
         return _odf_text(paragraph, inner)
 
     def level(self, paragraph: Any) -> int:
