@@ -201,13 +201,13 @@ _SUPERSETS = {
 }  # fmt: skip
 """The codecs that programs mean when they name a smaller one (https://encoding.spec.whatwg.org/#names-and-labels)."""
 
-_STATEFUL = ("iso2022_jp_ext", "iso2022_kr", "hz", "utf-16-le", "utf-16-be")
-_SHIFTED = re.compile(rb"[\x00-\x08\x1b]|~\{")
+_STATEFUL = ("iso2022_jp_ext", "iso2022_kr", "hz", "utf-16-le", "utf-16-be", "utf-7")
+_SHIFTED = re.compile(rb"[\x00-\x08\x1b]|~\{|\+[A-Za-z0-9+/]{3}")
 """Codecs whose bytes are valid UTF-8, too, and bytes that such text has."""
 
 _DECLARED = frozenset({
-    *_LEGACY, *_SUPERSETS.values(), "iso2022_kr", "hz", "utf_16_le", "utf_16_be", "iso8859_3", "iso8859_4", "iso8859_6",
-    "iso8859_10", "iso8859_13", "iso8859_14", "iso8859_16", "cp866", "mac_cyrillic",
+    *_LEGACY, *_SUPERSETS.values(), "iso2022_kr", "hz", "utf_16_le", "utf_16_be", "utf_7", "iso8859_3", "iso8859_4",
+    "iso8859_6", "iso8859_10", "iso8859_13", "iso8859_14", "iso8859_16", "cp866", "mac_cyrillic",
 }) - _SUPERSETS.keys()  # fmt: skip
 
 _LABELS = {

@@ -167,6 +167,8 @@ def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
             raise Skipped(Reason.ENCRYPTED, "the PDF needs a password") from error
         raise InputError(f"a damaged PDF ({error})") from error
     with document:
+        if document.get_formtype():
+            document.init_forms()
         yield document, pypdfium2
 
 
@@ -177,8 +179,6 @@ def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_Pa
         Skipped: there is too much text.
     """
     chars = 0
-    if document.get_formtype():
-        document.init_forms()
     for index in range(len(document)):
         try:
             page = document[index]

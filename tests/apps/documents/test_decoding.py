@@ -90,11 +90,12 @@ WRITTEN = {
     "hz": ("图书馆星期五开门。\n", "hz-gb-2312"),
     "big5hkscs": ("圖書館星期五開門，喺度買嘢。\n", "big5 big5-hkscs x-x-big5 cn-big5"),
     "utf_16_le": (RUSSIAN, "utf-16le utf-16 unicode"),
+    "utf_7": (RUSSIAN, "utf-7 unicode-1-1-utf-7"),
 }
 """Texts in a codec, and the labels by which files declare it (https://encoding.spec.whatwg.org/#names-and-labels)."""
 
 PAIRS = [(codec, label) for codec, (_, labels) in WRITTEN.items() for label in labels.split()]
-SEVEN_BITS = {"iso2022_jp", "iso2022_kr", "hz", "utf_16_le"}
+SEVEN_BITS = {"iso2022_jp", "iso2022_kr", "hz", "utf_16_le", "utf_7"}
 
 
 @pytest.mark.parametrize("bad", [0, 1, 5])

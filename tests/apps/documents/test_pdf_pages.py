@@ -10,6 +10,8 @@ import pytest
 
 from edge.apps.documents.base import DocumentBlocks, Extracted
 from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.pdf import drawn
 from edge.budget import MemoryBudget
 
 Read = Callable[[str, bytes], DocumentBlocks]
@@ -98,6 +100,16 @@ def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -
     assert [(block.text, block.line_start) for block in blocks] == [
         ("Name: Philippa Oxbow\nColour: turquoise\nThe end.", 1), ("far below", 4), ("Send by post", 5),
     ]  # fmt: skip
+
+
+def test_values_of_a_form_are_in_the_picture_of_its_page(make_pdf: Make, tmp_path: Path) -> None:
+    rows = set()
+    for value in ("Philippa", "Oxbow", ""):
+        field = f"/Subtype /Widget /FT /Tx /T (n) /DA (/F1 11 Tf 0 g) /V ({value}) /Rect [150 500 350 535]"
+        (tmp_path / "a.pdf").write_bytes(with_annotations(make_pdf([LETTER]), field))
+        with OpenedFile(tmp_path / "a.pdf") as file:
+            rows.add(drawn(file, 1, ())["rows"])
+    assert len(rows) == 3
 
 
 def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> None:
