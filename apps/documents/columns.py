@@ -70,9 +70,6 @@ class _Row:
         return None
 
 
-_Edges = tuple[list[float], ...]
-
-
 class PageText:
     """The text of a page, with the boxes of its letters.
 
@@ -119,35 +116,32 @@ class PageText:
             at += len(line) + 1
         long = [each for each in ranges if self.text.count(" ", *each) >= 2 * _LEAST_WORDS - 1]
         some = long if len(long) >= _LEAST_ROWS else ranges
-        looked_at = [(*each, self._boxes(*each)) for each in some[:: len(some) // _LOOKED_AT + 1]]
-        apart = any(self._spaced(*each) != self.read(*each[:2]) for each in looked_at)
+        looked_at = some[:: len(some) // _LOOKED_AT + 1]
+        apart = any(self._spaced(*each) != self.read(*each) for each in looked_at)
         if some is long and 2 * sum(bool(self._row(*each).gaps) for each in looked_at) >= len(looked_at):
-            rows = _read([self._row(*each, self._boxes(*each)) for each in ranges], self.text)
+            rows = _read([self._row(*each) for each in ranges], self.text)
             ranges = [(row.begin, row.begin + len(self.text[row.begin : row.end].rstrip())) for row in rows]
         for begin, end in ranges:
             text = self.read(begin, end)
             if apart or text.count(" ") > _SPREAD * len(text):
-                text = self._spaced(begin, end, self._boxes(begin, end))
+                text = self._spaced(begin, end)
             yield begin, end, text
 
-    def _boxes(self, begin: int, end: int) -> _Edges:
-        """The left, top, right and bottom edges of the letters of a range; none if some of the letters have no place in
-        the text."""
-        first, count = self.letter(begin), end - begin
-        if self.letter(end - 1) - first != count - 1:
-            return ()
-        boxes, size = (self._raw.FS_RECTF * count)(), ctypes.sizeof(self._raw.FS_RECTF)
+    def _boxes(self, letters: Sequence[int]) -> tuple[list[float], ...]:
+        """The left, top, right and bottom edges of letters."""
+        boxes, size = (self._raw.FS_RECTF * len(letters))(), ctypes.sizeof(self._raw.FS_RECTF)
         here = ctypes.addressof(boxes)
-        places = range(here, here + count * size, size)
-        deque(map(self._fill, repeat(self._page), range(first, first + count), places), 0)
+        deque(map(self._fill, repeat(self._page), letters, range(here, here + len(letters) * size, size)), 0)
         edges = memoryview(boxes).cast("B").cast("f").tolist()
         return tuple(edges[side::4] for side in range(4))
 
-    def _spaced(self, begin: int, end: int, boxes: _Edges) -> str:
+    def _spaced(self, begin: int, end: int) -> str:
         """The text of a line with spaces where its letters stand apart. The library's own spaces depend on the widths
         of letters, and not on the distance that others in the line have."""
-        if not boxes or abs(self._raw.FPDFText_GetCharAngle(self.handle, self.letter(begin))) > _MOST_ANGLE:
+        first, last = self.letter(begin), self.letter(end - 1)
+        if last - first != end - 1 - begin or abs(self._raw.FPDFText_GetCharAngle(self.handle, first)) > _MOST_ANGLE:
             return self.read(begin, end)
+        boxes = self._boxes(range(first, last + 1))
         gaps, usual = list[tuple[int, float, bool]](), list[float]()
         far, high, drawn = math.inf, 0.0, False
         for at, char, left, top, right, bottom in zip(range(begin, end), self.text[begin:end], *boxes, strict=True):
@@ -170,21 +164,18 @@ class PageText:
                 done = at
         return "".join([*pieces, self.read(done, end)])
 
-    def _row(self, begin: int, end: int, boxes: _Edges) -> _Row:
-        if not boxes:
-            return _Row(begin, end, 0.0, 0.0, ())
-        lefts, _, rights, _ = boxes
-        gaps = []
-        for space in _SPACE.finditer(self.text, begin, end):
-            left, right = rights[space.start() - 1 - begin], lefts[space.end() - begin]
-            if right - left >= _LEAST_GAP and left > 0:
-                gaps.append((left, right, space.end()))
-        return _Row(begin, end, lefts[0], rights[-1], tuple(gaps))
+    def _row(self, begin: int, end: int) -> _Row:
+        spaces = [match.span() for match in _SPACE.finditer(self.text, begin, end)]
+        places = [begin, *(place for before, behind in spaces for place in (before - 1, behind)), end - 1]
+        lefts, _, rights, _ = self._boxes([self.letter(place) for place in places])
+        gaps = zip(rights[1::2], lefts[2::2], (behind for _, behind in spaces), strict=False)
+        wide = tuple(gap for gap in gaps if gap[1] - gap[0] >= _LEAST_GAP and gap[0] > 0)
+        return _Row(begin, end, lefts[0], rights[-1], wide)
 
 
 def _read(rows: Sequence[_Row], text: str, most: int = _MOST_COLUMNS) -> list[_Row]:
     """The rows, with those that go through columns cut. Between rows that have no gap, the left parts come first."""
-    x = _gutter(rows, text) if most > 1 else None
+    x = _gutter(rows, text) if most > 1 and len(rows) >= _LEAST_ROWS else None
     if x is None:
         return list(rows)
     found: list[_Row] = []
