@@ -19,8 +19,8 @@ from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.documents import unpacked_documents
 from edge.apps.cluster.messages import Call, asked
 from edge.apps.cluster.reader import Send
-from edge.apps.collection.paths import absence, check_there, listed, resolved
-from edge.apps.documents.base import FoundFile
+from edge.apps.collection.paths import absence, check_there, listed, nearest, resolved
+from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.documents.scanner import scan
 
 _GROUP = 32
@@ -88,7 +88,7 @@ def index(
                 published = time.monotonic()
         for root in present:
             for paths in cluster.below(root):
-                gone = [path for path in paths if path not in seen]
+                gone = [path for path in paths if nearest(path, seen) is None]
                 done.counts["removed"] += cluster.remove(gone) if gone else 0
         done.version = cluster.finish()
     return done
@@ -97,14 +97,16 @@ def index(
 def _groups(
     cluster: Cluster, roots: Iterable[str], done: Indexed, seen: set[str]
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """Groups of new and changed files, each file with its root. Notes all files that are there as `seen`."""
+    """Groups of new and changed files, each file with its root. Notes all files that are there, and
+    files and folders that cannot be read, as `seen`."""
     if not (roots := list(roots)):
         return
-    found = scan(roots, exclude=[cluster.catalogue.database.path.parent])
+    found = scan(roots, exclude=[cluster.catalogue.database.path.parent], budget=cluster.budget)
     left: list[tuple[str, str]] = []
     while some := list(islice(found, 8 * _GROUP)):
         files = {str(one.path): one for one in some if isinstance(one, FoundFile)}
         done.counts["skipped"] += len(some) - len(files)
+        seen.update(str(one.path) for one in some if isinstance(one, SkippedFile) and one.reason is Reason.UNREADABLE)
         known = cluster.known(list(files))
         for path, file in files.items():
             seen.add(path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.paths import checked
 from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
-from edge.apps.documents.ignoring import LONGEST_NAME, Pattern, path_expression
+from edge.apps.documents.ignoring import LONGEST_NAME, path_expression
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
 
@@ -218,20 +218,18 @@ def path_pattern(glob: str) -> Callable[[str], bool]:
                 raise InputError(f"the filter path:{glob} is no glob: it has a .. that follows no plain name")
         elif name != os.curdir:
             names.append(name)
-    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:
-        raise InputError(f"a filter has a name of {longest:,} characters, and {LONGEST_NAME:,} are the most")
+    if len(text) > LONGEST_NAME:
+        raise InputError(f"a filter has a path of {len(text):,} characters, and {LONGEST_NAME:,} are the most")
     anywhere = () if absolute or _DRIVE.match(text) else ("**",)
-    expression = path_expression([*anywhere, *(names or ["**"])], below=True)
+    expression = path_expression([*anywhere, *(names or ["**"])], itertools.count(), below=True)
     if expression is None:
         problem = "a [ without a ], or an unknown class in it" if "[" in glob else "a name that is empty"
         raise InputError(f"the filter path:{glob} is no glob: it has {problem}")
-    pattern = Pattern(keeps=False, folders=False, expression=expression)
+    compiled = re.compile(expression)
 
     def matches(path: str) -> bool:
-        names = path.replace("\\", "/").split("/")
-        if names[0]:
-            return not absolute and pattern.matches(names)
-        return pattern.matches(names[1:])
+        names = path.replace("\\", "/")
+        return (names[:1] == "/" or not absolute) and compiled.fullmatch(f"{names.removeprefix('/')}/") is not None
 
     return matches
 

@@ -99,7 +99,7 @@ class CollectionWriter:
         present, missing = self._present(chosen, frozenset(chosen))
 
         def scanned(known: Callable[[FoundFile], bool]) -> Iterable[Entry]:
-            return scan(present, exclude=[self._path], unchanged=known)
+            return scan(present, exclude=[self._path], unchanged=known, budget=self._budget)
 
         def settled() -> list[str]:
             return self._present(present, frozenset(present))[0]
@@ -124,7 +124,7 @@ class CollectionWriter:
             def scanned(known: Callable[[FoundFile], bool]) -> Iterator[Entry]:
                 for root in present:
                     way = on_the_way(root, changed[root])
-                    yield from scan([root], exclude=[self._path], unchanged=known, only=way)
+                    yield from scan([root], exclude=[self._path], unchanged=known, only=way, budget=self._budget)
 
             def settled() -> list[str]:
                 return [path for root in self._present(present, whole)[0] for path in changed[root]]

@@ -192,7 +192,7 @@ class _Output:
             reason = absence(root, lambda root: True) or "was not there"
             _notice(f"{root} {reason}; what was indexed of it stays searchable, until `edge remove` takes it out")
         for path in report.unreadable[:_REASONS]:
-            _notice(f"{path} cannot be read; what was indexed of it stays searchable")
+            _notice(f"{path} cannot be read, and `edge status` says why; what was indexed of it stays searchable")
         if len(report.unreadable) > _REASONS:
             _notice(f"... nor can {len(report.unreadable) - _REASONS} more")
         if self._json:

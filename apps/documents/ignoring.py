@@ -9,21 +9,39 @@ would then lose every folder.
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
-from edge.apps.documents.base import Skipped
+from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.secrets import names_secrets
+from edge.budget import MemoryBudget
 
 IGNORE_FILES = (".gitignore", ".edgeignore")
 """Ignore files that are read in every folder; patterns in the second one override the first."""
 
-_MOST_BYTES = 10**6
+MOST_BYTES = 500_000
+"""Of an ignore file. The 312 templates of GitHub's collection have 174,000 together."""
+
+MOST_CHARACTERS = 250_000
+"""Of the patterns that apply in a folder, with `_PER_PATTERN` for each and `_PER_STAR` for each of its stars. GitHub's
+collection has 5,212 patterns, which count as 201,000."""
+
+_PER_PATTERN = 16
+_PER_STAR = 8
+_TOGETHER = 4096
+"""Characters of the patterns that share an expression."""
+
+_NBYTES = 64
+"""Memory of a character in an expression."""
+
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
     "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r",
@@ -32,47 +50,74 @@ _CLASSES = {
 _MEMBER = re.compile(r"\[:([^\]]*):\]|(\\.|[^\\])(?:-(\\.|[^\\\]]))?", re.DOTALL)
 """A class, or a character or a range of them, in a bracket expression."""
 
-_ESCAPED_SLASH = re.compile(r"(\\\\)|\\/")
 _FOLDERS_ESCAPED = re.compile(r"(?<![^/])\*{2,}\\/")
 LONGEST_NAME = 4096
 """The most characters of the glob of one component. No file system has names of as many."""
 
 _ANY_FOLDERS = "(?:[^/]*/)*?"
+_IN_LAST = rf"{_ANY_FOLDERS}(?=[^/]*/\0?\Z)"
+"""The folders before the last component of a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A line of an ignore file.
+    """Lines of an ignore file that follow each other and say the same.
 
     Attributes:
-        keeps: whether it began with `!`, so that its matches are not ignored.
-        folders: whether it matches only folders.
-        expression: as of `path_expression`.
-        names_secrets: whether it asks for files with secrets.
+        keeps: whether they begin with `!`, so that their matches are not ignored.
+        names_secrets: whether they ask for files with secrets.
+        expression: of a path below the ignore file's folder: its components (as of `component`), each with a slash
+            behind it, and NUL behind a folder.
     """
 
     keeps: bool
-    folders: bool
+    names_secrets: bool
     expression: re.Pattern[str]
-    names_secrets: bool = False
 
-    def matches(self, path: Sequence[str]) -> bool:
-        """Whether a path matches. The path holds its components (as of `component`) below the ignore file's folder."""
-        return self.expression.fullmatch("".join(f"{name}/" for name in path)) is not None
+
+class Line(NamedTuple):
+    """A line of an ignore file: what a `Pattern` says of it, whether it matches last components in any folder, and its
+    expression."""
+
+    keeps: bool
+    names_secrets: bool
+    in_last: bool
+    expression: str
 
 
 class Rules:
     """The ignore files that apply in a folder: its own, and those of the folders above."""
 
-    def __init__(self, patterns: Sequence[Pattern], depth: int, above: Rules | None = None) -> None:
-        """Args:
-        patterns: in the order of their file.
-        depth: number of components from the top, where paths begin, to this folder.
-        above: the rules of the folder above.
+    def __init__(
+        self, files: Sequence[Path], depth: int, above: Rules | None = None, budget: MemoryBudget | None = None
+    ) -> None:
+        """Reads ignore files.
+
+        Args:
+            files: of this folder; the later override the earlier.
+            depth: number of components from the top, where paths begin, to this folder.
+            above: the rules of the folder above.
+            budget: leases the patterns while the rules are in use; that of the folder above if there is one.
+
+        Raises:
+            Skipped: the files, or their patterns with those of the folders above, are too large.
+            BudgetExceeded: there is no memory for them.
         """
-        self._patterns = tuple(reversed(patterns))
         self._depth = depth
         self._above = above
+        self._budget: MemoryBudget | None = budget if above is None else above._budget
+        lines = [line for path in files for line in read_lines(path)]
+        characters = sum(_PER_PATTERN + len(line) + _PER_STAR * line.count("*") for line in lines)
+        self._characters: int = characters if above is None else characters + above._characters
+        if self._characters > MOST_CHARACTERS:
+            raise Skipped(
+                Reason.UNREADABLE,
+                f"cannot be read: with those of the folders above, the patterns of its ignore files count as "
+                f"{self._characters:,} characters, and {MOST_CHARACTERS:,} are the most; shorten or ignore them",
+            )
+        if self._budget is not None and characters:
+            weakref.finalize(self, self._budget.reserve("ignore files", characters * _NBYTES).release)
+        self._patterns = joined(lines)[::-1]
 
     def decider(self, path: Sequence[str], *, folder: bool) -> Pattern | None:
         """The pattern that tells whether an entry of this folder is ignored; None if none does. Callers do not enter
@@ -83,17 +128,17 @@ class Rules:
         """
         rules: Rules | None = self
         while rules is not None:
-            below = path[rules._depth :]
+            below = "".join(f"{name}/" for name in path[rules._depth :]) + "\0" * folder
             for pattern in rules._patterns:
-                if (folder or not pattern.folders) and pattern.matches(below):
+                if pattern.expression.fullmatch(below):
                     return pattern
             rules = rules._above
         return None
 
     def entered(self, folder: Path, depth: int) -> Rules:
-        """The rules inside a subfolder."""
-        patterns = [pattern for name in IGNORE_FILES for pattern in read_patterns(folder / name)]
-        return Rules(patterns, depth, self) if patterns else self
+        """The rules inside a subfolder. Raises as the constructor does."""
+        files = [path for name in IGNORE_FILES if os.path.lexists(path := folder / name)]
+        return Rules(files, depth, self) if files else self
 
 
 def component(name: str) -> str:
@@ -101,19 +146,48 @@ def component(name: str) -> str:
     return os.fsencode(name).decode("latin-1")
 
 
-def read_patterns(path: Path) -> list[Pattern]:
-    """The patterns of an ignore file; none if the file is missing, a symbolic link or not a regular file."""
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of an ignore file; none if the file is missing, a symbolic link or not a regular file.
+
+    Raises:
+        Skipped: the file is too large.
+    """
     try:
-        with OpenedFile(path, max_bytes=_MOST_BYTES) as file:
-            text = file.read().removeprefix(b"\xef\xbb\xbf").decode("latin-1")
-    except Skipped:
-        return []
-    parsed = (parse(line) for line in text.split("\n"))
-    return [pattern for pattern in parsed if pattern is not None]
+        with OpenedFile(path, max_bytes=MOST_BYTES) as file:
+            text = file.read().removeprefix(b"\xef\xbb\xbf")
+    except Skipped as problem:
+        if problem.reason is Reason.TOO_LARGE:
+            raise Skipped(Reason.UNREADABLE, f"cannot be read: its {path.name} is too large, {problem}") from None
+        return
+    yield from (line.decode("latin-1").rstrip("\n") for line in io.BytesIO(text) if line[:1] not in b"#\n")
 
 
-def parse(line: str) -> Pattern | None:
-    """Parses a line into a pattern; None for an empty line, a comment, or a pattern that can match nothing."""
+def joined(lines: Iterable[str]) -> list[Pattern]:
+    """The patterns of an ignore file's lines. One expression decides for as many lines as say the same."""
+    patterns: list[Pattern] = []
+    numbers = count()
+    said: tuple[bool, bool] | None = None
+    groups: tuple[list[str], list[str]] = ([], [])
+    characters = 0
+    parsed = (line for text in lines if (line := parse(text, numbers)) is not None)
+    for line in [*parsed, None]:
+        if said is not None and (line is None or said != line[:2] or characters > _TOGETHER):
+            whole, last = map("|".join, groups)
+            patterns.append(
+                Pattern(*said, re.compile("|".join(filter(None, (last and f"{_IN_LAST}(?:{last})", whole)))))
+            )
+            groups, characters = ([], []), 0
+        if line is not None:
+            said = line[:2]
+            groups[line.in_last].append(line.expression)
+            characters += len(line.expression)
+    re.purge()  # it keeps the last 512 expressions, and these are large
+    return patterns
+
+
+def parse(line: str, numbers: Iterator[int]) -> Line | None:
+    """Parses a line; None for an empty line, a comment, or a pattern that can match nothing. `numbers` counts the
+    groups of an expression."""
     line = line.removesuffix("\r")
     while line.endswith(" ") and not line.endswith("\\ "):
         line = line[:-1]
@@ -128,16 +202,34 @@ def parse(line: str) -> Pattern | None:
     # Before a plain slash, `**` may match no folder at all; before an escaped one, it matches at least one
     # (wildmatch.c).
     line = _FOLDERS_ESCAPED.sub("**/*/", line)
-    names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
-    globs = ["**", line] if len(names) == 1 else names[not names[0] :]
-    expression = path_expression(globs)
-    return None if expression is None else Pattern(keeps, folders, expression, keeps and names_secrets(globs[-1]))
+    if (names := _names(line)) is None:
+        return None
+    in_last = "/" not in line
+    globs = ["*" if _is_any(line) else line] if in_last else names[not names[0] :]
+    expression = path_expression(globs, numbers)
+    if expression is None:
+        return None
+    return Line(keeps, keeps and names_secrets(globs[-1]), in_last, expression + ("\\0" if folders else "\\0?"))
 
 
-def path_expression(globs: Sequence[str], *, below: bool = False) -> re.Pattern[str] | None:
-    """Compiles the globs of a path's components, each of which ends with a slash; None if one of them is malformed.
-    `**` stands for any number of components. With `below`, a match includes everything below it."""
-    numbers = count()
+def _names(line: str) -> list[str] | None:
+    """The globs between the slashes, plain or escaped, that stand in no bracket; None if a bracket is malformed."""
+    names, at = [""], 0
+    while at < len(line):
+        found = _bracket(line, at + 1) if line[at] == "[" else ("", at + 1 + (line[at] == "\\"))
+        if found is None:
+            return None
+        begin, at = at, found[1]
+        if line[begin:at] in ("/", "\\/"):
+            names.append("")
+        else:
+            names[-1] += line[begin:at]
+    return names
+
+
+def path_expression(globs: Sequence[str], numbers: Iterator[int], *, below: bool = False) -> str | None:
+    """The expression of the globs of a path's components, each of which ends with a slash; None if one of them is
+    malformed. `**` stands for any number of components. With `below`, a match includes everything below it."""
     runs = [""]  # of components between two `**`
     # `folder/**` matches everything in the folder, but not the folder itself.
     for glob in [*globs, *(["?*"] if _is_any(globs[-1]) else []), *(["**"] if below else [])]:
@@ -148,7 +240,7 @@ def path_expression(globs: Sequence[str], *, below: bool = False) -> re.Pattern[
         else:
             runs[-1] += f"{part}/"
     first, *others = [runs[0], *(_ANY_FOLDERS + run for run in runs[1:])]
-    return re.compile("".join([first, *(_once(run, numbers) for run in others[:-1]), *others[-1:]]))
+    return "".join([first, *(_once(run, numbers) for run in others[:-1]), *others[-1:]])
 
 
 def _is_any(glob: str) -> bool:
@@ -165,21 +257,21 @@ def _component(glob: str, numbers: Iterator[int]) -> str | None:
     """The expression for one component; None if its glob is malformed or too long, because it matches nothing then."""
     if not glob or len(glob) > LONGEST_NAME:
         return None
-    runs = [""]  # between the stars
+    runs: list[list[str]] = [[]]  # of expressions of one character, between the stars
     at = 0
     while at < len(glob):
         char = glob[at]
         at += 1
         if char == "*":
             if runs[-1] or len(runs) == 1:
-                runs.append("")
+                runs.append([])
         elif char == "?":
-            runs[-1] += "[^/]"
+            runs[-1].append("[^/]")
         elif char == "[":
             found = _bracket(glob, at)
             if found is None:
                 return None
-            runs[-1] += found[0]
+            runs[-1].append(found[0])
             at = found[1]
         else:
             if char == "\\":
@@ -187,10 +279,11 @@ def _component(glob: str, numbers: Iterator[int]) -> str | None:
                     return None
                 char = glob[at]
                 at += 1
-            runs[-1] += re.escape(char)
+            runs[-1].append(re.escape(char))
     first, *others = runs
-    starred = [f"[^/]*?{run}" for run in others[:-1]]
-    return "".join([first, *(_once(run, numbers) for run in starred), *(f"[^/]*{run}" for run in others[-1:])])
+    starred = [_once(f"[^/]*?{''.join(run)}", numbers) for run in others[:-1]]
+    # The last run is compared once, at the end of the name.
+    return "".join([*first, *starred, *(f"[^/]{{{len(run)},}}(?=/)(?<={''.join(run)})" for run in others[-1:])])
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int] | None:

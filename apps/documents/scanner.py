@@ -10,9 +10,10 @@ from pathlib import Path
 
 from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, Stamp, printable
 from edge.apps.documents.file_types import choose
-from edge.apps.documents.ignoring import Rules, component, read_patterns
+from edge.apps.documents.ignoring import Rules, component
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.secrets import refuse_secrets
+from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import InputError
 
@@ -40,14 +41,15 @@ def scan(
     plugins: Mapping[str, str] | None = None,
     unchanged: Callable[[FoundFile], bool] | None = None,
     only: Mapping[str, Set[str]] | None = None,
+    budget: MemoryBudget | None = None,
 ) -> Iterator[FoundFile | SkippedFile]:
     """Files below the roots, depth first, sorted by the bytes of their names.
 
     Skipped with a reason: hidden files and folders, matches of `.gitignore` and `.edgeignore` (also of those above a
     root within its repository), files with secrets that no pattern such as `!server.pem` includes, symbolic links (so
     that no file outside a root is read, and no loop is possible), and files that are not regular, empty, too large,
-    unreadable, binary, or of an unsupported kind. A skipped folder is reported once. A root is walked even if its own
-    name would be skipped.
+    unreadable, binary, or of an unsupported kind, and folders with ignore files that are too large. A skipped folder is
+    reported once. A root is walked even if its own name would be skipped.
 
     Args:
         roots: folders and files. A file below two of them is reported once.
@@ -57,13 +59,14 @@ def scan(
         unchanged: called for each file before it is opened. If it returns True, the file is reported without being
             opened.
         only: maps absolute paths of folders, without symbolic links, to the only names that are considered in them.
+        budget: leases the patterns of ignore files.
 
     Raises:
         InputError: a root does not exist, or cannot be resolved.
     """
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
-    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged, only or {}).walk()
+    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged, only or {}, budget).walk()
 
 
 class _Scanner:
@@ -77,6 +80,7 @@ class _Scanner:
         plugins: Mapping[str, str] | None,
         unchanged: Callable[[FoundFile], bool] | None,
         only: Mapping[str, Set[str]],
+        budget: MemoryBudget | None,
     ) -> None:
         self._roots = roots
         self._named = {os.path.normcase(root) for root in roots}
@@ -85,6 +89,7 @@ class _Scanner:
         self._plugins = plugins
         self._unchanged = unchanged
         self._only = only
+        self._budget = budget
 
     def walk(self) -> Iterator[FoundFile | SkippedFile]:
         for root in self._roots:
@@ -100,7 +105,11 @@ class _Scanner:
 
     def _walk_folder(self, root: Path) -> Iterator[FoundFile | SkippedFile]:
         waiting: list[Iterator[os.DirEntry[str]]] = []
-        folders = [_outer(root)]
+        try:
+            folders = [_outer(root, self._budget)]
+        except Skipped as reason:
+            yield SkippedFile(root, reason.reason, str(reason))
+            return
         entries, refusal = self._entries(root)
         if refusal is not None:
             yield refusal
@@ -155,7 +164,10 @@ class _Scanner:
         if decider is not None and not decider.keeps:
             return SkippedFile(path, Reason.IGNORED, "named by an ignore file")
         if is_folder:
-            return _Folder(path, parts, folder.rules.entered(path, len(parts)))
+            try:
+                return _Folder(path, parts, folder.rules.entered(path, len(parts)))
+            except Skipped as reason:
+                return SkippedFile(path, reason.reason, str(reason))
         return self._file(path, root, status, asked=decider is not None and decider.names_secrets)
 
     def _file(self, path: Path, root: Path, status: os.stat_result, *, asked: bool) -> FoundFile | SkippedFile:
@@ -190,12 +202,16 @@ def _resolved(root: str | os.PathLike[str]) -> Path:
         raise InputError(f"{printable(root)} cannot be indexed: {reason}") from error
 
 
-def _outer(root: Path) -> _Folder:
-    """A root, with the rules of its repository if it lies in one."""
+def _outer(root: Path, budget: MemoryBudget | None) -> _Folder:
+    """A root, with the rules of its repository if it lies in one.
+
+    Raises:
+        Skipped: an ignore file is too large.
+    """
     above = [root, *root.parents]
     top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
     names = root.relative_to(top).parts
-    rules = Rules(read_patterns(top / ".git" / "info" / "exclude"), 0)
+    rules = Rules([top / ".git" / "info" / "exclude"], 0, budget=budget)
     for depth in range(len(names) + 1):
         rules = rules.entered(top.joinpath(*names[:depth]), depth)
     return _Folder(root, tuple(map(component, names)), rules)

@@ -58,6 +58,15 @@ def test_shards_are_filled_as_one_collection_would_be(small: Callable[..., Small
         index(one.cluster, readers, [str(files / "nowhere")], progress=quiet)
 
 
+def test_files_below_a_folder_that_is_not_read_stay(small: Callable[..., Small], files: Path) -> None:
+    one = small(2)
+    readers = one.places.readers(0)
+    index(one.cluster, readers, [str(files)], progress=quiet)
+    (files / "2" / ".gitignore").write_text("*.md\n" * 14_000)
+    done = index(one.cluster, readers, [str(files)], progress=quiet)
+    assert (done.counts["removed"], done.counts["indexed"]) == (0, 0)
+
+
 class Killed(BaseException):
     pass
 

@@ -219,7 +219,7 @@ def test_a_working_directory_that_is_gone_is_said(tmp_path: Path, monkeypatch: p
         ("larger:99999999999999TB", "below 8 EiB"),
         ("path:half-\ud800", "not valid Unicode"),
         ("type:half-\ud800", "not valid Unicode"),
-        (f"path:{'*a' * 3000}", "a name of 6,000 characters, and 4,096 are the most"),
+        (f"path:{'*a' * 3000}", "a path of 6,000 characters, and 4,096 are the most"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_said(text: str, says: str) -> None:

@@ -97,6 +97,18 @@ def test_an_unreadable_folder_keeps_its_files(
     consistent(collection)
 
 
+def test_a_folder_with_too_many_rules_keeps_its_files(
+    collection: Collection, small: Any, consistent: Callable[[Collection], None]
+) -> None:
+    """Also files that the rules name, until they can be read."""
+    collection.index(small.path)
+    (small.path / "kitchen" / ".gitignore").write_text("*.md\n" * 14_000)
+    for report in (collection.index(), collection.update([small.path / "kitchen"])):
+        assert (report.removed, report.unreadable) == (0, (str(small.path / "kitchen"),))
+    assert names(collection) == ALL
+    consistent(collection)
+
+
 def test_an_unreadable_file_keeps_what_was_read_of_it(
     collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None]
 ) -> None:

@@ -157,7 +157,10 @@ def test_what_is_not_there_now_is_said_and_kept(edge: Edge, files_home: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", refuse)
         done = edge("index", *place)
-    assert f"{disk / 'inner'} cannot be read; what was indexed of it stays searchable" in done.stderr
+    assert (
+        f"{disk / 'inner'} cannot be read, and `edge status` says why; what was indexed of it stays searchable"
+        in done.stderr
+    )
     os.rename(disk, files_home / "unplugged")
     assert f"{disk} is not there; what was indexed of it stays searchable" in edge("index", *place).stderr
     disk.mkdir()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import FoundFile
-from edge.apps.documents.ignoring import parse
+from edge.apps.documents.base import FoundFile, Reason, SkippedFile
+from edge.apps.documents.ignoring import IGNORE_FILES, MOST_CHARACTERS, joined
 from edge.apps.documents.scanner import scan
+from edge.budget import MemoryBudget
 
 FILES = (
     "a",
@@ -91,6 +93,7 @@ LINES = st.lists(LINE, max_size=4).map("\n".join)
 @example(top="?", nested="***/**")
 @example(top="\\/**", nested="")
 @example(top="a\n!\\/**", nested="\\/c.log\n**\\/b.txt")
+@example(top="", nested="[a/[a-c]\na*a\n*g*g\n")
 @example(top="d\\/b.txt\nbuild\\/", nested="/\ne\\/**")
 def test_git_agrees(tmp_path: Path, top: str, nested: str) -> None:
     tree(tmp_path, {"": top, "d": nested})
@@ -127,19 +130,64 @@ def test_an_ignore_file_that_is_a_symlink_or_a_folder_says_nothing(tmp_path: Pat
 @pytest.mark.parametrize("stars", [1, 99, 100, 101, 120, 402])
 @pytest.mark.parametrize("run", ["a", "[a-b]"])
 def test_many_stars_match_as_one_does(stars: int, run: str) -> None:
-    pattern = parse(f"*{run}" * stars)
-    assert pattern is not None
-    assert pattern.matches(["xa" * stars])
-    assert pattern.matches(["a" * stars])
-    assert not pattern.matches(["a" * (stars - 1) + "x"])
-    assert not pattern.matches(["a" * stars + "x"])
+    (pattern,) = joined([f"*{run}" * stars])
+    for name, matches in (
+        ("xa" * stars, True), ("a" * stars, True), ("a" * (stars - 1) + "x", False), ("a" * stars + "x", False)
+    ):  # fmt: skip
+        assert bool(pattern.expression.fullmatch(f"{name}/")) is matches
 
 
 @pytest.mark.parametrize("line", ["*a" * 60 + "b", "**/" * 60 + "b", "a*" * 100, "[a-a]*" * 50 + "b", "?*" * 100])
 def test_no_pattern_takes_long(line: str) -> None:
     """With backtracking over several stars these would outlast the test run."""
-    pattern = parse(line)
-    assert pattern is not None
+    (pattern,) = joined([line])
     started = time.perf_counter()
-    pattern.matches(["a" * 250] * 15)
+    pattern.expression.fullmatch(("a" * 250 + "/") * 15)
     assert time.perf_counter() - started < 30
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
+def test_as_many_patterns_as_all_templates_together_have(tmp_path: Path) -> None:
+    """GitHub's collection has 5,212, and the lines that say the same become one expression."""
+    lines = [f"*.s{n}\nf{n}/\n/d{n}/x\n**/e{n}/*.o\n" + f"!k{n}\n" * (n % 50 == 0) for n in range(1300)]
+    tree(tmp_path, {"": "*.log\n!c.log\n" + "".join(lines) + "b.txt\nbuild/\n!b.txt\n/d/b.txt\n", "d": "e/\n"})
+    assert kept_by_us(tmp_path) == kept_by_git(tmp_path)
+
+
+TOO_MANY = {"patterns": "ab\n" * 14_000, "stars": "*a" * 30_000, "bytes": "# a comment\n" * 50_000}
+
+
+@pytest.mark.parametrize("rules", TOO_MANY.values(), ids=TOO_MANY)
+@pytest.mark.parametrize("name", IGNORE_FILES)
+@pytest.mark.parametrize("where", [".", "d", "d/e"])
+def test_a_folder_whose_rules_are_too_large_is_left_out(tmp_path: Path, where: str, name: str, rules: str) -> None:
+    tree(tmp_path, {})
+    (tmp_path / where / name).write_text(rules)
+    budget = MemoryBudget(10**10)
+    (refused,) = [
+        each for each in scan([tmp_path], budget=budget)
+        if isinstance(each, SkippedFile) and each.reason is Reason.UNREADABLE
+    ]  # fmt: skip
+    assert refused.path == (tmp_path / where).resolve()
+    assert re.search(r"cannot be read: (with those .* 250,000 are the most|its .* is too large)", refused.detail)
+    assert {name for name in kept_by_us(tmp_path) if Path(where) not in Path(name).parents} == {
+        name for name in FILES if Path(where) not in Path(name).parents
+    }
+    assert "ignore files" not in budget.holders()
+
+
+def test_rules_of_nested_folders_add_up(tmp_path: Path) -> None:
+    folder, budget, leased = tmp_path, MemoryBudget(10**10), set[int]()
+    for _ in range(9):
+        (folder / ".gitignore").write_text("".join(f"name{n}\n" for n in range(1_500)))
+        (folder / "kept.txt").write_text("text")
+        folder = folder / "sub"
+        folder.mkdir()
+    kept = 0
+    for each in scan([tmp_path], budget=budget):
+        leased.add(budget.holders()["ignore files"])
+        kept += isinstance(each, FoundFile)
+        assert isinstance(each, FoundFile) or each.reason is not Reason.UNREADABLE or "250,000" in each.detail
+    assert kept == len(leased) == 7
+    assert max(leased) <= MOST_CHARACTERS * 64
+    assert "ignore files" not in budget.holders(), "a lease ends with its folder"
