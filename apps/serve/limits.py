@@ -32,7 +32,8 @@ class Limits:
 
     Attributes:
         body: of a request's body.
-        connections: that are open at once. One more is closed before anything is read from it.
+        connections: that are open at once. For one more, the connection ends that has waited longest for its client. If
+            all are at work, the new one is closed before anything is read from it.
         workers: requests that are worked on at once. Others wait with their bodies read.
         head_s: for the first line and the headers of a request.
         body_s: for its body.

@@ -58,14 +58,28 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         _taking: asyncio.TimerHandle | None = None
 
         _ending = False
+        _since = 0.0
 
         def connection_made(self, transport: Any) -> None:
-            if len(self.connections) >= limits.connections:
+            if len(self.connections) >= limits.connections and not self._make_way():
                 transport.abort()
                 return
+            self._since = self.loop.time()
             closing: Any = _Closing(transport, self.loop, limits.pause_s)
             super().connection_made(closing)
             self._watch_head()
+
+        def _make_way(self) -> bool:
+            """Ends the connection that has waited longest for its client, if there is one. A client that sends nothing
+            must not keep the others out."""
+            waiting = [
+                other for other in self.connections
+                if not other.transport.is_closing()
+                and (other._taking is not None or other.conn.their_state in (h11.IDLE, h11.SEND_BODY))
+            ]  # fmt: skip
+            if waiting:
+                min(waiting, key=lambda other: other._since).transport.abort()
+            return bool(waiting)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
@@ -82,6 +96,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
+            self._since = self.loop.time()
             self._watch_head(quiet=True)
             if self.conn.their_state is h11.SEND_BODY:
                 self._end()

@@ -208,3 +208,33 @@ def test_a_connection_that_has_ended_leaves_no_timer(unsent: int) -> None:
     timer = in_a_loop(close())
     assert timer is not None
     assert timer.cancelled()
+
+
+def test_a_connection_beyond_those_at_work_is_closed() -> None:
+    """One that waits for its client gives way instead; those at work never do."""
+    pytest.importorskip("uvicorn")
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def serve() -> None:
+        config = uvicorn.Config(application, log_config=None, log_level="critical", lifespan="off")
+        config.load()
+        made: Any = bounded_protocol(Limits(connections=3))
+        state = ServerState()
+        pairs = [(made(config, state, {}), Stuck()) for _ in range(5)]
+        for number, (protocol, transport) in enumerate(pairs[:4]):
+            protocol.connection_made(transport)
+            protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"\r\n" * (number != 1))
+        assert [transport.aborted.is_set() for _, transport in pairs[:4]] == [False, True, False, False]
+        pairs[1][0].connection_lost(None)
+        pairs[4][0].connection_made(pairs[4][1])
+        assert [transport.aborted.is_set() for _, transport in pairs] == [False, True, False, False, True]
+        for task in state.tasks:
+            task.cancel()
+        for protocol, _ in pairs:
+            protocol._stop()
+
+    in_a_loop(serve())
