@@ -5,7 +5,6 @@ Every method that writes must be called inside a write transaction of the collec
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
@@ -20,7 +19,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
-from edge.apps.store.rows import ROW_SUM, Value, held, row_sum
+from edge.apps.store.rows import ROW_SUM, Row, Value, held, row_sum
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
@@ -102,13 +101,13 @@ class Catalog:
         while True:
             with database.read() as db:
                 sql = f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? ORDER BY id LIMIT {_GROUP}"
-                rows = list(held(db, db.execute(sql, (last,))))
-            for file in itertools.starmap(FileRow, rows):
+                rows = held(db, db.execute(sql, (last,)), lambda row: FileRow(*row))
+            for file in rows:
                 if nearest(file.path, chosen) is not None:
                     yield file
             if len(rows) < _GROUP:
                 return
-            last = rows[-1][0]
+            last = rows[-1].id
 
     def count_due(self, db: Connection, scopes: Collection[str]) -> int:
         """How many files at or below any of `scopes` are due."""
@@ -165,7 +164,7 @@ class Catalog:
             "ORDER BY ordinal",
             (file,),
         )
-        return [StoredChunk(*row) for row in held(db, rows)]
+        return held(db, rows, lambda row: StoredChunk(*row))
 
     def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
@@ -197,7 +196,7 @@ class Catalog:
         for group in groups(ids):
             marks = ", ".join("?" * len(group))
             sql = f"SELECT id, context, text, hash FROM chunks WHERE id IN ({marks})"
-            rows = list(held(db, db.execute(sql, group)))
+            rows: Sequence[Row] = held(db, db.execute(sql, group), tuple)
             for row in rows:  # deleting with another text would corrupt the full-text index
                 verify_text(*row)
             self.lexical.delete(db, [row[0] for row in rows], [passage(row[1], row[2]) for row in rows])
@@ -234,10 +233,12 @@ class ChunkRebuild:
 
     def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, str]]:
         sql = "SELECT id, context, text, hash FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
-        found = list(held(db, db.execute(sql, (after, limit))))
-        for row in found:
+
+        def made(row: Row) -> tuple[int, str]:
             verify_text(*row)
-        return [(identifier, passage(context, text)) for identifier, context, text, _ in found]
+            return row[0], passage(row[1], row[2])
+
+        return held(db, db.execute(sql, (after, limit)), made)
 
     def count(self, db: Connection, after: int) -> int:
         return int(db.execute("SELECT count(*) FROM chunks WHERE id > ?", (after,)).fetchone()[0])

@@ -394,7 +394,7 @@ class Collection(Closing):
                 f"WHERE status = 'indexed' AND {clause} GROUP BY path ORDER BY path",
                 params,
             )
-            return [IndexedFile(*row) for row in held(db, rows)]
+            return held(db, rows, lambda row: IndexedFile(*row))
 
     def describe(self, path: Item, text: str) -> None:
         """Sets the description of a folder or file, which is returned with every hit below it; an empty text removes

@@ -87,7 +87,7 @@ class Discovery:
                 rows = db.execute(
                     f"SELECT id, path FROM files WHERE {condition} AND length(root) <= ?", (*params, len(scope))
                 )
-                unseen = [(file, path) for file, path in held(db, (row for row in rows if not self._was_seen(row[0])))]
+                unseen = held(db, (row for row in rows if not self._was_seen(row[0])), tuple)
             gone = []
             for file, path in unseen:
                 hidden = nearest(path, self._unreadable)

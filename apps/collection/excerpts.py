@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from operator import itemgetter
 
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below
 from edge.apps.collection.filters import Filters
@@ -126,7 +127,7 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
     if _PATTERN.search(target):
         clause, params = Filters(paths=(target,)).where(db)
         rows = db.execute(f"SELECT path FROM files WHERE status = 'indexed' AND {clause} ORDER BY path", params)
-        paths = [row[0] for row in held(db, rows)]
+        paths = held(db, rows, itemgetter(0))
         for path in paths:
             file = catalog.find(db, path)
             assert file is not None

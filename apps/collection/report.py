@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from edge.apps.collection.schema import read_roots
 from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import EmbedderIdentity
-from edge.apps.store.rows import held
+from edge.apps.store.rows import held, held_by_key
 from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
 
@@ -142,8 +142,8 @@ class CollectionStatus:
     indexed: int
     kinds: Mapping[str, int]
     pending: int
-    skipped: tuple[LeftOut, ...]
-    failed: tuple[LeftOut, ...]
+    skipped: Sequence[LeftOut]
+    failed: Sequence[LeftOut]
     chunks: int
     source_nbytes: int
     database_nbytes: int
@@ -193,16 +193,15 @@ class IndexedFile:
 
 def contents(db: Connection) -> dict[str, Any]:
     """The fields of `CollectionStatus` that the tables tell."""
-    kinds: dict[str, int] = dict(
-        held(db, db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
-    )
+    sql = "SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"
+    kinds: dict[str, int] = held_by_key(db, db.execute(sql))
     pending, nbytes = db.execute(
         "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
     ).fetchone()
-    left: dict[str, tuple[LeftOut, ...]] = {}
+    left: dict[str, Sequence[LeftOut]] = {}
     for status in ("skipped", "failed"):
         rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
-        left[status] = tuple(LeftOut(*row) for row in held(db, rows))
+        left[status] = held(db, rows, lambda row: LeftOut(*row))
     return {
         "roots": tuple(read_roots(db)), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
         "chunks": db.execute("SELECT count(*) FROM chunks").fetchone()[0], "source_nbytes": nbytes,

@@ -8,13 +8,14 @@ row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 
 from edge.apps.collection.paths import ancestors, below, checked
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.rows import ROW_SUM, held
+from edge.apps.store.rows import ROW_SUM, held, held_by_key
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -166,7 +167,7 @@ def set_setting(db: Connection, name: str, value: str) -> None:
 
 def read_roots(db: Connection) -> list[str]:
     """All roots, in the order of their names."""
-    return [row[0] for row in held(db, db.execute("SELECT path FROM roots ORDER BY path"))]
+    return held(db, db.execute("SELECT path FROM roots ORDER BY path"), itemgetter(0))
 
 
 def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
@@ -186,7 +187,7 @@ def forget_roots(db: Connection, path: str) -> bool:
 
 def read_descriptions(db: Connection) -> dict[str, str]:
     """All descriptions, by path."""
-    return dict(held(db, db.execute("SELECT path, text FROM descriptions ORDER BY path")))
+    return held_by_key(db, db.execute("SELECT path, text FROM descriptions ORDER BY path"))
 
 
 def description_of(path: str, described: Mapping[str, str]) -> str:

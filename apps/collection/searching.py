@@ -38,7 +38,7 @@ from edge.apps.store.lexical import (
     shown_weights,
 )
 from edge.apps.store.rebuilding import remedy
-from edge.apps.store.rows import Row, held
+from edge.apps.store.rows import HeldDict, HeldList, Row, held, held_by_key
 from edge.apps.store.spelling import nearest_in, nearest_word, stems_like, unknown_words, words_of
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -280,12 +280,9 @@ class PassageSource:
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
         """The path of each passage's file, and its place in the file. Ids would order ties by the time of indexing, and
         a collection after incremental runs should give the same results as a new one."""
-        found: dict[int, tuple[str, int]] = {}
         with self._database.read() as db:
             sql = "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file WHERE chunks.id IN"
-            for identifier, path, ordinal in held(db, _in_groups(db, sql, ids)):
-                found[identifier] = path, ordinal
-        return found
+            return held_by_key(db, _in_groups(db, sql, ids), lambda row: (row[0], row[1:]))
 
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
         """The passages as hits without score and snippet.
@@ -464,12 +461,14 @@ def _distinct(
     """The best `k` passages of both rankings by fused score, without repeated wording."""
     ranks = [{key: (rank, score) for rank, (key, score) in enumerate(ranking, 1)} for ranking in (words, near)]
     fused = _best(named, convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor))
-    hits: list[Hit] = []
+    hits: HeldList[Hit] = HeldList()
+    hits.rows = groups = list[object]()
     seen: set[str] = set()
     while fused and len(hits) < k:
         # As many as are enough if none of them repeats a wording.
         group, fused = fused[: k - len(hits)], fused[k - len(hits) :]
         rows = [source.hits([i for (at, i), _ in group if at == number]) for number, (_, source) in enumerate(named)]
+        groups.append(rows)
         for key, score in group:
             hit = rows[key[0]][key[1]]
             if hit.wording in seen:
@@ -492,17 +491,18 @@ def shown(hit: Hit, weights: Mapping[str, float]) -> Hit:
 
 def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     """Reads chunks by id as hits without score and snippet."""
-    found: dict[int, Hit] = {}
+    found: HeldDict[int, Hit] = HeldDict()
     sql = (
         "SELECT chunks.id, path, line_start, line_end, chunks.page, text, title, kind, context, files.id, ordinal, "
         "chunks.hash, lines, kinds, chunks.checksum, files.checksum, mtime_ns, mails.checksum, sender, recipients, "
         f"subject, sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
         "WHERE chunks.id IN"
     )
+    found.rows = rows = held(db, _in_groups(db, sql, ids), tuple)
     for (
         identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
         kinds, place_sum, file_sum, mtime_ns, mail_sum, *fields,
-    ) in held(db, _in_groups(db, sql, ids)):  # fmt: skip
+    ) in rows:  # fmt: skip
         verify_text(identifier, context, text, stored)
         place = (file, ordinal, line_start, line_end, page, lines, kinds, stored)
         verify_place(identifier, place, place_sum)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def _recall(measured: tuple[tuple[int, float], ...]) -> str:
     return f"{reached:.3f} with the {counted(nprobe, 'list')} that a search probes"
 
 
-def _by_reason(files: tuple[LeftOut, ...]) -> str:
+def _by_reason(files: Sequence[LeftOut]) -> str:
     counts = Counter(file.reason for file in files)
     most = [f"{count:,} {escaped(reason)}" for reason, count in counts.most_common(6)]
     return (": " + "; ".join(most) + ("; ..." if len(counts) > 6 else "")) if most else ""

@@ -168,7 +168,8 @@ def _from_history(new: Database) -> list[str]:
         lost = db.execute("SELECT DISTINCT memory_id FROM history WHERE memory_id NOT IN (SELECT uuid FROM memories)")
         for (uuid,) in lost.fetchall():
             sql = f"SELECT {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id = ? ORDER BY id"
-            lines = [dict(zip(HISTORY_COLUMNS, row, strict=True)) for row in held(db, db.execute(sql, (uuid,)))]
+            rows = db.execute(sql, (uuid,))
+            lines = held(db, rows, lambda row: dict(zip(HISTORY_COLUMNS, row, strict=True)))
             fields, text = lines[-1], lines[-1]["new_memory"]
             if fields["is_deleted"] or not isinstance(text, str):
                 continue

@@ -277,13 +277,11 @@ class MemoryRebuild:
             "WHERE memories.id > ? ORDER BY memories.id LIMIT ?",
             (after, limit),
         )
-        if made := [(identifier, MadeFrom(text, before)) for identifier, text, before in held(db, memories)]:
+        if made := held(db, memories, lambda row: (row[0], MadeFrom(*row[1:]))):
             return made
         sql = "SELECT id, task, state FROM actions WHERE id > ? ORDER BY id LIMIT ?"
         actions = db.execute(sql, (after - ACTIONS, limit))
-        return [
-            (ACTIONS + identifier, MadeFrom(action_text(task, state))) for identifier, task, state in held(db, actions)
-        ]
+        return held(db, actions, lambda row: (ACTIONS + row[0], MadeFrom(action_text(*row[1:]))))
 
     def count(self, db: Connection, after: int) -> int:
         sql = "SELECT (SELECT count(*) FROM memories WHERE id > ?) + (SELECT count(*) FROM actions WHERE id > ?)"

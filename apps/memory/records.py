@@ -13,7 +13,7 @@ from typing import Any
 from edge.apps.memory.arguments import Scope, check_text, spoken
 from edge.apps.memory.schema import PROVED
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.rows import held, row_sum
+from edge.apps.store.rows import Row, held, row_sum
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
 
@@ -259,13 +259,15 @@ def read_history(db: Connection, uuids: Sequence[str], scope: Scope) -> list[dic
         f"SELECT id, {', '.join(HISTORY_COLUMNS)} FROM history WHERE memory_id IN ({places}){condition} ORDER BY id",
         (*(check_text(uuid, "an id") for uuid in uuids), *(value for _, value in named)),
     )
-    lines = []
-    for number, *values in held(db, rows):
+
+    def line(row: Row) -> dict[str, Any]:
+        number, *values = row
         if row_sum("history", *values[:-1]) != values[-1] or any(isinstance(value, bytes) for value in values[:-1]):
             raise not_stored(f"the history of the memory {values[0]!a:.80}")
-        line = {"id": str(number), **dict(zip(_SHOWN, values, strict=False))}
-        lines.append(line | {"is_deleted": bool(line["is_deleted"])})
-    return lines
+        shown = {"id": str(number), **dict(zip(_SHOWN, values, strict=False))}
+        return shown | {"is_deleted": bool(shown["is_deleted"])}
+
+    return held(db, rows, line)
 
 
 def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLine]) -> None:

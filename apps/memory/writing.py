@@ -354,8 +354,7 @@ class Writer:
         while True:
             with store.write() as db:
                 chosen = f"{SELECT} WHERE {sql} AND memories.id <= ? LIMIT ?"
-                rows = held(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)))
-                records = [Record.of(row) for row in rows]
+                records = held(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)), Record.of)
                 if not records:
                     break
                 self._delete(db, index, records)
@@ -530,7 +529,7 @@ def _twins(db: Connection, text: str, scope: Scope, now: datetime) -> list[Recor
     """The latest shown memories of exactly these ids with this text, at most `MOST_LINKS`."""
     same, params = _same_text(text, scope, now)
     latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
-    return [Record.of(row) for row in held(db, db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS)))]
+    return held(db, db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS)), Record.of)
 
 
 def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]) -> Added:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -14,6 +15,8 @@ from edge.apps.store.failures import WrongValue
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
 
+Key = TypeVar("Key")
+Held = TypeVar("Held")
 Value = str | bytes | int | float | None
 Row = tuple[Any, ...]
 
@@ -76,9 +79,25 @@ _PER_ROW = 256
 """Memory of a row beside its texts."""
 
 
-def held(db: Connection, rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows that are held beside each other, as many as fit. Anybody may have written the file, and many values that
-    each pass could together exceed the limit.
+class HeldList(list[Held]):
+    """What was made of rows. Their lease ends with the list.
+
+    Attributes:
+        rows: other held rows that live as long.
+    """
+
+    rows: object = None
+
+
+class HeldDict(dict[Key, Held]):
+    """What was made of rows, by key; as `HeldList`."""
+
+    rows: object = None
+
+
+def held(db: Connection, rows: Iterable[Row], make: Callable[[Row], Held]) -> HeldList[Held]:
+    """What `make` makes of rows that are held beside each other, if they fit. Anybody may have written the file, and
+    many values that each pass could together exceed the limit.
 
     Raises:
         BudgetExceeded: they do not fit.
@@ -86,12 +105,25 @@ def held(db: Connection, rows: Iterable[Row]) -> Iterator[Row]:
     if not isinstance(db, Leasing):
         raise TypeError("rows are held within the budget of a pooled connection")
     nbytes = -ALWAYS_READ
-    with db.budget.reserve("rows that are read", 0) as lease:
-        for row in rows:
-            nbytes += _PER_ROW + sum(sys.getsizeof(value) for value in row if isinstance(value, str | bytes))
-            if nbytes > lease.nbytes:
-                lease.resize(nbytes)
-            yield row
+    found: HeldList[Held] = HeldList()
+    lease = db.budget.reserve("rows that are read", 0)
+    weakref.finalize(found, lease.release)
+    for row in rows:
+        nbytes += _PER_ROW + sum(sys.getsizeof(value) for value in row if isinstance(value, str | bytes))
+        if nbytes > lease.nbytes:
+            lease.resize(nbytes)
+        found.append(make(row))
+    return found
+
+
+def held_by_key(
+    db: Connection, rows: Iterable[Row], make: Callable[[Row], tuple[Key, Held]] = tuple
+) -> HeldDict[Key, Held]:
+    """The keys and values that `make` makes of rows. They are held as `held` does."""
+    pairs = held(db, rows, make)
+    found = HeldDict(pairs)
+    found.rows = pairs
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,10 +217,43 @@ def test_rows_beyond_the_limit_together_are_never_held(
         assert anonymous_resident() < before + (64 << 20)
 
 
-def test_passages_beyond_the_limit_together_are_never_held(
+READ = ("files", "skipped", "roots", "descriptions")
+
+
+@pytest.mark.parametrize("what", READ)
+def test_rows_are_leased_as_long_as_they_live(collection: Callable[..., Collection], tmp_path: Path, what: str) -> None:
+    statement, verb = SUMS[what]
+    write(tmp_path / "collection" / "edge.db", f"{MANY[0]} {statement}")
+    budget = MemoryBudget(10**10)
+    with collection(budget=budget) as opened:
+        for _ in range(2):
+            first, second = verb(opened), verb(opened)
+            assert budget.holders()["rows that are read"] > 2 * (23 * LONG)
+            del first
+            assert 23 * LONG < budget.holders()["rows that are read"] < 25 * LONG
+            del second
+            assert "rows that are read" not in budget.holders()
+
+
+def test_files_that_are_removed_are_leased_until_they_are_gone(
     collection: Callable[..., Collection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("verify_text", "verify_place"):  # whoever writes the file can make the checksums right
+    statement, verb = SUMS["unseen"]
+    write(tmp_path / "collection" / "edge.db", f"{MANY[0]} {statement}")
+    budget, leased = MemoryBudget(10**10), list[int]()
+    monkeypatch.setattr(
+        Discovery, "remove", lambda self, files: leased.append(budget.holders().get("rows that are read", 0))
+    )
+    with collection(budget=budget) as opened:
+        verb(opened)
+        assert leased[0] > 23 * LONG
+        assert "rows that are read" not in budget.holders()
+
+
+@pytest.fixture
+def passages(tmp_path: Path, collection: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long passages, in a file whose writer has made the checksums right."""
+    for name in ("verify_text", "verify_place"):
         monkeypatch.setattr(searching, name, lambda *_: None)
     columns = "file, line_start, line_end, lines, kinds, page, hash, context, checksum"
     write(
@@ -228,6 +261,22 @@ def test_passages_beyond_the_limit_together_are_never_held(
         f"{MANY[0]} INSERT INTO chunks({columns}, ordinal, text) SELECT c.*, n + 9, {MANY[1]} "
         f"FROM n, (SELECT {columns} FROM chunks WHERE id = 1) AS c",
     )
+
+
+@pytest.mark.usefixtures("passages")
+def test_candidates_are_leased_while_they_are_ranked(collection: Callable[..., Collection]) -> None:
+    budget = MemoryBudget(10**10)
+    with collection(budget=budget) as opened:
+        words = [((0, number), 1 / number) for number in range(3, 27)]
+        hits = searching._distinct([("", opened.source)], words, [], 30, 0.0)
+        assert hits
+        assert budget.holders()["rows that are read"] > 23 * LONG
+        del hits
+        assert "rows that are read" not in budget.holders()
+
+
+@pytest.mark.usefixtures("passages")
+def test_passages_beyond_the_limit_together_are_never_held(collection: Callable[..., Collection]) -> None:
     with collection(budget=MemoryBudget(anonymous_resident() + (32 << 20))) as opened:
         before = anonymous_resident()
         with opened.database.read() as db, pytest.raises(BudgetExceeded, match="rows that are read"):
