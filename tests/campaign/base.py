@@ -31,14 +31,17 @@ class Outcome:
         held: whether the promise was kept.
         line: one line about the observation.
         operations: things that the program was asked for.
+        refused: whether the program refused its input with a sentence.
     """
 
     held: bool
     line: str = ""
     operations: int = 1
+    refused: bool = False
 
 
 HELD = Outcome(True)
+REFUSED = Outcome(True, refused=True)
 
 
 def failed(line: str, operations: int = 1) -> Outcome:

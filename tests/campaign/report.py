@@ -13,6 +13,7 @@ from typing import Any
 
 from campaign.base import Outcome
 
+_UNEXPECTED = ("Traceback", "Fatal Python error", "Segmentation fault", "panicked at", "unexpected error")
 MOST_FAILURES = 200
 """Failures of a class that are kept in the report; all are counted."""
 
@@ -25,6 +26,8 @@ class Tally:
         tried, held, failed: cases.
         operations: things that the program was asked for in them.
         seconds: that they took.
+        refused: held cases in which the program refused its input with a sentence.
+        excesses, errors, losses: failed cases over the memory limit, with an unexpected error, and with a loss.
         failures: number, label and line of the cases that failed.
     """
 
@@ -35,6 +38,10 @@ class Tally:
     failed: int = 0
     operations: int = 0
     seconds: float = 0.0
+    refused: int = 0
+    excesses: int = 0
+    errors: int = 0
+    losses: int = 0
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, number: int, label: str, outcome: Outcome, seconds: float) -> None:
@@ -44,23 +51,25 @@ class Tally:
         self.seconds += seconds
         if outcome.held:
             self.held += 1
+            self.refused += outcome.refused
             return
         self.failed += 1
+        self.excesses += "times the limit" in outcome.line
+        self.errors += any(sign in outcome.line for sign in _UNEXPECTED)
+        self.losses += "lost" in outcome.line
         if len(self.failures) < MOST_FAILURES:
             self.failures.append({"case": number, "label": label, "line": outcome.line})
 
 
 def table(tallies: Iterable[Tally]) -> str:
-    """Tried, held and failed per class, and below it the cases that failed."""
+    """The counts per class, and below them the cases that failed."""
     rows = list(tallies)
-    lines = [f"{'class':18} {'tried':>8} {'held':>8} {'failed':>8} {'operations':>10} {'seconds':>9}"]
+    names = ("tried", "held", "refused", "failed", "excesses", "errors", "losses", "operations", "seconds")
+    lines = [f"{'class':18}" + "".join(f" {name:>10}" for name in names)]
     total = Tally("all", "")
-    for name in ("tried", "held", "failed", "operations", "seconds"):
+    for name in names:
         setattr(total, name, sum(getattr(tally, name) for tally in rows))
-    lines += [
-        f"{t.name:18} {t.tried:>8,} {t.held:>8,} {t.failed:>8,} {t.operations:>10,} {t.seconds:>9,.0f}"
-        for t in (*rows, total)
-    ]
+    lines += [f"{t.name:18}" + "".join(f" {getattr(t, name):>10,.0f}" for name in names) for t in (*rows, total)]
     for tally in rows:
         lines += [f"FAILED {tally.name} case {f['case']}: {f['label']}: {f['line']}" for f in tally.failures]
     return "\n".join(lines)
