@@ -138,7 +138,7 @@ class CollectionStatus:
     """
 
     path: Path
-    roots: tuple[str, ...]
+    roots: Sequence[str]
     indexed: int
     kinds: Mapping[str, int]
     pending: int
@@ -203,7 +203,7 @@ def contents(db: Connection) -> dict[str, Any]:
         rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
         left[status] = held(db, rows, lambda row: LeftOut(*row))
     return {
-        "roots": tuple(read_roots(db)), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
+        "roots": read_roots(db), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
         "chunks": db.execute("SELECT count(*) FROM chunks").fetchone()[0], "source_nbytes": nbytes,
     }  # fmt: skip
 

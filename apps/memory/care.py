@@ -18,7 +18,7 @@ from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
-from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, insert_record, text_hash
+from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, held_records, insert_record, text_hash
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.memory.trajectories import ROW, read_action
@@ -151,7 +151,7 @@ def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
         return not any(deleted for (deleted,) in db.execute(sql, (row[1],)))
 
     def written(db: Connection, rows: list[Row]) -> None:
-        records = [Record.of(row) for row in rows]
+        records = held_records(db, rows)
         turns.extend((record.follows, record.id) for record in records if record.follows is not None)
         lexical.add(db, [record.id for record in records], [record.indexed_text for record in records])
 

@@ -13,12 +13,8 @@ from typing import Any
 from edge.apps.memory.arguments import Scope, check_text, spoken
 from edge.apps.memory.schema import PROVED
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.rows import Row, held, row_sum
-from edge.budget import MemoryBudget
+from edge.apps.store.rows import PER_JSON, HeldDict, HeldList, Row, held, row_sum
 from edge.ivf.base import Connection
-
-_COPIES, _PER_METADATA = 2, 16
-"""Memory of a record that is read: copies of its text, and bytes per character of its metadata as JSON."""
 
 _BATCH = 500
 """The number of ids in one SQL statement."""
@@ -127,7 +123,7 @@ STORED = (*COLUMNS, "checksum")
 """Columns of the table `memories`."""
 
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in STORED) + " FROM memories"
-_UUID, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "metadata", "pinned"))
+_UUID, _TEXT, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "text", "metadata", "pinned"))
 _PROVED = tuple(map(COLUMNS.index, PROVED["memories"]))
 _MOMENTS = tuple(
     map(COLUMNS.index, ("timestamp", "local_timestamp", "created_at", "updated_at", "valid_from", "valid_until"))
@@ -179,25 +175,24 @@ def visible(now: datetime) -> tuple[str, list[str]]:
     )
 
 
-def bounded_records(rows: Iterable[Sequence[Any]], budget: MemoryBudget) -> Iterator[Record]:
-    """The records of rows of `SELECT`, as many as fit beside each other.
+def held_records(db: Connection, rows: Iterable[Row]) -> HeldList[Record]:
+    """The records of rows of `SELECT`, held as `held` does.
 
     Raises:
         BudgetExceeded: they do not fit.
         DamagedStore: a row differs from the one stored.
     """
-    with budget.reserve("memories that are read", 0) as lease:
-        for row in rows:
-            record = Record.of(row)
-            lease.resize(lease.nbytes + _COPIES * sys.getsizeof(record.text) + _PER_METADATA * len(row[_METADATA]))
-            yield record
+    return held(db, rows, Record.of, lambda row: PER_JSON * len(str(row[_METADATA])) + sys.getsizeof(row[_TEXT]))
 
 
-def read_records(db: Connection, ids: Iterable[int], budget: MemoryBudget) -> dict[int, Record]:
-    """Records by id. Ids without a record are left out. Raises as `bounded_records` does."""
+def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
+    """Records by id. Ids without a record are left out. Raises as `held_records` does."""
     sql = f"{SELECT} WHERE memories.id IN (%s)"
     rows = (row for group in batches(list(ids)) for row in db.execute(sql % ", ".join("?" * len(group)), group))
-    return {record.id: record for record in bounded_records(rows, budget)}
+    records = held_records(db, rows)
+    found = HeldDict({record.id: record for record in records})
+    found.rows = records
+    return found
 
 
 def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
@@ -208,8 +203,8 @@ def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
     """
     check_text(uuid, "an id")
     condition, params = scope.condition()
-    row = db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)).fetchone()
-    return None if row is None else Record.of(row)
+    found = held_records(db, db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)))
+    return found[0] if found else None
 
 
 def batches(values: Sequence[Any], size: int = _BATCH) -> Iterator[Sequence[Any]]:

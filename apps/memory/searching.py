@@ -23,7 +23,7 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import Clock, Scope, age_days, check_share, stamp
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
-from edge.apps.memory.records import SELECT, Record, bounded_records, read_records, visible
+from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
 from edge.apps.store.fusion import convex_combination
@@ -205,7 +205,7 @@ class Searcher:
             pool = retrieved.best(max(POOL, top_k))
             chosen = {identifier for identifier, _ in pool}
             chosen |= {instead[identifier] for identifier in chosen & instead.keys()}
-            records = read_records(db, chosen, self._store.budget)
+            records = read_records(db, chosen)
             for identifier in chosen - records.keys():
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
             return replace(retrieved, pool=pool, records=records)
@@ -235,7 +235,7 @@ class Searcher:
                 f"{SELECT} WHERE {whose.sql} ORDER BY memories.created_at DESC, memories.id DESC LIMIT ? OFFSET ?",
                 (*whose.params, -1 if limit is None else limit, offset),
             )
-            return list(bounded_records(rows, self._store.budget))
+            return held_records(db, rows)
 
     def neighbours(self, record: Record, count: int, *, show_expired: bool) -> list[tuple[int, Record]]:
         """The turns around a turn: the `count` memories stored before it and after it under the same ids, with their
@@ -250,9 +250,7 @@ class Searcher:
                     f"ORDER BY memories.id {order} LIMIT ?",
                     (*same.params, record.id, count),
                 )
-                around += [
-                    (sign * place, one) for place, one in enumerate(bounded_records(rows, self._store.budget), 1)
-                ]
+                around += [(sign * place, one) for place, one in enumerate(held_records(db, rows), 1)]
         return sorted(around, key=lambda pair: pair[0])
 
     def condition(self, scope: Scope, condition: Condition, now: datetime, *, show_expired: bool) -> Condition:
@@ -310,7 +308,7 @@ class Searcher:
         """
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
         with self._store.read() as db:
-            before = read_records(db, answered, self._store.budget)
+            before = read_records(db, answered)
         docs = []
         for record in (candidate.record for candidate in candidates):
             turn = before.get(record.follows) if record.follows is not None else None

@@ -14,7 +14,7 @@ from edge.apps.memory.arguments import Scope, check_text
 from edge.apps.memory.records import not_stored
 from edge.apps.memory.schema import PROVED, action_key
 from edge.apps.memory.store import MemoryStore
-from edge.apps.store.rows import row_sum, whole
+from edge.apps.store.rows import PER_JSON, HeldList, Row, held, row_sum, whole
 from edge.errors import EdgeError
 from edge.ivf.base import Connection
 
@@ -66,13 +66,14 @@ def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] |
         InputError: the id is empty or not text.
     """
     condition, params = scope.condition("actions")
-    row = db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (check_text(uuid, "an id"), *params)).fetchone()
-    return None if row is None else (row[0], read_action(row))
+    found = _held(db, db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (check_text(uuid, "an id"), *params)))
+    return found[0] if found else None
 
 
 def read_actions(db: Connection, numbers: Iterable[int]) -> list[Action]:
     """The trajectories of these rows, in their order."""
-    return [read_action(db.execute(f"{_SELECT} WHERE id = ?", (number,)).fetchone()) for number in numbers]
+    rows = (row for number in numbers for row in db.execute(f"{_SELECT} WHERE id = ?", (number,)))
+    return held(db, rows, read_action, _more)
 
 
 def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
@@ -81,7 +82,15 @@ def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int)
     condition, params = scope.condition("actions")
     order = "ORDER BY (successes + 1.0) / (successes + failures + 1) DESC, updated_at DESC, id DESC LIMIT ?"
     sql = f"{_SELECT} WHERE {_SAME} AND {condition} {order}"
-    return {row[0]: read_action(row) for row in db.execute(sql, (*_same(task, state), *params, most))}
+    return dict(_held(db, db.execute(sql, (*_same(task, state), *params, most))))
+
+
+def _held(db: Connection, rows: Iterable[Row]) -> HeldList[tuple[int, Action]]:
+    return held(db, rows, lambda row: (row[0], read_action(row)), _more)
+
+
+def _more(row: Row) -> int:
+    return PER_JSON * len(str(row[ROW.index("trajectory")]))
 
 
 def stored_under(db: Connection, task: str, state: str, scope: Scope) -> str | None:

@@ -30,6 +30,7 @@ from edge.apps.memory.records import (
     Record,
     advance,
     find_record,
+    held_records,
     insert_record,
     note_changes,
     read_history,
@@ -100,13 +101,13 @@ def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
     sql, params = scope.condition()
     count = 0
     with store.read() as db:
-        for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
-            record = Record.of(row)
+        rows = db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params)
+        for record in (one for row in rows for one in held_records(db, [row])):
             document = {**record.to_json(), "history": read_history(db, [record.uuid], scope)}
             if links := read_links(db, record):
                 document["links"] = links
             if record.follows is not None:
-                document["follows"] = read_records(db, [record.follows], store.budget)[record.follows].uuid
+                document["follows"] = read_records(db, [record.follows])[record.follows].uuid
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
             count += 1
     return count

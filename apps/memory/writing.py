@@ -22,6 +22,7 @@ from edge.apps.memory.records import (
     advance,
     batches,
     find_record,
+    held_records,
     insert_record,
     note_changes,
     read_records,
@@ -34,7 +35,6 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import successors
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
-from edge.apps.store.rows import held
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -260,7 +260,7 @@ class Writer:
         if "text" in changes:
             with store.read() as db:
                 old = self._found(find_record(db, uuid, scope), uuid)
-                before = read_records(db, [old.follows], store.budget) if old.follows is not None else {}
+                before = read_records(db, [old.follows]) if old.follows is not None else {}
             texts = [changes["text"], *(record.text for record in before.values())]
             vector = in_context(store.embed(texts), [1 if before else None])
             changes = {**changes, "hash": text_hash(changes["text"])}
@@ -354,7 +354,7 @@ class Writer:
         while True:
             with store.write() as db:
                 chosen = f"{SELECT} WHERE {sql} AND memories.id <= ? LIMIT ?"
-                records = held(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)), Record.of)
+                records = held_records(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)))
                 if not records:
                     break
                 self._delete(db, index, records)
@@ -433,7 +433,7 @@ class Writer:
             record = outcome.record
             ids = dict.fromkeys([one.id for one in similar[number] if one.id >= 0] + before[-_TOGETHER:])
             verdicts: list[tuple[Record, Judgement]] = []
-            for other in read_records(db, ids, self._store.budget).values():
+            for other in read_records(db, ids).values():
                 if (other.scope, other.role, other.actor_id) != (record.scope, record.role, record.actor_id):
                     continue
                 if other.valid_until is not None or other.forgotten_at is not None or record.valid_until is not None:
@@ -475,13 +475,12 @@ class Writer:
         if scope.run_id is None or not entry.turn:
             return None
         sql, params = scope.exactly()
-        row = db.execute(
+        rows = db.execute(
             f"{SELECT} INDEXED BY memories_turns WHERE {sql} AND memories.role IS NOT NULL "
             "ORDER BY memories.id DESC LIMIT 1",
             params,
-        ).fetchone()
-        record = None if row is None else Record.of(row)
-        return record if record is not None and goes_on(record, entry) else None
+        )
+        return next((record for record in held_records(db, rows) if goes_on(record, entry)), None)
 
     def _index(self, uuid: str) -> VectorIndex:
         """The vector index. Without one, the memory `uuid` cannot exist.
@@ -522,14 +521,14 @@ def _known(db: Connection, entry: Entry, scope: Scope, now: datetime) -> Record 
     told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
     values = [getattr(entry, name) for name in _TOLD]
     rows = db.execute(f"{SELECT} {same} AND {told} ORDER BY memories.id", (*params, *values))
-    return next((record for row in rows if (record := Record.of(row)).metadata == dict(entry.metadata)), None)
+    return next((one for row in rows for one in held_records(db, [row]) if one.metadata == dict(entry.metadata)), None)
 
 
 def _twins(db: Connection, text: str, scope: Scope, now: datetime) -> list[Record]:
     """The latest shown memories of exactly these ids with this text, at most `MOST_LINKS`."""
     same, params = _same_text(text, scope, now)
     latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
-    return held(db, db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS)), Record.of)
+    return held_records(db, db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS)))
 
 
 def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]) -> Added:
@@ -538,9 +537,10 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
     exactly, ids = record.scope.exactly()
     for candidate in (one for one in similar if one.similarity >= NEAR):
         identifier = outcomes[-1 - candidate.id].record.id if candidate.id < 0 else candidate.id
-        row = db.execute(f"{SELECT} WHERE memories.id = ? AND {exactly}", (identifier, *ids)).fetchone()
-        if row is not None and identifier != record.id:
-            found.setdefault(identifier, (Record.of(row), candidate.similarity))
+        rows = db.execute(f"{SELECT} WHERE memories.id = ? AND {exactly}", (identifier, *ids))
+        for other in held_records(db, rows):
+            if identifier != record.id:
+                found.setdefault(identifier, (other, candidate.similarity))
     linked = sorted(found.values(), key=lambda pair: -pair[1])[:MOST_LINKS]
     db.executemany(
         "INSERT INTO links VALUES (?, ?, ?)", [(record.id, other.id, similarity) for other, similarity in linked]

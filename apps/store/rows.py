@@ -78,6 +78,9 @@ ALWAYS_READ = 1 << 20
 _PER_ROW = 256
 """Memory of a row beside its texts."""
 
+PER_JSON = 32
+"""Memory of a character of JSON that is parsed: three make an empty list of 56 bytes in another list."""
+
 
 class HeldList(list[Held]):
     """What was made of rows. Their lease ends with the list.
@@ -95,9 +98,14 @@ class HeldDict(dict[Key, Held]):
     rows: object = None
 
 
-def held(db: Connection, rows: Iterable[Row], make: Callable[[Row], Held]) -> HeldList[Held]:
+def held(
+    db: Connection, rows: Iterable[Row], make: Callable[[Row], Held], more: Callable[[Row], int] = lambda _: 0
+) -> HeldList[Held]:
     """What `make` makes of rows that are held beside each other, if they fit. Anybody may have written the file, and
     many values that each pass could together exceed the limit.
+
+    Args:
+        more: bytes of what is made of a row beside its texts.
 
     Raises:
         BudgetExceeded: they do not fit.
@@ -109,7 +117,7 @@ def held(db: Connection, rows: Iterable[Row], make: Callable[[Row], Held]) -> He
     lease = db.budget.reserve("rows that are read", 0)
     weakref.finalize(found, lease.release)
     for row in rows:
-        nbytes += _PER_ROW + sum(sys.getsizeof(value) for value in row if isinstance(value, str | bytes))
+        nbytes += _PER_ROW + more(row) + sum(sys.getsizeof(value) for value in row if isinstance(value, str | bytes))
         if nbytes > lease.nbytes:
             lease.resize(nbytes)
         found.append(make(row))

@@ -143,10 +143,30 @@ def test_values_beyond_the_limit_together_are_never_held(memory: Callable[..., M
     )
     with memory(budget=MemoryBudget(limit)) as opened:
         before = anonymous_resident()
-        with pytest.raises(BudgetExceeded, match="memories that are read"):
+        with pytest.raises(BudgetExceeded, match="rows that are read"):
             opened.get_all(top_k=1000)
         assert anonymous_resident() < before + (64 << 20)
         assert opened.get_all(top_k=2)["results"], "those that fit are read"
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "begin"), [("memories", "metadata", '{"a": ['), ("actions", "trajectory", "[[")]
+)
+def test_json_is_leased_before_it_is_parsed(
+    memory: Callable[..., Memory], tmp_path: Path, table: str, column: str, begin: str
+) -> None:
+    """An empty list has three characters there, and 64 bytes in memory."""
+    end = {"{": "]}", "[": "]]"}[begin[0]]
+    value = f"'{begin}' || replace(hex(zeroblob(1000000)), '00', '[],') || '1{end}'"
+    write(tmp_path / "memory" / "memory.db", f"UPDATE {table} SET {column} = {value}", SEAL[table])
+    with memory(budget=MemoryBudget(anonymous_resident() + (48 << 20))) as opened:
+        before = anonymous_resident()
+        verb = {"memories": opened.get_all, "actions": lambda: opened.actions.lookup("open the door", state="hall")}[
+            table
+        ]
+        with pytest.raises(BudgetExceeded, match="rows that are read"):
+            verb()
+        assert anonymous_resident() < before + (32 << 20)
 
 
 @pytest.mark.parametrize("value", ["'x'", "'{}'", LIST, "'null'", """'{"weights": [], "mean": []}'"""])
