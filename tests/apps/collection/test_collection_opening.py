@@ -104,7 +104,7 @@ def test_status_and_files(collection: Collection, small: Any) -> None:
     assert dict(status.kinds) == {"markdown": 2, "text": 1}
     assert [Path(file.path).name for file in status.skipped] == ["picture.bin"]
     assert status.chunks == 3
-    assert status.roots == (str(small.path),)
+    assert list(status.roots) == [str(small.path)]
     assert status.embedder is not None
     assert status.vectors is not None
     assert status.vectors.rows == 3
