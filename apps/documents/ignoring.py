@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.opened import OpenedFile
@@ -75,14 +74,9 @@ class Pattern:
     expression: re.Pattern[str]
 
 
-class Line(NamedTuple):
-    """A line of an ignore file: what a `Pattern` says of it, whether it matches last components in any folder, and its
-    expression."""
-
-    keeps: bool
-    names_secrets: bool
-    in_last: bool
-    expression: str
+Line = tuple[tuple[bool, bool], bool, str]
+"""A line of an ignore file: what a `Pattern` says of it, whether it matches last components in any folder, and its
+expression."""
 
 
 class Rules:
@@ -171,16 +165,16 @@ def joined(lines: Iterable[str]) -> list[Pattern]:
     characters = 0
     parsed = (line for text in lines if (line := parse(text, numbers)) is not None)
     for line in [*parsed, None]:
-        if said is not None and (line is None or said != line[:2] or characters > _TOGETHER):
+        if said is not None and (line is None or said != line[0] or characters > _TOGETHER):
             whole, last = map("|".join, groups)
             patterns.append(
                 Pattern(*said, re.compile("|".join(filter(None, (last and f"{_IN_LAST}(?:{last})", whole)))))
             )
             groups, characters = ([], []), 0
         if line is not None:
-            said = line[:2]
-            groups[line.in_last].append(line.expression)
-            characters += len(line.expression)
+            said, in_last, expression = line
+            groups[in_last].append(expression)
+            characters += len(expression)
     re.purge()  # it keeps the last 512 expressions, and these are large
     return patterns
 
@@ -202,14 +196,12 @@ def parse(line: str, numbers: Iterator[int]) -> Line | None:
     # Before a plain slash, `**` may match no folder at all; before an escaped one, it matches at least one
     # (wildmatch.c).
     line = _FOLDERS_ESCAPED.sub("**/*/", line)
-    if (names := _names(line)) is None:
-        return None
+    names = _names(line)
     in_last = "/" not in line
-    globs = ["*" if _is_any(line) else line] if in_last else names[not names[0] :]
-    expression = path_expression(globs, numbers)
-    if expression is None:
+    globs = ["*" if _is_any(line) else line] if in_last else names and names[not names[0] :]
+    if not globs or (expression := path_expression(globs, numbers)) is None:
         return None
-    return Line(keeps, keeps and names_secrets(globs[-1]), in_last, expression + ("\\0" if folders else "\\0?"))
+    return (keeps, keeps and names_secrets(globs[-1])), in_last, expression + ("\\0" if folders else "\\0?")
 
 
 def _names(line: str) -> list[str] | None:
