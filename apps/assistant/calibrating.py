@@ -22,10 +22,10 @@ from edge.models.evidence import Evidence, fit
 from edge.runtimes.generation.base import Message, Sampling
 from edge.runtimes.generation.extractive import Quoted
 
-_LEAST, _CERTAIN = 0.25, 0.7
-"""The probability that the best quotation is right, from which it is shown, and from which it is shown without a
-warning. A refusal hides a quotation that the user could have judged, so it is worse than a warning. Chosen on the
-halves `choose` of the benchmarks `answers` and `household` with both known embedders."""
+_LEAST, _CERTAIN = 0.15, 0.7
+"""The probability that the best quotation is right, from which the closest passages are shown, and from which the
+quotation is shown as the answer. A refusal hides a passage that the user could have judged. Chosen on the halves
+`choose` of the benchmarks `answers` and `household` with both known embedders."""
 
 _FEWEST = 8
 """The fewest questions to fit a pair on."""

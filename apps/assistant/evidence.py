@@ -212,6 +212,7 @@ class UnitJudge:
         self._known: dict[str, tuple[float, float]] = {}
         self._words = WordNearness("")
         self._unnamed: set[str] = set()
+        self._doubted: dict[str, bool] = {}
 
     def windows(self, question: str, passages: Sequence[Document]) -> list[Window]:
         """The judged units of passages (see `document_of`), in their order. There are none of passages that `reading`
@@ -261,8 +262,16 @@ class UnitJudge:
         fitted = evidence.load(reranker.path, name, reranker.fingerprint, SIGNALS)
         if fitted is None or not hits:
             return None
-        reading = self.reading(question, hits)
-        return reading.probability(fitted), fitted.threshold, fitted.certain
+        found = self.reading(question, hits).probability(fitted)
+        with self._lock:
+            if len(self._doubted) >= _REMEMBERED:
+                self._doubted = {}
+            self._doubted[question] = found < fitted.certain
+        return found, fitted.threshold, fitted.certain
+
+    def doubts(self, question: str) -> bool:
+        """Whether the passages last judged for a question may well not answer it."""
+        return self._doubted.get(question, False)
 
     def reading(self, question: str, hits: Sequence[Hit]) -> UnitReading:
         """The evidence of some hits' units about a question. Raises the errors of `windows`."""

@@ -4,6 +4,9 @@ The files and questions were written for this purpose and belong to the project 
 files are tables and mails. Some questions are misspelled, need two places, are asked in another language than the
 document's, or have no answer. Every other file belongs to the half `judge`: its questions are counted and never shown,
 so that no rule is fitted to them.
+
+What is shown below "This may not be in the documents" is no answer. An unanswerable question with such passages counts
+as "closest passages", and another one as right if the answer is among them.
 """
 
 from __future__ import annotations
@@ -130,14 +133,14 @@ def summary(results: Sequence[Result]) -> dict[str, float]:
     row: dict[str, float] = {"questions": n, "seconds": statistics.median(r.seconds for r in results)}
     if not results[0].asked.answers:
         return row | {
-            "answered": sum(r.found for r in results) / n,
-            "certain": sum(r.found and not r.warned for r in results) / n,
+            "answered": sum(r.found and not r.warned for r in results) / n,
+            "closest": sum(r.warned for r in results) / n,
         }
     return row | {
         "right": sum(r.right for r in results) / n,
+        "warned": sum(r.right and r.warned for r in results) / n,
         "refused": sum(not r.found for r in results) / n,
         "wrong": sum(r.found and not r.right and not r.warned for r in results) / n,
-        "warned": sum(r.right and r.warned for r in results) / n,
         "first": sum(r.first for r in results) / n,
     }
 
@@ -146,11 +149,11 @@ def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
     """The figures of a stored run, by half."""
     common = {"questions": neither("questions"), "seconds": lower("time", "s")}
     there = {
-        "right": higher("right", "%"), "refused": lower("refused", "%"),
-        "wrong": lower("wrong without a warning", "%"), "warned": neither("right with a warning", "%"),
+        "right": higher("right", "%"), "warned": neither("among the closest passages", "%"),
+        "refused": lower("refused", "%"), "wrong": lower("wrong as an answer", "%"),
         "first": higher("right file first", "%"),
     }  # fmt: skip
-    gone = {"answered": lower("answered", "%"), "certain": lower("without a warning", "%")}
+    gone = {"answered": lower("answered", "%"), "closest": neither("closest passages", "%")}
     for half, rows in report.items():
         answered = {name: row for name, row in rows.items() if "right" in row}
         yield from tabulate(answered, there | common, f"{half}: questions with an answer")

@@ -49,3 +49,8 @@ def test_an_answer_is_right_if_all_its_parts_and_files_are_shown(tmp_path: Path)
     assert summary([wrong])["wrong"] == 1.0
     assert summary([replace(wrong, warned=True)])["wrong"] == 0.0
     assert summary([wrong])["first"] == 1.0
+    gone = replace(wrong, asked=replace(asked, answers=()))
+    shares = [
+        {name: summary([each])[name] for name in ("answered", "closest")} for each in (gone, replace(gone, warned=True))
+    ]
+    assert shares == [{"answered": 1.0, "closest": 0.0}, {"answered": 0.0, "closest": 1.0}]

@@ -101,7 +101,7 @@ export class Ask {
       turn,
       el("h3", {}, question),
       el("p", { class: answer.found ? "said" : "said unfound" }, this.linked(answer.text, cited, collection)),
-      answer.uncertain && el("p", { class: "quiet" }, DOUBT),
+      answer.uncertain && answer.stats.generator !== "extractive" && el("p", { class: "quiet" }, DOUBT),
       cited.size > 0 && this.sources(answer.citations, collection),
       answer.unsupported.length > 0 && unsupported(answer.unsupported),
       how(answer),

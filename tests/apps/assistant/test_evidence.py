@@ -123,9 +123,12 @@ def test_hits_answer_a_question_if_the_model_says_so(
     models: Any = Models(tmp_path, cosine)
     assert UnitJudge(models).probability("when?", hits) is None
     save(tmp_path, NAME, "abc", model())
-    judged = UnitJudge(models).probability("when?", hits)
+    judge = UnitJudge(models)
+    judged = judge.probability("when?", hits)
     assert judged is not None
     assert (judged[0] >= judged[1]) is found
+    assert judge.doubts("when?") is (judged[0] < judged[2])
+    assert not judge.doubts("where?"), "it was not judged"
     assert UnitJudge(models).probability("when?", []) is None
     models.embedder.model.name = "another"
     assert UnitJudge(models).probability("when?", hits) is None
@@ -186,7 +189,7 @@ def test_a_fit_tells_right_quotations_from_others() -> None:
         examples.append(JudgedUnit("there" if there else "gone", there, right, reading))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
-    assert rows["gone"]["wrong"] < 0.4
+    assert rows["gone"]["wrong"] < 0.5, "half of the quotations are right, so little is refused"
     assert rows["gone"]["certain"] < 0.1
     assert rows["there"]["certain"] < 0.05
     assert sum(e.right and e.reading.probability(fitted) >= fitted.threshold for e in examples) > 90

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from edge.apps.assistant.answer import MAYBE
 from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.generator import PickedSentences
 from edge.runtimes.generation.base import Document, Message, Sampling
@@ -67,6 +68,26 @@ def picked(*texts: str, title: str = "", question: str = "what?", models: Models
 def test_a_short_unit_is_quoted_with_the_rest_of_its_line(text: str, answer: str) -> None:
     assert picked(text, question="what?") == answer
     assert "flour" not in picked(text, question="when?"), "the season is all that was asked"
+
+
+def test_passages_that_may_not_answer_are_shown_as_the_closest() -> None:
+    """Two of them, with the units around the best one of each. A judgement of another question changes nothing."""
+    texts = [
+        f"Dry {'bread ' * 50}is old. Bread needs flour. The river floods in spring. Ice floats. Old {'ice ' * 50}goes.",
+        "Home. It rises for a week.",
+        "The snow melts then.",
+    ]
+    judge = UnitJudge(Models())  # type: ignore[arg-type]
+    judge._doubted = {"when?": True, "what?": False}
+    documents = [Document(str(i), text) for i, text in enumerate(texts)]
+
+    def answer(question: str) -> str:
+        pieces = PickedSentences(judge).stream([Message("user", question)], Sampling(), documents=documents)
+        return "".join(piece.text for piece in pieces)
+
+    around = "Bread needs flour. [1] The river floods in spring. [1] Ice floats. [1]"
+    assert answer("when?") == f"{MAYBE}\n{around} Home. [2] It rises for a week. [2]"
+    assert answer("what?").startswith("The river floods in spring. [1] The snow melts then. [3]")
 
 
 def test_the_best_sentences_are_picked_with_their_passages() -> None:
