@@ -33,6 +33,7 @@ _MODULES = {
     "planned": "planned",
     "pruning": "pruning",
     "report": "run_record",
+    "pruning-rules": "rules",
     "rerank-memory": "rerank_memory",
     "rerank-peers": "rerank_peers",
     "search-peers": "search",
