@@ -50,7 +50,8 @@ def test_numbers_and_names_must_stand_in_a_passage(statement: str, facts: list[s
     [
         ("Dogs must always be kept on a short leash outside.", ASKED,
          ["Dogs", "always", "kept", "short", "leash", "outside"]),
-        ("A deposit is given to the owner before moving in.", ASKED, []),
+        ("A deposit is given to the owner before moving in.", ASKED, ["given", "owner", "moving"]),
+        ("A deposit is given by the tenant, in rent.", ASKED, []),
         ("The tenant hands over three months of rent.", ASKED, []),
         ("Dogs bark outside.", ASKED, ["Dogs", "bark", "outside"]),
         ("Delete the file.", ASKED, ["Delete", "file"]),
@@ -59,7 +60,7 @@ def test_numbers_and_names_must_stand_in_a_passage(statement: str, facts: list[s
     ],
 )  # fmt: skip
 def test_a_sentence_about_something_else_is_not_supported(statement: str, question: str, words: list[str]) -> None:
-    """Unless it is a word, or its language is not that of the passages."""
+    """What it adds to the question counts, unless that is a word, or its language is not that of the passages."""
     assert missing(statement, question, [GivenPassage.of(LEASE)]) == words
 
 
