@@ -9,6 +9,7 @@ import math
 import re
 import statistics
 import struct
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class PageText:
         self._is_wide, self._is_whole, last = len(self.text) > len(shown), False, len(self.text) - 1
         self._is_whole = last >= 0 and self.letter(0) == 0 and self.letter(last) == last
         # Without conversions of the arguments, a call takes an eighth of the time.
-        self._fill = _FILL(ctypes.cast(raw.FPDFText_GetLooseCharBox, ctypes.c_void_p).value)
+        self._fill = ctypes.cast(raw.FPDFText_GetLooseCharBox, _FILL)
         self._page = ctypes.cast(self.handle, ctypes.c_void_p).value
 
     def read(self, begin: int, end: int | None = None) -> str:
@@ -127,12 +128,12 @@ class PageText:
                 text = self._spaced(begin, end)
             yield begin, end, text
 
-    def _boxes(self, letters: Sequence[int]) -> tuple[list[float], ...]:
+    def boxes(self, letters: Sequence[int]) -> tuple[list[float], ...]:
         """The left, top, right and bottom edges of letters."""
         boxes, size = (self._raw.FS_RECTF * len(letters))(), ctypes.sizeof(self._raw.FS_RECTF)
         here = ctypes.addressof(boxes)
         deque(map(self._fill, repeat(self._page), letters, range(here, here + len(letters) * size, size)), 0)
-        edges = memoryview(boxes).cast("B").cast("f").tolist()
+        edges = array("f", bytes(boxes)).tolist()
         return tuple(edges[side::4] for side in range(4))
 
     def _spaced(self, begin: int, end: int) -> str:
@@ -141,7 +142,7 @@ class PageText:
         first, last = self.letter(begin), self.letter(end - 1)
         if last - first != end - 1 - begin or abs(self._raw.FPDFText_GetCharAngle(self.handle, first)) > _MOST_ANGLE:
             return self.read(begin, end)
-        boxes = self._boxes(range(first, last + 1))
+        boxes = self.boxes(range(first, last + 1))
         gaps, usual = list[tuple[int, float, bool]](), list[float]()
         far, high, drawn = math.inf, 0.0, False
         for at, char, left, top, right, bottom in zip(range(begin, end), self.text[begin:end], *boxes, strict=True):
@@ -167,7 +168,7 @@ class PageText:
     def _row(self, begin: int, end: int) -> _Row:
         spaces = [match.span() for match in _SPACE.finditer(self.text, begin, end)]
         places = [begin, *(place for before, behind in spaces for place in (before - 1, behind)), end - 1]
-        lefts, _, rights, _ = self._boxes([self.letter(place) for place in places])
+        lefts, _, rights, _ = self.boxes([self.letter(place) for place in places])
         gaps = zip(rights[1::2], lefts[2::2], (behind for _, behind in spaces), strict=False)
         wide = tuple(gap for gap in gaps if gap[1] - gap[0] >= _LEAST_GAP and gap[0] > 0)
         return _Row(begin, end, lefts[0], rights[-1], wide)

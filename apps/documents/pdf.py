@@ -466,14 +466,11 @@ def _part(name: bytes, content: bytes) -> bytes:
 
 _MOST_SCALE = 3.0
 _MARK = (255, 232, 120)
-_RIM = 0.12
-"""Share of a line's height that the colour reaches beyond its letters, above and below."""
-
 _LEVEL = 6
 """Compression level of zlib."""
 
 _Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
+"""Left, top, right and bottom, in points."""
 
 
 def drawn(file: OpenedFile, page: int, lines: Collection[int]) -> dict[str, Any]:
@@ -510,20 +507,13 @@ def _mark(page: Any, lines: Collection[int], raw: Any) -> bool:
     """Lays a colour over lines of a page, as a marker pen does; returns whether the page has such lines."""
     text_page = page.get_textpage()
     text = PageText(text_page, raw)
-    left, top, right, bottom = (ctypes.c_double() for _ in range(4))
     marks: list[_Box] = []
     for line in _lines(text, raw):
         first, last = text.letter(line.start), text.letter(line.end - 1)
-        if line.number not in lines or first < 0 or last < first:
-            continue
-        boxes: list[_Box] = []
-        for index in range(raw.FPDFText_CountRects(text.handle, first, last - first + 1)):
-            raw.FPDFText_GetRect(text.handle, index, left, top, right, bottom)
-            boxes.append((left.value, bottom.value, right.value, top.value))
-        marks += _box_around(boxes)
-    for x, y, far, high in marks:
-        rim = _RIM * (high - y)
-        rectangle = raw.FPDFPageObj_CreateNewRect(x, y - rim, far - x, high - y + 2 * rim)
+        if line.number in lines and 0 <= first <= last:
+            marks += _box_around(list(zip(*text.boxes(range(first, last + 1)), strict=True)))
+    for left, top, right, bottom in marks:
+        rectangle = raw.FPDFPageObj_CreateNewRect(left, bottom, right - left, top - bottom)
         raw.FPDFPageObj_SetFillColor(rectangle, *_MARK, 255)
         raw.FPDFPageObj_SetBlendMode(rectangle, b"Multiply")
         raw.FPDFPath_SetDrawMode(rectangle, raw.FPDF_FILLMODE_WINDING, False)
@@ -532,15 +522,13 @@ def _mark(page: Any, lines: Collection[int], raw: Any) -> bool:
 
 
 def _box_around(boxes: list[_Box]) -> list[_Box]:
-    """One box around the boxes of a line, each of which ends with its letters. Boxes that do not stand side by side, as
-    those of rotated text, stay as they are."""
-    if not boxes:
-        return []
-    _, low, _, high = max(boxes, key=lambda box: box[3] - box[1])
-    if any(bottom > high or top < low for _, bottom, _, top in boxes):
+    """One box around the letters of a line. Letters that do not stand side by side, as those of rotated text, stay as
+    they are."""
+    _, high, _, low = max(boxes, key=lambda box: box[1] - box[3])
+    if any(bottom > high or top < low for _, top, _, bottom in boxes):
         return boxes
-    lefts, bottoms, rights, tops = zip(*boxes, strict=True)
-    return [(min(lefts), min(bottoms), max(rights), max(tops))]
+    lefts, tops, rights, bottoms = zip(*boxes, strict=True)
+    return [(min(lefts), max(tops), max(rights), min(bottoms))]
 
 
 def _compressed(bitmap: Any) -> Iterator[bytes]:
