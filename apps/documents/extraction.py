@@ -25,7 +25,6 @@ from edge.apps.documents.base import (
 from edge.apps.documents.chunking import MAX_TOKENS
 from edge.apps.documents.opened import Attempt
 from edge.apps.documents.pdf import PagePicture
-from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import format_size
@@ -35,9 +34,6 @@ from edge.trace import Trace
 
 _LARGE_NBYTES = 4 * WORKER_NBYTES
 """Memory of the worker for a file that needs more."""
-
-_UNTOUCHED_NBYTES = 48 * 10**6
-"""Writable memory that the libraries for pictures map but never touch. It counts against the worker's limit."""
 
 _SECONDS_PER_BYTE = 4e-6
 """Additional computing time per byte: a table of a million rows takes half of it."""
@@ -63,7 +59,7 @@ class Extractor(Closing):
         max_bytes: int = MAX_FILE_BYTES,
         max_tokens: int = MAX_TOKENS,
         memory: int = WORKER_NBYTES,
-        most_memory: int | None = None,
+        most_memory: int = _LARGE_NBYTES,
         plugins: Mapping[str, str] | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -74,8 +70,7 @@ class Extractor(Closing):
             max_bytes: largest size of a file.
             max_tokens: the most estimated word pieces of a chunk and its context.
             memory: bytes that the worker may use; leased while it runs.
-            most_memory: bytes for a file that needs more than `memory`, if the budget has them then. The default is 192
-                MB, and 48 MB more if the extra `ocr` is installed.
+            most_memory: bytes for a file that needs more than `memory`, if the budget has them then.
             plugins: further extractors, `package.module:function` by suffix such as `.xyz`, which take precedence. The
                 worker imports them, so it must be able to.
 
@@ -88,8 +83,6 @@ class Extractor(Closing):
         self._trace = trace or Trace()
         self._seconds = seconds
         self._memory = memory
-        if most_memory is None:
-            most_memory = _LARGE_NBYTES + (_UNTOUCHED_NBYTES if is_installed() else 0)
         self._most_memory = max(memory, most_memory)
         self._settings: dict[str, Any] = {
             "max_bytes": max_bytes,

@@ -109,6 +109,9 @@ def recognizer() -> Any:
         raise Skipped(Reason.NO_TEXT, MISSING)
     _make_sure_of(_ADDRESSES)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of its threads would take 32 MB of addresses
+    from edge.resident import return_large_blocks
+
+    return_large_blocks()  # else a page of A4 may take 80 MB more
     with _told_of_memory():
         from edge.apps.documents.recognizer import Recognizer
 

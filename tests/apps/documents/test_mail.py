@@ -302,7 +302,7 @@ def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, me
     path.write_bytes(b"\n".join(ENVELOPE + with_pictures(count, (900, 900)) for count in (1, 3)))
     budget = MemoryBudget(10**10)
     left = 10**8 if memory == "a small limit" else budget.free
-    most = 56 * 10**6 if memory == "a small worker" else None
+    most = (56 if memory == "a small worker" else 192) * 10**6
     with budget.reserve("others", budget.free - left), Extractor(budget=budget, seconds=60, most_memory=most) as reader:
         found = reader.extract(path)
     assert joined(found).count("Still read.") == joined(found).count("on Thursday") == 2

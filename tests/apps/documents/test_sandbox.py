@@ -128,7 +128,7 @@ def test_a_library_that_gets_no_more_memory_is_said_to_need_it(tmp_path: Path, b
     path = tmp_path / "large.pdf"
     path.write_bytes(_pdf_of_one_long_page(300_000_000))
     with Extractor(budget=budget) as extractor:
-        with pytest.raises(InputError, match=r"needs more than (192|240) MB of memory"):
+        with pytest.raises(InputError, match=r"needs more than 192 MB of memory"):
             extractor.extract(path)
         (tmp_path / "next.txt").write_text("The next file.", encoding="utf-8")
         assert extractor.extract(tmp_path / "next.txt").chunks
