@@ -122,6 +122,7 @@ class KnowledgeTree:
         suffix: int = 0,
         cancelled: Callable[[int], bool] | None = None,
         backend: KVBackend | None = None,
+        behind: int = 0,
     ) -> PreparedPath:
         """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
 
@@ -134,6 +135,7 @@ class KnowledgeTree:
             cancelled: called between segments and batches with the number of the current segment; once it returns true,
                 the remaining segments are left out. Its time does not count as the time of computing.
             backend: a context of the same model; the tree's first one if not given.
+            behind: number of tokens behind the path that stay in the context if it holds the whole path already.
 
         Raises:
             InputError: a segment is empty, path and suffix do not fit the context, or the tree has been closed.
@@ -146,7 +148,7 @@ class KnowledgeTree:
         prepared = PreparedPath(backend, self._release)
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
-            self._bring(prepared, cancelled or _never)
+            self._bring(prepared, cancelled or (lambda position: False), behind)
             self._learn(prepared, suffix)
         except BaseException:
             self._leave(prepared)
@@ -205,31 +207,32 @@ class KnowledgeTree:
             if not segment.tokens:
                 raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
 
-    def _bring(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> None:
+    def _bring(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
         """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6).
 
         A second attempt is safe because no token of the answer exists yet.
         """
         try:
-            self._fill(prepared, cancelled)
+            self._fill(prepared, cancelled, behind)
         except ModelError:
             self._trace.count("knowledge.retries")
             self._set_context(prepared.backend, [])
-            self._fill(prepared, cancelled)
+            self._fill(prepared, cancelled, 0)
 
-    def _fill(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> None:
+    def _fill(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
         nodes, backend = prepared.nodes, prepared.backend
         common = len(self._leading(nodes, backend))
         self._set_context(backend, nodes[:common])
-        backend.truncate(nodes[common - 1].end if common else 0)
+        backend.truncate((nodes[common - 1].end if common else 0) + (behind if common == len(nodes) else 0))
         prepared.places = ["context"] * common
         prepared.computed = [0] * common
         self._states.read_ahead(nodes[common + 1 :])  # the disk reads them while the first one is restored
         for position, node in enumerate(nodes[common:], common):
-            if cancelled(position):
+            shared = any(backend.share(holder, node.start, node.end) for holder in node.contexts)
+            if not shared and cancelled(position):
                 return
             started = self._clock()
-            place = self._restore(node, backend)
+            place = "context" if shared else self._restore(node, backend)
             prepared.restore_s += self._clock() - started if place else 0.0
             computed, seconds = (0, 0.0) if place else self._compute(node, backend, partial(cancelled, position))
             prepared.compute_s += seconds
@@ -252,11 +255,8 @@ class KnowledgeTree:
 
     def _restore(self, node: Node, backend: KVBackend) -> str | None:
         """Appends a node's states to a context; returns the tier that had them, or None if they must be computed.
-        Contexts in one pool share them. States that only another context holds are copied from it, and count as those
-        in host memory."""
+        States that only another context holds are copied from it, and count as those in host memory."""
         started = self._clock()
-        if any(backend.share(holder, node.start, node.end) for holder in node.contexts):
-            return "context"
         place = self._states.place(node)
         held = node.contexts and not place
         extract = partial(node.contexts[0].extract, node.start, node.end) if held else None
@@ -345,7 +345,3 @@ class KnowledgeTree:
 
 def _key(segment: StateSegment) -> bytes:
     return np.asarray(segment.tokens, np.int32).tobytes()
-
-
-def _never(position: int) -> bool:
-    return False

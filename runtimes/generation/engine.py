@@ -18,15 +18,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import DeadlinePassed, EdgeError, InputError, Withdrawn
-from edge.kv_cache.backend import KVBackend, State, StateSegment
+from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import PreparedPath
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling
+from edge.runtimes.generation.held_questions import HeldQuestions
 from edge.runtimes.generation.prompt import Prompt
+from edge.runtimes.generation.seat import CellPool, Seat, TokenChooser, Vocabulary
 from edge.runtimes.generation.stopping import Stopping
 from edge.scheduling.waiting_line import Urgency, current_urgency, foremost
 from edge.trace import Trace
@@ -40,58 +42,6 @@ the weights more often, and longer ones hold the others up."""
 
 _KEPT_S = 10.0
 """Seconds after which a sequence without work gives its memory back. The first one stays."""
-
-
-class Seat(Protocol):
-    """One sequence of tokens with its context.
-
-    Attributes:
-        slice: number of tokens of a prompt that are computed at a time.
-        length: number of tokens.
-        backend: the sequence's states for the knowledge tree; None if they cannot be parted.
-    """
-
-    slice: int
-    length: int
-    backend: KVBackend | None
-
-    def append(
-        self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
-    ) -> int:
-        """Appends tokens, and returns how many; `cancelled` is asked before each slice."""
-        ...
-
-    def truncate(self, length: int) -> None:
-        """Removes positions from `length` on."""
-        ...
-
-    def close(self) -> None:
-        """Frees the memory."""
-        ...
-
-
-class TokenChooser(Protocol):
-    """Chooses the tokens of one answer."""
-
-    def choose(self, seat: Any) -> tuple[int, float]:
-        """The next token of a sequence, and its log-probability."""
-        ...
-
-    def close(self) -> None:
-        """Frees the memory."""
-        ...
-
-
-class Vocabulary(Protocol):
-    """The texts of a model's tokens."""
-
-    def piece(self, token: int) -> bytes:
-        """A token's bytes in an answer."""
-        ...
-
-    def ends(self, token: int) -> bool:
-        """Whether the token ends an answer."""
-        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -193,21 +143,6 @@ class _Writing:
     waiting: Sequence[int] = ()
 
 
-class CellPool(Protocol):
-    """The cells that several sequences share.
-
-    Attributes:
-        cells: number of cells.
-    """
-
-    @property
-    def cells(self) -> int: ...
-
-    def step(self, tokens: Sequence[tuple[Any, int]]) -> None:
-        """Appends a token to each of several sequences. If it raises ModelError, they are as before."""
-        ...
-
-
 class GenerationEngine:
     """Writes up to `most` answers at once; further requests wait. Thread-safe."""
 
@@ -245,6 +180,7 @@ class GenerationEngine:
         self._first = first
         self._idle: list[Seat] = [first]
         self._seats = 1
+        self._held = HeldQuestions()
         self._waiting: list[Request] = []
         self._writing: list[_Writing] = []
         self._refused = False
@@ -336,7 +272,7 @@ class GenerationEngine:
         elif self._writing:
             together = list(self._writing)
             try:
-                self._pool.step([(writing.seat, writing.waiting[0]) for writing in together])
+                self._pool.step([(writing.seat, writing.waiting) for writing in together])
             except EdgeError as error:
                 for writing in together:
                     self._end(writing, error)
@@ -387,7 +323,7 @@ class GenerationEngine:
         candidates = [
             (writing.request.urgency.priority, writing.path.end - writing.seat.length, writing, writing.path)
             for writing in self._writing
-            if writing.path is not None and writing.request.passed < WINDOW
+            if writing.path is not None and writing.request.new and writing.request.passed < WINDOW
         ]
         if not candidates:
             return False
@@ -424,11 +360,11 @@ class GenerationEngine:
         """Numbers of cached and of other tokens of a prompt."""
         tree, prompt = self._tree(), request.prompt
         cached = 0 if tree is None else tree.match(prompt.path).cached
+        cached += self._held.best(prompt, self._idle if self._pool is None else None)[0]
         return cached, prompt.tokens - cached
 
     def _seat(self, request: Request) -> Seat | None:
         """The free sequence that holds most of a request's path, or another one; None if there is no room."""
-        tree, path = self._tree(), request.prompt.path
         if not (self._idle or self._may_grow()) or (self._pool is not None and not self._fits(request)):
             return None
         if not self._idle:
@@ -436,37 +372,42 @@ class GenerationEngine:
             self._refused = more is None
             self._seats += more is not None
             return more
-        best = max(self._idle, key=lambda seat: self._common(tree, path, seat))
+        best = max(self._idle, key=partial(self._common, request.prompt))
         self._idle.remove(best)
         return best
 
     def _may_grow(self) -> bool:
         return self._seats < self._most and not self._refused
 
-    def _common(self, tree: KnowledgeTree | None, path: Sequence[StateSegment], seat: Seat) -> int:
-        return 0 if tree is None or seat.backend is None else tree.common(path, seat.backend)
+    def _common(self, prompt: Prompt, seat: Seat) -> int:
+        """Number of tokens at a prompt's beginning that a sequence holds."""
+        tree = self._tree()
+        path = 0 if tree is None or seat.backend is None else tree.common(prompt.path, seat.backend)
+        return path + self._held.common(seat, prompt)
 
     def _fits(self, chosen: Request) -> bool:
-        """Whether the pool has room for a request. A path that several have is counted once. Sequences without work
-        give up theirs if need be."""
-        tree, pool = self._tree(), self._pool
+        """Whether the pool has room for a request. Sequences without work give up theirs if need be, the one that has
+        had none for the longest time first."""
+        pool, prompt, held = self._pool, chosen.prompt, self._held
         assert pool is not None
-
-        def needed(idle: Sequence[Seat]) -> int:
-            """The first of the idle ones is the request's."""
-            requests = [chosen, *(writing.request for writing in self._writing)]
-            paths = [request.prompt.path for request in requests]
-            common = {path[: i + 1]: len(path[i].tokens) for path in paths for i in range(len(path))}
-            own = sum(len(request.prompt.question) + request.longest for request in requests)
-            return sum(common.values()) + own + sum(seat.length for seat in idle[1:])
-
-        kept = sorted(self._idle, key=lambda seat: self._common(tree, chosen.prompt.path, seat), reverse=True)
-        while len(kept) > 1 and needed(kept) > pool.cells:
-            seat = kept.pop()
-            if tree is not None and seat.backend is not None:
-                tree.part(seat.backend)
+        # The states of an answer that was set aside come back into cells of their own.
+        apart, prompts = (0, [prompt]) if chosen.aside is None else (prompt.tokens, [])
+        seats = [(one.seat, one.request.prompt.tokens + one.request.longest) for one in self._writing]
+        best = max(self._idle, key=partial(self._common, prompt), default=None)
+        kept = [seat for seat in self._idle if seat is not best and seat.length]
+        while True:
+            sizes = [*seats, *((seat, seat.length) for seat in kept)]
+            needed = apart + chosen.longest + held.cells(sizes, prompts)
+            if needed <= pool.cells or not kept:
+                return needed <= pool.cells
+            self._forget(seat := kept.pop(0))
             seat.truncate(0)
-        return needed(kept) <= pool.cells
+
+    def _forget(self, seat: Seat) -> None:
+        tree = self._tree()
+        if tree is not None and seat.backend is not None:
+            tree.part(seat.backend)
+        self._held.drop(seat)
 
     def _begin(self, request: Request, seat: Seat) -> None:
         """Reads a request's prompt, and writes its first token."""
@@ -485,15 +426,20 @@ class GenerationEngine:
     def _read(self, writing: _Writing) -> None:
         request, seat, tree = writing.request, writing.seat, self._tree()
         path, question = request.prompt.path, request.prompt.question
+        begun = 0 if request.aside is not None else self._held.best(request.prompt, [seat])[0]
+        self._held.drop(seat)
 
         def between(position: int) -> bool:
-            tokens = sum(len(segment.tokens) for segment in path[position:]) + len(question)
+            tokens = sum(len(segment.tokens) for segment in path[position:]) + len(question) - begun
             return self._between(request, seat, tokens)
 
         if tree is not None and seat.backend is not None:
-            writing.path = held = tree.prepare(path, suffix=len(question), cancelled=between, backend=seat.backend)
+            writing.path = held = tree.prepare(
+                path, suffix=len(question), cancelled=between, backend=seat.backend, behind=begun
+            )
             if request.aside is None:
-                request.cached, request.restored = held.cached_tokens, held.restored_tokens
+                begun = self._begun(request.prompt, seat, held) if held.complete else 0
+                request.cached, request.restored = held.cached_tokens + begun, held.restored_tokens
                 request.restore_s = held.restore_s
         else:
             seat.truncate(0)
@@ -507,10 +453,29 @@ class GenerationEngine:
                     self._end(writing)
                     return
                 seat.backend.restore(aside.state, aside.start, aside.end)
+        elif self._joins(writing, begun):
+            writing.waiting = question[begun:]
         else:
-            self._write(writing, lambda: between(len(path)))
+            self._write(writing, lambda: between(len(path)), begun)
+            if writing.path is not None:
+                self._held.hold(seat, path, question)
         if not request.ended:
             self._writing.append(writing)
+
+    def _begun(self, prompt: Prompt, seat: Seat, path: PreparedPath) -> int:
+        """Number of the question's tokens that a sequence holds behind the path. In a pool it takes those of others."""
+        begun = seat.length - path.end
+        if self._pool is not None and seat.backend is not None:
+            common, other = self._held.best(prompt)
+            if common > begun and seat.backend.share(other.backend, path.end + begun, path.end + common):
+                begun = common
+        self._held.hold(seat, prompt.path, prompt.question[:begun])
+        return begun
+
+    def _joins(self, writing: _Writing, begun: int) -> bool:
+        """Whether the rest of a question is computed in the next step of the others."""
+        rows = len(writing.request.prompt.question) - begun + sum(len(one.waiting) for one in self._writing)
+        return self._pool is not None and bool(self._writing) and rows <= self._pool.together
 
     def _between(self, request: Request, seat: Seat, left: int) -> bool:
         """Lets the others go on between two slices of a prompt; returns whether the prompt is not wanted any more."""
@@ -520,11 +485,11 @@ class GenerationEngine:
             seat.slice = IN_COMPANY if self._writing or self._waiting or self._reading > 1 else ALONE
         return request.stopped or self._closed
 
-    def _write(self, writing: _Writing, cancelled: Callable[[], bool] | None = None) -> None:
-        """Computes the waiting tokens and chooses the next one."""
+    def _write(self, writing: _Writing, cancelled: Callable[[], bool] | None = None, begun: int = 0) -> None:
+        """Computes the waiting tokens but the first `begun`, and chooses the next one."""
         request, waiting = writing.request, writing.waiting
         asked = cancelled or (lambda: request.stopped)
-        if writing.seat.append(waiting, cancelled=asked, logits=True) < len(waiting):
+        if writing.seat.append(waiting, done=begun, cancelled=asked, logits=True) < len(waiting):
             self._end(writing)
         else:
             self._choose(writing)
@@ -577,10 +542,8 @@ class GenerationEngine:
 
     def _give_up(self, extra: Sequence[Seat]) -> None:
         """Frees sequences that have had no work for some time."""
-        tree = self._tree()
         for seat in extra:
-            if tree is not None and seat.backend is not None:
-                tree.part(seat.backend)
+            self._forget(seat)
             self._idle.remove(seat)
             self._seats -= 1
             seat.close()

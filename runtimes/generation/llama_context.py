@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -105,6 +107,8 @@ class LlamaContext:
         # Rows that fill a tile are removed again, so the model must allow that. llama.cpp has tiles for f16 only.
         tiled = all(width and width % _TILE_WIDTH == 0 for width in model.file.head_widths)
         self._fills = tiled and shape.kv_type == "f16" and self.batch >= TILE and model.reusable
+        self.scratch = np.empty(model.vocabulary, np.float32)
+        """Memory for a copy of the logits."""
         self._tokens = np.zeros(shape.batch, np.int32)
         self._positions = np.zeros(shape.batch, np.int32)
         self._wanted = np.zeros(shape.batch, np.int8)
@@ -132,27 +136,26 @@ class LlamaContext:
         return other
 
     def append(
-        self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
+        self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
         """Appends `tokens` to the context and computes their states, batch by batch.
 
         Args:
+            done: number of the first tokens that the context holds already (`reusable`).
             cancelled: called before each batch or slice; if it returns True, nothing more is computed.
             logits: also compute the logits of the last token.
 
         Returns:
-            The number of tokens that were appended.
+            The number of the tokens that the context holds then.
 
         Raises:
             InputError: the tokens do not fit.
             ModelError: llama.cpp failed. The context is as before, or empty if it could not be restored.
         """
-        if self.length + len(tokens) > self.capacity:
-            raise InputError(
-                f"{len(tokens):,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens"
-            )
+        if self.length + (new := len(tokens) - done) > self.capacity:
+            raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
         start = self.length
-        for first, end in self._slices(len(tokens)):
+        for first, end in self._slices(done, len(tokens)):
             if cancelled is not None and cancelled():
                 break
             part = tokens[first:end]
@@ -172,22 +175,39 @@ class LlamaContext:
                 raise ModelError(f"llama.cpp failed on {len(part)} tokens after {self.length:,}, with code {code}")
             self.length += rows
             self.truncate(self.length - rows + len(part))
-        return self.length - start
+        return done + self.length - start
 
-    def step(self, tokens: Sequence[tuple[LlamaContext, int]]) -> None:
-        """Appends one token to each of several sequences of this context, and computes their logits at once.
+    def reusable(self, common: int, tokens: int) -> int:
+        """How many of the first `common` tokens of a text of `tokens` may stay if others follow them. At least one is
+        computed again. An exact context computes the others in the tiles that they have without reuse."""
+        if self.shape.sequences > 1:
+            return min(common, tokens - 1)
+        batches = min(common, tokens - 1) // self.batch * self.batch
+        return max(batches, min(common, tokens - TILE) // TILE * TILE if self.batch % TILE == 0 else 0)
+
+    @property
+    def together(self) -> int:
+        """Most tokens of a step. From a tile on, attention would compute the cells of all sequences for all of them."""
+        return min(TILE - 1, self.batch)
+
+    def step(self, texts: Sequence[tuple[LlamaContext, Sequence[int]]]) -> None:
+        """Appends tokens to each of several sequences of this context, and computes the logits behind each at once.
 
         Raises:
             ModelError: llama.cpp failed. The sequences are as before.
         """
-        self._wanted[:] = 1
-        for row, (sequence, token) in enumerate(tokens):
-            self._tokens[row], self._positions[row], self._numbers[row] = token, sequence.length, sequence.number
-        if (code := self._decode(len(tokens))) != 0:
-            raise ModelError(f"llama.cpp failed on a token of each of {len(tokens)} answers, with code {code}")
-        for row, (sequence, _) in enumerate(tokens):
-            sequence.row = row
-            sequence.length += 1
+        self._wanted[:] = 0
+        ends = list(accumulate(len(tokens) for _, tokens in texts))
+        for end, (sequence, tokens) in zip(ends, texts, strict=True):
+            rows = slice(end - len(tokens), end)
+            self._tokens[rows], self._numbers[rows] = tokens, sequence.number
+            self._positions[rows] = range(sequence.length, sequence.length + len(tokens))
+            self._wanted[end - 1] = 1
+        if (code := self._decode(ends[-1])) != 0:
+            raise ModelError(f"llama.cpp failed on {ends[-1]} tokens of {len(texts)} answers, with code {code}")
+        for end, (sequence, tokens) in zip(ends, texts, strict=True):
+            sequence.row = end - 1
+            sequence.length += len(tokens)
 
     def logits(self) -> npt.NDArray[np.float32]:
         """The logits of the token after the last one, [vocabulary]; valid until the next `append`."""
@@ -213,9 +233,9 @@ class LlamaContext:
         if self._lease is not None:
             self._lease.release()
 
-    def _slices(self, tokens: int) -> Iterator[tuple[int, int]]:
-        for first in range(0, tokens, self.batch):
-            end = min(first + self.batch, tokens)
+    def _slices(self, done: int, tokens: int) -> Iterator[tuple[int, int]]:
+        for batch in range(done - done % self.batch, tokens, self.batch):
+            first, end = max(batch, done), min(batch + self.batch, tokens)
             while end - first >= (size := self.slice) + TILE:  # which may change before the slice is computed
                 yield first, first + size
                 first += size
@@ -269,14 +289,19 @@ class LlamaSampler:
 
     def __init__(self, api: Any, sampling: Sampling) -> None:
         self._api = api
+        self._greedy = sampling.temperature == 0
         self._chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
-        for sampler in self._samplers(sampling):
+        for sampler in [] if self._greedy else self._samplers(sampling):
             api.llama_sampler_chain_add(self._chain, sampler)  # the chain owns it now
 
     def choose(self, context: LlamaContext) -> tuple[int, float]:
         """The next token after the context, and its log-probability under the model itself."""
-        token = int(self._api.llama_sampler_sample(self._chain, context.pointer, context.row))
-        return token, log_probability(context.logits(), token)
+        logits = context.logits()
+        if self._greedy:  # llama.cpp's sampler would copy the whole vocabulary
+            token = int(logits.argmax())
+        else:
+            token = int(self._api.llama_sampler_sample(self._chain, context.pointer, context.row))
+        return token, log_probability(logits, token, context.scratch)
 
     def close(self) -> None:
         """Frees the samplers. A second call does nothing."""
@@ -285,10 +310,7 @@ class LlamaSampler:
             self._api.llama_sampler_free(chain)
 
     def _samplers(self, sampling: Sampling) -> list[Any]:
-        api = self._api
-        if sampling.temperature == 0:
-            return [api.llama_sampler_init_greedy()]
-        chain = []
+        api, chain = self._api, []
         if sampling.top_p < 1:
             chain.append(api.llama_sampler_init_top_p(sampling.top_p, 1))
         if sampling.min_p > 0:
@@ -296,7 +318,8 @@ class LlamaSampler:
         return [*chain, api.llama_sampler_init_temp(sampling.temperature), api.llama_sampler_init_dist(sampling.seed)]
 
 
-def log_probability(logits: npt.NDArray[np.float32], token: int) -> float:
-    """Logarithm of the softmax of `logits` [vocabulary] at `token`."""
+def log_probability(logits: npt.NDArray[np.float32], token: int, scratch: npt.NDArray[np.float32]) -> float:
+    """Logarithm of the softmax of `logits` [vocabulary] at `token`; `scratch` [vocabulary] is written over."""
     highest = logits.max()
-    return float(logits[token] - highest - np.log(np.exp(logits - highest).sum(dtype=np.float64)))
+    np.exp(np.subtract(logits, highest, out=scratch), out=scratch)
+    return float(logits[token] - highest) - math.log(scratch.sum())

@@ -125,7 +125,7 @@ class LlamaGenerator(Closing):
                 pool=first if self.memory.shape.sequences > 1 else None,
                 trace=self._trace,
             )
-            self.context = first.capacity
+            self.context = first.cells if self.memory.shape.sequences > 1 else first.capacity
             self.states = cast(LlamaStates | None, first.backend)
             self._builder = PromptBuilder(model, self.context, budget, thinking=thinking)
         except BaseException:
@@ -204,7 +204,7 @@ class LlamaGenerator(Closing):
         self._open()
         prompt = self._builder.build(messages, documents, sampling.max_tokens)
         longest = min(sampling.max_tokens, self.context - prompt.tokens)
-        request = Request(prompt, sampling, longest, cancel.is_set if cancel is not None else _never)
+        request = Request(prompt, sampling, longest, cancel.is_set if cancel is not None else lambda: False)
         return self._answer(request, called)
 
     def close(self) -> None:
@@ -276,7 +276,3 @@ class LlamaGenerator(Closing):
         if self._model is None:
             raise InputError(f"the generator {self.name} has been closed")
         return self._model
-
-
-def _never() -> bool:
-    return False

@@ -32,6 +32,7 @@ _MODULES = {
     "plan": "plan",
     "planned": "planned",
     "pruning": "pruning",
+    "raw-rate": "raw_rate",
     "report": "run_record",
     "pruning-rules": "rules",
     "rerank-memory": "rerank_memory",

@@ -33,20 +33,64 @@ POOL = [segment(f"d{number}", 5 + 9 * number) for number in range(5)]
 class FakeSeat(FakeContext):
     """A sequence whose next token is a digest of everything before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: FakePool | None = None) -> None:
         super().__init__(batch=4)
+        self.pool = pool
+        if pool is not None:
+            pool.seats.append(self)
         self.slice = 4
         self.backend: KVBackend | None = self
         self.closed = False
 
     def append(
-        self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
+        self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        return self.prefill(tokens, cancelled)
+        return done + self.prefill(tokens[done:], cancelled)
+
+    def reusable(self, common: int, tokens: int) -> int:
+        return min(common, tokens - 1)
+
+    def _append(self, token: int) -> None:
+        super()._append(token)
+        assert self.pool is None or self.pool.used <= self.pool.cells
+
+    def share(self, other: object, start: int, end: int) -> bool:
+        if self.pool is None:
+            return False
+        assert isinstance(other, FakeSeat)
+        assert start == len(self.cells)
+        self.cells += other.cells[start:end]
+        assert end == len(self.cells)
+        return True
 
     def close(self) -> None:
         assert not self.closed
         self.closed = True
+
+
+class FakePool:
+    """The cells of several sequences. Shared ones are the same objects."""
+
+    together = 12
+
+    def __init__(self, cells: int) -> None:
+        self.cells = cells
+        self.seats: list[FakeSeat] = []
+
+    @property
+    def used(self) -> int:
+        return len({id(cell) for seat in self.seats for cell in seat.cells})
+
+    def step(self, texts: Sequence[tuple[FakeSeat, Sequence[int]]]) -> None:
+        assert sum(len(tokens) for _, tokens in texts) <= self.together
+        lengths = [seat.length for seat, _ in texts]
+        try:
+            for seat, tokens in texts:
+                seat.prefill(tokens)
+        except ModelError:
+            for (seat, _), length in zip(texts, lengths, strict=True):
+                seat.truncate(length)
+            raise
 
 
 class FakeChooser:
@@ -89,15 +133,16 @@ def talkative(document: StateSegment) -> int:
 class Bench:
     """An engine that is stepped by hand."""
 
-    def __init__(self, most: int, *, tree: bool = True, room: int = 10**9) -> None:
-        self.seats = [FakeSeat()]
+    def __init__(self, most: int, *, tree: bool = True, room: int = 10**9, cells: int = 0) -> None:
+        self.pool = FakePool(cells) if cells else None
+        self.seats = [FakeSeat(self.pool)]
         self.room = room
         self.trace = Trace()
         self.budget = MemoryBudget(10**7, baseline=0)
         self.tree = KnowledgeTree(self.seats[0], self.budget, host_limit=10**6, trace=self.trace) if tree else None
         self.engine = GenerationEngine(
             FakeVocabulary(), most=most, first=self.seats[0], another=self._another, chooser=FakeChooser,
-            tree=lambda: self.tree, budget=self.budget, trace=self.trace,
+            tree=lambda: self.tree, budget=self.budget, pool=self.pool, trace=self.trace,
         )  # fmt: skip
         self.engine._thread = threading.current_thread()  # so that it starts none
         self.requests: list[Request] = []
@@ -105,13 +150,19 @@ class Bench:
     def _another(self) -> FakeSeat | None:
         if len(self.seats) > self.room:
             return None
-        self.seats.append(FakeSeat())
+        self.seats.append(FakeSeat(self.pool))
         return self.seats[-1]
 
     def ask(
-        self, path: Sequence[StateSegment], *, longest: int = 5, urgency: Urgency | None = None, question: int = 7
+        self,
+        path: Sequence[StateSegment],
+        *,
+        longest: int = 5,
+        urgency: Urgency | None = None,
+        question: int = 7,
+        begins: Sequence[int] = (),
     ) -> Request:
-        prompt = Prompt((SYSTEM, *path), (question, question + 1))
+        prompt = Prompt((SYSTEM, *path), (*begins, question, question + 1))
         request = Request(prompt, Sampling(), longest, lambda: False, urgency or Urgency())
         self.requests.append(request)
         self.engine.submit(request)
@@ -168,8 +219,10 @@ def bench() -> Iterator[Callable[..., Bench]]:
 
 path_of = st.lists(st.integers(0, len(POOL) - 1), max_size=3, unique=True).map(lambda all: [POOL[i] for i in all])
 event = st.one_of(
-    st.tuples(st.just("ask"), path_of, st.integers(1, 8), st.sampled_from([PERSON, PROGRAM, BATCH])),
-    st.tuples(st.just("ask"), path_of, st.integers(1, 8), st.just(PROGRAM)),
+    st.tuples(
+        st.just("ask"), path_of, st.integers(1, 8), st.sampled_from([PERSON, PROGRAM, BATCH]), st.integers(0, 20)
+    ),
+    st.tuples(st.just("ask"), path_of, st.integers(1, 8), st.just(PROGRAM), st.integers(0, 20)),
     st.tuples(st.just("step"), st.integers(1, 4)),
     st.tuples(st.just("cancel"), st.integers(0, 9)),
     st.tuples(st.just("leave"), st.integers(0, 9)),
@@ -181,21 +234,26 @@ event = st.one_of(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     events=st.lists(event, max_size=30), most=st.integers(1, 4), tree=st.booleans(), room=st.sampled_from([1, 2, 9]),
+    cells=st.sampled_from([0, 160, 400]),
 )  # fmt: skip
 def test_whatever_arrives_and_leaves_answers_equal_those_alone(
-    events: list[tuple[Any, ...]], most: int, tree: bool, room: int
+    events: list[tuple[Any, ...]], most: int, tree: bool, room: int, cells: int
 ) -> None:
-    bench = Bench(most, tree=tree, room=room)
+    """Nor do those that share a pool, of cells that are never more than there are."""
+    bench = Bench(most, tree=tree, room=room, cells=cells)
     touched: set[int] = set()
     failing = False
     for kind, *details in events:
         if kind == "ask":
-            bench.ask(details[0], longest=details[1], urgency=Urgency(details[2]))
+            begins = range(50, 50 + details[3])
+            bench.ask(details[0], longest=details[1], urgency=Urgency(details[2]), begins=begins, question=details[3])
         elif kind == "step":
             for _ in range(details[0]):
                 bench.step()
         elif kind == "rest":
             bench.finish()
+            if bench.pool is not None:
+                continue
             bench.engine._give_up([seat for seat in bench.engine._idle if seat is not bench.engine._first])
             bench.seats = [seat for seat in bench.seats if not seat.closed]
             assert len(bench.seats) == 1
@@ -384,6 +442,33 @@ def test_what_two_ask_for_at_once_is_computed_once(bench: Callable[..., Bench]) 
     made.step()
     assert made.trace.counters["knowledge.computed_tokens"] == len(SYSTEM.tokens) + len(POOL[4].tokens)
     made.finish()
+
+
+def test_a_question_that_begins_like_the_one_before_is_computed_from_there(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    for path, computed in ([POOL[0]], 22), ([POOL[0]], 2), ([POOL[1]], 22), ([POOL[1]], 2):
+        request = made.ask(path, longest=1, begins=range(50, 70), question=100 + len(made.requests))
+        missing = made.tree.match(request.prompt.path).missing if made.tree else 0
+        before = made.seats[0].prefilled
+        made.finish()
+        assert made.seats[0].prefilled - before == missing + computed
+        assert request.cached == request.prompt.tokens - missing - computed
+        assert read(request) == alone(request.prompt, 1)
+
+
+def test_answers_of_a_pool_share_their_questions_and_their_steps(bench: Callable[..., Bench]) -> None:
+    made = bench(3, cells=400)
+    assert made.pool is not None
+    asked = [made.ask([POOL[0]], longest=20, begins=range(50, 90), question=100 + number) for number in range(3)]
+    made.step()
+    assert made.pool.used == len(SYSTEM.tokens) + len(POOL[0].tokens) + 42
+    assert [request.new for request in asked] == [1, 0, 0]
+    made.step()
+    assert [request.new for request in asked] == [2, 1, 1], "the rest of a question is computed in others' step"
+    assert made.pool.used == len(SYSTEM.tokens) + len(POOL[0].tokens) + 42 + 1 + 2 + 2
+    made.finish()
+    for request in asked:
+        assert read(request) == alone(request.prompt, 20)
 
 
 def test_a_closed_engine_ends_every_answer() -> None:

@@ -19,9 +19,9 @@ from making.random_gguf import words
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError, ModelError
 from edge.kv_cache.tree import KnowledgeTree
-from edge.runtimes.generation import engine
+from edge.runtimes.generation import engine, llama_memory
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
-from edge.runtimes.generation.llama_context import LlamaContext, LlamaSampler, log_probability
+from edge.runtimes.generation.llama_context import TILE, LlamaContext, LlamaSampler, log_probability
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.prompt import PromptBuilder
 from edge.trace import Trace
@@ -159,7 +159,9 @@ def test_sampled_tokens_lie_within_their_limits(
 
 def test_log_probabilities_sum_to_one() -> None:
     logits = np.array([1000.0, 999.0, -1000.0], np.float32)
-    assert sum(math.exp(log_probability(logits, token)) for token in range(3)) == pytest.approx(1)
+    assert sum(math.exp(log_probability(logits, token, np.empty_like(logits))) for token in range(3)) == pytest.approx(
+        1
+    )
 
 
 def test_stop_string_ends_the_answer_inside_a_token(open_llama: Open) -> None:
@@ -283,6 +285,30 @@ def test_many_at_once_get_the_answers_that_they_get_alone(
     assert budget.used <= before
 
 
+@pytest.mark.parametrize("batch", [32, 512])
+def test_a_question_that_begins_like_one_before_it_gets_the_answer_that_it_gets_alone(
+    open_llama: Open, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """To the last bit, from every number of equal tokens on, although the equal ones are computed once."""
+    monkeypatch.setattr(llama_memory, "_BATCHES", (batch,))
+    path, text = gguf(hidden=128, precision="Q8_0"), words(900, 5).split()
+    budget = MemoryBudget(1 << 33)
+    generator, without = open_llama(path, budget=budget), open_llama(path)
+    assert generator.states is not None
+    generator.tree = tree = KnowledgeTree(generator.states, budget, host_limit=1 << 30)
+    reused = []
+    for common, others in [(0, 700), (700, 1), (699, 30), (130, 9), (64, 70), (190, 500), (560, 100), (511, 64)]:
+        asked = [MESSAGES[0], Message("user", " ".join([*text[:common], words(others, 6 + common)]))]
+        assert answer(generator, messages=asked) == answer(without, messages=asked)
+        assert generator.stats is not None
+        reused.append(generator.stats.cached_tokens)
+    tree.close()
+    system = reused[1]
+    assert [count - system for count in reused[2:]] == (
+        [704, 128, 64, 64, 192, 512] if batch == 32 else [640, 64, 64, 64, 192, 512]
+    )
+
+
 def test_shared_answers_fit_the_pool_and_read_documents_once(
     open_llama: Open, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +347,19 @@ def test_shared_answers_fit_the_pool_and_read_documents_once(
     for one, (_, sampling) in zip(found["shared"], asked, strict=True):
         assert len(tokens(one)) <= sampling.max_tokens
         assert tokens(one)
+
+
+def test_a_shared_answer_may_be_as_long_as_the_pool(open_llama: Open) -> None:
+    """And those that begin like it, or wait until it is written, get their turn."""
+    generator = open_llama(context=512, answers=3, shared=True)
+    assert generator.states is not None
+    generator.tree = KnowledgeTree(generator.states, MemoryBudget(1 << 33), host_limit=1 << 30)
+    for number in range(4):
+        asked = [Message("user", f"{words(120)} {words(20, number)}")]
+        assert tokens(answer(generator, Sampling(max_tokens=10_000 if number % 2 else 5), messages=asked))
+        assert generator.stats is not None
+        assert (generator.stats.cached_tokens > 100) == (number > 0)
+        assert generator.stats.prompt_tokens + generator.stats.new_tokens <= 512 - TILE
 
 
 def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -> None:
