@@ -81,8 +81,8 @@ class LlamaContext:
         self.model = model
         self.shape = shape
         self.length = 0
-        self.number = 0
-        """The sequence's number in its context. The last one is empty; states are copied in and out through it."""
+        self.number, self.aside = 0, shape.sequences
+        """The sequence's number in its context, and that of the empty one through which states are copied."""
         self.row = -1
         """The row of the last batch with this sequence's logits."""
         self.backend: KVBackend | None = None
@@ -104,6 +104,12 @@ class LlamaContext:
         self.memory = self._api.llama_get_memory(pointer)
         # A small context can have a smaller batch than requested.
         self.batch = int(self._api.llama_n_ubatch(pointer))
+        self.together = min(TILE - 1, self.batch)
+        """Most tokens of a step. From a tile on, attention would compute the cells of all sequences for all of them."""
+        self.capacity = int(self._api.llama_n_ctx(pointer))
+        """Number of tokens that the context can hold."""
+        self.cells = self.capacity - TILE
+        """Number of cells that the sequences' tokens may take; the others are for rows that fill a tile."""
         # Rows that fill a tile are removed again, so the model must allow that. llama.cpp has tiles for f16 only.
         tiled = all(width and width % _TILE_WIDTH == 0 for width in model.file.head_widths)
         self._fills = tiled and shape.kv_type == "f16" and self.batch >= TILE and model.reusable
@@ -113,21 +119,6 @@ class LlamaContext:
         self._positions = np.zeros(shape.batch, np.int32)
         self._wanted = np.zeros(shape.batch, np.int8)
         self._batch = self._make_batch()
-
-    @property
-    def aside(self) -> int:
-        """Number of the sequence through which states are copied."""
-        return self.shape.sequences
-
-    @property
-    def capacity(self) -> int:
-        """Number of tokens that the context can hold."""
-        return int(self._api.llama_n_ctx(self.pointer))
-
-    @property
-    def cells(self) -> int:
-        """Number of cells that the sequences' tokens may take; the others are for rows that fill a tile."""
-        return self.capacity - TILE
 
     def sequence(self, number: int) -> LlamaContext:
         """Another sequence of the same context. The first one closes the context."""
@@ -184,11 +175,6 @@ class LlamaContext:
             return min(common, tokens - 1)
         batches = min(common, tokens - 1) // self.batch * self.batch
         return max(batches, min(common, tokens - TILE) // TILE * TILE if self.batch % TILE == 0 else 0)
-
-    @property
-    def together(self) -> int:
-        """Most tokens of a step. From a tile on, attention would compute the cells of all sequences for all of them."""
-        return min(TILE - 1, self.batch)
 
     def step(self, texts: Sequence[tuple[LlamaContext, Sequence[int]]]) -> None:
         """Appends tokens to each of several sequences of this context, and computes the logits behind each at once.

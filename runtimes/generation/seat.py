@@ -26,19 +26,15 @@ class Seat(Protocol):
     ) -> int:
         """Appends tokens, of which the first `done` are there already, and returns how many are there then;
         `cancelled` is asked before each slice."""
-        ...
 
     def reusable(self, common: int, tokens: int) -> int:
         """How many of the first `common` tokens of a text of `tokens` may stay, if others follow them."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Removes positions from `length` on."""
-        ...
 
     def close(self) -> None:
         """Frees the memory."""
-        ...
 
 
 class TokenChooser(Protocol):
@@ -46,11 +42,9 @@ class TokenChooser(Protocol):
 
     def choose(self, seat: Any) -> tuple[int, float]:
         """The next token of a sequence, and its log-probability."""
-        ...
 
     def close(self) -> None:
         """Frees the memory."""
-        ...
 
 
 class Vocabulary(Protocol):
@@ -58,11 +52,9 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int) -> bytes:
         """A token's bytes in an answer."""
-        ...
 
     def ends(self, token: int) -> bool:
         """Whether the token ends an answer."""
-        ...
 
 
 class CellPool(Protocol):
@@ -73,12 +65,8 @@ class CellPool(Protocol):
         together: most tokens of a step.
     """
 
-    @property
-    def cells(self) -> int: ...
-
-    @property
-    def together(self) -> int: ...
+    cells: int
+    together: int
 
     def step(self, texts: Sequence[tuple[Any, Sequence[int]]]) -> None:
         """Appends tokens to each of several sequences. If it raises ModelError, they are as before."""
-        ...
