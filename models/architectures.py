@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models import bert, deberta, gemma3, gte, modernbert, qwen3
+from edge.models import bert, deberta, gemma3, gte, jina, modernbert, qwen3
 from edge.models.checkpoint import read_json
 from edge.models.dense import activation_of
 from edge.models.family import Config, Family
@@ -28,8 +28,10 @@ FAMILIES: dict[str, Family] = {
     "electra": bert.ELECTRA,
     "gemma3_text": gemma3.FAMILY,
     "gte": gte.GTE,
+    "jina_bert": jina.FAMILY,
     "modernbert": modernbert.FAMILY,
     "mpnet": bert.MPNET,
+    "new": gte.NEW,
     "nomic_bert": gte.NOMIC,
     "qwen2": qwen3.QWEN2,
     "qwen3": qwen3.FAMILY,
@@ -47,6 +49,8 @@ def family_of(config: Config) -> Family:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ModelError(f"architecture {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+    if kind == "bert" and config.get("position_embedding_type") == "alibi":
+        kind = "jina_bert"  # published files call it bert
     family = FAMILIES[kind]
     family.check(config)
     tied = family.output is not None and config.get("tie_word_embeddings") is True
@@ -93,16 +97,28 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
 
 
 def _classifier(folder: Path) -> HeadSpec:
-    names = read_json(folder / "config.json").get("architectures") or []
+    path = body_folder(folder) / "config.json"
+    names = read_json(path).get("architectures") or []
     if not isinstance(names, list) or not all(str(name).endswith("ForSequenceClassification") for name in names):
-        raise ModelError(
-            f"{folder / 'config.json'}: architectures = {names!r} is no reranker, whose pairs get one score"
-        )
+        raise ModelError(f"{path}: architectures = {names!r} is no reranker, whose pairs get one score")
     return HeadSpec(kind="classifier")
 
 
+def body_folder(folder: Path) -> Path:
+    """The folder with a checkpoint's config.json, tokenizer and weights: `folder`, or the one in it that modules.json
+    names (`0_Transformer` of older sentence-transformers).
+
+    Raises:
+        ModelError: modules.json is broken, or names a place outside the folder.
+    """
+    modules = _modules(folder) if (folder / "modules.json").is_file() else []
+    places = [module.get("path", "") for module in modules if str(module.get("type", "")).endswith(".Transformer")]
+    return folder / _inside(folder, str(places[0] if places else ""))
+
+
 def token_limit(folder: Path, most: int) -> int:
-    """The longest sequence, in tokens: `most`, which the model's tables allow, or a smaller limit from the folder."""
+    """The longest sequence, in tokens: `most`, which the model's tables allow, or a smaller limit from the files of
+    `body_folder`."""
     for file, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / file).is_file():
             value = read_json(folder / file).get(key)
@@ -129,8 +145,6 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
             "sentence_transformers"
         ):
             raise ModelError(f"{listed}: a {name} module of {package or 'no package'} is not supported")
-        if name == "Transformer" and path != Path():
-            raise ModelError(f"{listed}: a Transformer module in a folder of its own ({path}) is not supported")
         if name == "Pooling":
             kind = _pooling(folder / path / "config.json")
         elif name == "Dense":
@@ -143,8 +157,9 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
         raise ModelError(
             f"{listed} names {', '.join(kinds) or 'no module'}; Transformer, Pooling, Dense, Normalize are supported"
         )
-    if (folder / "sentence_bert_config.json").is_file():
-        TRANSFORMER.check(folder / "sentence_bert_config.json", read_json(folder / "sentence_bert_config.json"))
+    settings = body_folder(folder) / "sentence_bert_config.json"
+    if settings.is_file():
+        TRANSFORMER.check(settings, read_json(settings))
     head = qwen3.embedder_head() if family.architecture == "qwen3" else HeadSpec(kind=kind)
     config: dict[str, Any] = {}
     path = folder / "config_sentence_transformers.json"

@@ -27,17 +27,16 @@ Floats = npt.NDArray[np.float32]
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-_DENSE = re.compile(r"\d+_Dense/(config\.json|model\.safetensors)")
+_MODULE = re.compile(r"(0_\w+|\d+_(Pooling|Dense|Normalize))/")
 DESCRIPTIONS = (
     "config.json",
     "modules.json",
-    "1_Pooling/config.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "tokenizer_config.json",
     "tokenizer.json",
 )
-"""The files of a Hugging Face folder that a pack needs, except the weights."""
+"""The files of a Hugging Face folder, or of one of its modules, that a pack needs, except the weights."""
 
 _MAX_HEADER = 100 << 20
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -227,11 +226,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def wanted(names: Iterable[str]) -> list[str]:
-    """The files of a Hugging Face folder that a pack needs. The weights are one file or, without it, the shards."""
+    """The files of a Hugging Face folder and of its modules that a pack needs. The weights are one file or, without it,
+    the shards."""
     present = set(names)
-    chosen = [name for name in DESCRIPTIONS if name in present]
-    chosen += sorted(name for name in present if _DENSE.fullmatch(name))
-    if SINGLE in present:
-        return [*chosen, SINGLE]
-    shards = sorted(n for n in present if n.startswith("model-") and n.endswith(".safetensors") and "/" not in n)
-    return [*chosen, *([INDEX] if INDEX in present else []), *shards]
+    chosen: list[str] = []
+    for place in ("", *sorted({found[0] for name in present if (found := _MODULE.match(name))})):
+        chosen += [place + name for name in DESCRIPTIONS if place + name in present]
+        if place + SINGLE in present:
+            chosen.append(place + SINGLE)
+            continue
+        shard = re.compile(re.escape(place) + r"model-[^/]*\.safetensors")
+        chosen += sorted(name for name in present if name == place + INDEX or shard.fullmatch(name))
+    return chosen

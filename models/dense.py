@@ -17,7 +17,7 @@ Projection: TypeAlias = tuple[Floats, Floats]
 
 Activation = Literal["identity", "tanh"]
 
-_KEYS = Keys(
+KEYS = Keys(
     used=words("in_features out_features bias activation_function"),
     accepted={
         "module_input_name": ("sentence_embedding", None),
@@ -41,7 +41,7 @@ def activation_of(folders: Sequence[Path]) -> tuple[int, Activation]:
     for folder in folders:
         path = folder / "config.json"
         config = read_json(path)
-        _KEYS.check(path, config)
+        KEYS.check(path, config)
         name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
         if activation != "identity" or name not in _ACTIVATIONS:
             raise ModelError(

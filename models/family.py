@@ -53,6 +53,7 @@ class Family:
         absent: our names of tensors that the checkpoints do not have and that are zero.
         plain_first: layer 0 does not norm its input, and has no such norm.
         dense_norm: the norm after the activation of the classification head.
+        code: the repository whose code `auto_map` may name, because this family computes the same.
         keys: the keys of config.json that belong to this family, in addition to `keys.CONFIG`.
     """
 
@@ -75,6 +76,7 @@ class Family:
     absent: frozenset[str] = frozenset()
     plain_first: bool = False
     dense_norm: str | None = None
+    code: str | None = None
     keys: Keys = field(default_factory=Keys)
 
     def check(self, config: Config) -> None:
@@ -83,15 +85,27 @@ class Family:
         Raises:
             ModelError: a key is not known, or has a value that is not supported; the message names it.
         """
-        Keys(
-            CONFIG.used | self.keys.used,
-            CONFIG.harmless | self.keys.harmless,
-            {**CONFIG.accepted, **self.keys.accepted},
-        ).check("config.json", {key: value for key, value in config.items() if key != "sentence_transformers"})
+        named = config.get("auto_map")
+        known = isinstance(named, dict) and all(str(name).startswith(f"{self.code}--") for name in named.values())
+        own = {"sentence_transformers", *(["auto_map"] if known else [])}
+        self.all_keys.check("config.json", {key: value for key, value in config.items() if key not in own})
         saved = config.get("sentence_transformers") or {}
         if not isinstance(saved, dict):
             raise ModelError("config.json: sentence_transformers is not an object")
         CROSS_ENCODER.check("config.json: sentence_transformers", saved)
+
+    @property
+    def all_keys(self) -> Keys:
+        """The keys of config.json."""
+        return Keys(
+            CONFIG.used | self.keys.used,
+            CONFIG.harmless | self.keys.harmless,
+            {**CONFIG.accepted, **self.keys.accepted},
+        )
+
+    def place(self, layer: int) -> str:
+        """What the canonical names of a layer's tensors begin with."""
+        return self.layer["qkv.weight"][0].partition("{i}")[0] + f"{layer}."
 
     def parts(self, name: str, layer: int) -> list[str]:
         """The canonical names of the checkpoint tensors in a tensor of a layer; empty if the checkpoint has none."""

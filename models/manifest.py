@@ -321,6 +321,6 @@ def file_sha256(path: Path) -> str:
 def _not_a_pack(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} does not exist, or is not a folder"
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or (folder / "modules.json").is_file():
         return f"{folder} is a checkpoint that is not packed yet; pack it with `edge models pack {folder} OUT`"
     return f"{folder} is not a packed model: it has no {MANIFEST}"

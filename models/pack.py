@@ -16,8 +16,8 @@ import numpy.typing as npt
 from edge.blocks import BlockId, Extent
 from edge.errors import ModelError, StorageError
 from edge.files.output_file import write_all
-from edge.models.architectures import dense_folders, detect_head, family_of, token_limit
-from edge.models.checkpoint import DESCRIPTIONS, INDEX, SINGLE, Checkpoint, Floats, WeightSource, read_json
+from edge.models.architectures import body_folder, dense_folders, detect_head, family_of, token_limit
+from edge.models.checkpoint import Checkpoint, Floats, WeightSource, read_json, wanted
 from edge.models.dense import Projection, read_projection
 from edge.models.family import Family, part_rows
 from edge.models.keys import check_tokenizer
@@ -310,12 +310,18 @@ class WeightPacker:
             self._check_layer(layer)
 
     def _check_layer(self, layer: int) -> None:
+        place = self._family.place(layer)
+        unused = {name for name in self._names if name.startswith(place) and not name.endswith(".inv_freq")}
         for tensor in self._spec.layer.tensors():
             if tensor.name.endswith(".scale"):
                 continue
             parts = self._family.parts(tensor.name, layer)
             for name, rows in zip(parts, part_rows(self._spec.layer, tensor, len(parts)), strict=True):
                 self._expect(name, tensor.shape if tensor.name == "distances" else (rows, *tensor.shape[:-1]))
+                unused.discard(name)
+        if unused:
+            name = self._names[min(unused)]
+            raise ModelError(f"tensor {name} is no part of a {self._family.architecture} layer: results would differ")
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
         found = self._shape(name)
@@ -385,27 +391,28 @@ def pack(
     check_precision(precision)
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder")
-    config = read_json(folder / "config.json")
+    body = body_folder(folder)
+    config = read_json(body / "config.json")
     family = family_of(config)
-    with Staging(out_dir) as staging, Checkpoint(folder) as checkpoint:
+    with Staging(out_dir) as staging, Checkpoint(body) as checkpoint:
         checkpoint.part(family.fused)
         if head is None:
             head = detect_head(folder, family, family.canonical(checkpoint.shapes))
         spec = family.spec_from_config(config, head, precision)
-        spec = replace(spec, max_tokens=token_limit(folder, spec.max_tokens))
+        spec = replace(spec, max_tokens=token_limit(body, spec.max_tokens))
         dense = dense_folders(folder) if head.projection else []
-        files = [
+        present = [path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()]
+        files = {
             *checkpoint.files,
-            *(path / SINGLE for path in dense),
-            *(folder / file for file in (*DESCRIPTIONS, INDEX) if (folder / file).is_file()),
-        ]
-        sources = {file.relative_to(folder).as_posix(): file_sha256(file) for file in files}
+            *(folder / name for name in wanted(p.relative_to(folder).as_posix() for p in present)),
+        }
+        sources = {file.relative_to(folder).as_posix(): file_sha256(file) for file in sorted(files)}
         pack_weights(
             staging,
             checkpoint,
             family,
             spec,
-            tokenizer=folder / TOKENIZER,
+            tokenizer=body / TOKENIZER,
             name=name or folder.resolve().name,
             sources=sources,
             origin=origin or {},

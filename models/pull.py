@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.files.output_file import make_folder
-from edge.models.architectures import detect_head, family_of
+from edge.models.architectures import body_folder, detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
 from edge.models.manifest import BUNDLED, file_sha256, is_pack
@@ -317,8 +317,9 @@ def _check(folder: Path, pinned: Mapping[str, str], name: str) -> None:
 def _head(folder: Path, known: KnownModel) -> HeadSpec | None:
     if known.query_prefix is None:
         return None
-    family = family_of(read_json(folder / "config.json"))
-    with Checkpoint(folder) as checkpoint:
+    body = body_folder(folder)
+    family = family_of(read_json(body / "config.json"))
+    with Checkpoint(body) as checkpoint:
         head = detect_head(folder, family, family.canonical(checkpoint.shapes))
     return head if head.query_prefix else replace(head, query_prefix=known.query_prefix)
 

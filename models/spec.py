@@ -25,6 +25,7 @@ Architecture = Literal[
     "electra",
     "gemma3",
     "gte",
+    "jina-bert",
     "modernbert",
     "mpnet",
     "nomic-bert",
@@ -69,10 +70,12 @@ def _check(part: object) -> None:
         return
     if part.buckets and (part.buckets % 4 or part.buckets >= 4 * part.farthest or part.causal or part.window):
         raise ValueError(f"{part.buckets} buckets of distances in such a layer")
+    if part.alibi and (part.causal or part.window):
+        raise ValueError("linear biases of distances in such a layer")
     odd = part.spans % 2 or part.spans >= 2 * part.farthest - 2
     if part.spans and (odd or part.causal or part.window or part.heads != part.kv_heads):
         raise ValueError(f"{part.spans} spans of distances in such a layer")
-    if part.heads % part.kv_heads or part.head_size % 2 > (part.rope_theta is None):
+    if part.heads % part.kv_heads or part.head_size % 2 > (part.rope_theta is None) or not part.rope_factor:
         raise ValueError(f"{part.heads} heads of {part.head_size} with {part.kv_heads} key-value heads")
 
 
@@ -116,6 +119,8 @@ class LayerSpec:
             products of queries and keys with the rows of their distances are added to the attention scores, and these
             are divided by the root of three times the head's width (DeBERTa); 0 if there are none.
         farthest: the distance from which on all distances have one bucket or row.
+        alibi: the distance of two tokens, times a slope of the head, is subtracted from their attention score (ALiBi).
+        rope_factor: all rotary angles are divided by it.
         post_norms: what attention and the feed-forward part give is normed as well, before it is added (`norm3`,
             `norm4`; Gemma 3).
     """
@@ -141,11 +146,13 @@ class LayerSpec:
     spans: int = 0
     farthest: int = 128
     post_norms: bool = False
+    alibi: bool = False
+    rope_factor: float = 1.0
 
     @property
     def by_distance(self) -> bool:
         """Whether something is added to the attention scores for the distance of two tokens."""
-        return bool(self.buckets or self.spans)
+        return bool(self.buckets or self.spans or self.alibi)
 
     @property
     def scale(self) -> float:

@@ -255,14 +255,14 @@ def _piece(tables: dict[str, npt.NDArray[Any]], number: int) -> str:
 
 _BYTES_PER_TOKEN: dict[Architecture, int] = {
     **dict.fromkeys(("bert", "distilbert", "electra", "mpnet", "nomic-bert"), 260),
-    **dict.fromkeys(("modernbert", "qwen2", "qwen3"), 330),
+    **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), 330),
     **dict.fromkeys(("deberta", "gemma3", "gte", "xlm-roberta"), 900),
 }
 """Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
 byte-level BPE)."""
 _LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {
     **dict.fromkeys(("bert", "distilbert", "electra", "mpnet", "nomic-bert"), 300),
-    **dict.fromkeys(("modernbert", "qwen2", "qwen3"), 720),
+    **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), 720),
     **dict.fromkeys(("deberta", "gemma3", "gte", "xlm-roberta"), 940),
 }
 """Memory while a tokenizer is being loaded, when the text of its file and the parsed tables exist at the same time."""

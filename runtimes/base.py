@@ -186,11 +186,11 @@ def physical_cores() -> int:
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
-def rotation(theta: float, head_size: int, tokens: int) -> tuple[Hidden, Hidden]:
-    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021). Each step is computed
-    in fp32 as in Hugging Face transformers, because fp64 gives other values at far positions."""
+def rotation(theta: float, head_size: int, tokens: int, factor: float = 1.0) -> tuple[Hidden, Hidden]:
+    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021), divided by `factor`.
+    Each step is computed in fp32 as in Hugging Face transformers, because fp64 gives other values at far positions."""
     exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
-    frequencies = np.float32(1) / np.float32(theta) ** exponents
+    frequencies = np.float32(1) / np.float32(theta) ** exponents / np.float32(factor)
     angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
     return np.cos(angles), np.sin(angles)
 
@@ -199,14 +199,18 @@ def distance_bias(spec: LayerSpec, weights: Weights, q: Hidden, k: Hidden, start
     """What is added to the attention scores for the distances of tokens, [heads, queries, keys].
 
     Args:
-        spec: of a layer with `buckets` or `spans`.
+        spec: of a layer with `buckets`, `spans` or `alibi`.
         q, k: queries [queries, heads, head_size] of the tokens from `start` on, and the keys of all tokens.
     """
     stop, keys = start + len(q), len(k)
+    if spec.alibi:
+        apart = np.abs(np.arange(keys, dtype=np.float32) - np.arange(start, stop, dtype=np.float32)[:, None])
+        bias: Hidden = -slopes(spec.heads)[:, None, None] * apart
+        return bias
     index = np.arange(keys) - np.arange(start, stop)[:, None] + stop - 1
     if spec.buckets:
         by_distance = weights["distances"][_buckets(spec, np.arange(1 - stop, keys))].T
-        bias: Hidden = by_distance[:, index]
+        bias = by_distance[:, index]
         return bias
     rows = _rows(spec, -np.arange(1 - stop, keys))[index]
     shape = (2 * spec.spans, spec.heads, spec.head_size)
@@ -218,6 +222,15 @@ def distance_bias(spec: LayerSpec, weights: Weights, q: Hidden, k: Hidden, start
     bias += (k.transpose(1, 0, 2) @ of_queries)[:, np.arange(keys), rows]
     bias *= np.float32(spec.scale)
     return bias
+
+
+def slopes(heads: int) -> Hidden:
+    """Each head's slope (ALiBi, Press et al. 2022): powers of 2 ** (-8 / n) for the largest power of two n of heads,
+    and for the others every second slope of twice as many heads."""
+    power = 1 << heads.bit_length() - 1
+    found = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    found += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
+    return np.array(found, np.float32)
 
 
 def _buckets(spec: LayerSpec, apart: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

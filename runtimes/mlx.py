@@ -136,7 +136,7 @@ class MlxLayerKernel(LayerKernel):
         theta = spec.local_theta if local else spec.rope_theta
         if theta is not None:
             positions = np.concatenate([np.arange(start, start + n) for n in lengths.tolist()])
-            angles = rotation(theta, spec.head_size, start + int(lengths.max()))
+            angles = rotation(theta, spec.head_size, start + int(lengths.max()), spec.rope_factor)
             cosines, sines = (mx.array(values[positions]) for values in angles)
             q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
         ends = np.cumsum(lengths).tolist()

@@ -305,7 +305,7 @@ class OnnxLayerKernel(LayerKernel):
             positions = np.concatenate([np.arange(offset, offset + n, dtype=np.int64) for n in lengths])
             end = offset + int(lengths.max())
             if theta not in self._angles or len(self._angles[theta][0]) < end:
-                self._angles[theta] = rotation(theta, spec.head_size, end)
+                self._angles[theta] = rotation(theta, spec.head_size, end, spec.rope_factor)
             extra["cosines"], extra["sines"] = self._angles[theta]
         project = self._project if norm_input else self._project_plain
         for start, stop in blocks(tokens, self._tokens):

@@ -58,7 +58,7 @@ class NumpyLayerKernel(LayerKernel):
         rows = 6 * spec.hidden + 4 * (spec.heads + 2 * spec.kv_heads) * spec.head_size
         rows += 6 * spec.ffn * (2 if spec.gated else 1)
         keys = 2 * (prefix + longest) * (spec.heads + spec.kv_heads) * spec.head_size
-        scores = (6 if spec.buckets else 4) * spec.heads * longest * (prefix + longest)
+        scores = (6 if spec.by_distance else 4) * spec.heads * longest * (prefix + longest)
         scores += (
             4 * spec.heads * longest * (longest + 2 * spec.spans) + 4 * spec.spans * spec.hidden if spec.spans else 0
         )
@@ -81,7 +81,7 @@ class NumpyLayerKernel(LayerKernel):
         start = 0 if prefix is None else len(prefix.keys)
         theta = spec.local_theta if local else spec.rope_theta
         if theta is not None:
-            cosines, sines = rotation(theta, spec.head_size, start + length)
+            cosines, sines = rotation(theta, spec.head_size, start + length, spec.rope_factor)
             q = rotate(q, cosines[start:], sines[start:])
             k = rotate(k, cosines[start:], sines[start:])
         attended = self._linear(self._attend(q, k, v, prefix, local, weights), weights, "out")

@@ -373,9 +373,10 @@ class CudaLayerKernel(LayerKernel):
         return self._torch.cat((low * cosines - high * sines, high * cosines + low * sines), dim=-1)
 
     def _rotation(self, tokens: int) -> tuple[Any, Any]:
-        assert self.spec.rope_theta is not None
+        spec = self.spec
+        assert spec.rope_theta is not None
         if self._angles is None or len(self._angles[0]) < tokens:
-            tables = rotation(self.spec.rope_theta, self.spec.head_size, max(tokens, 512))
+            tables = rotation(spec.rope_theta, spec.head_size, max(tokens, 512), spec.rope_factor)
             first, second = (self._torch.from_numpy(table).to(self.card.device) for table in tables)
             self._angles = first, second
         return self._angles

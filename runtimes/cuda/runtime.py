@@ -70,7 +70,7 @@ class CudaRuntime(Runtime):
         if spec.window or spec.by_distance or spec.post_norms:
             kind = (
                 "biases of distances"
-                if spec.buckets or spec.spans
+                if spec.by_distance
                 else "local attention"
                 if spec.window
                 else "norms after a part"

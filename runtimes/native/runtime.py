@@ -87,9 +87,7 @@ class NativeRuntime(Runtime):
     def refusal(self, spec: LayerSpec) -> str | None:
         if processor_level() == 0:
             return f"the native runtime cannot be used: {native_state()}"
-        plain = spec.bias and not (
-            spec.norm_first or spec.causal or spec.gated or spec.qk_norm or spec.buckets or spec.spans
-        )
+        plain = spec.bias and not (spec.norm_first or spec.causal or spec.gated or spec.qk_norm or spec.by_distance)
         same_heads = spec.heads == spec.kv_heads and spec.rope_theta is None
         if spec.precision != "int8" or spec.norm != "layer" or spec.activation != "gelu" or not (plain and same_heads):
             return "the native runtime runs int8 encoders of the BERT family only"

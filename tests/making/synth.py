@@ -65,6 +65,11 @@ def _encoder(kind: str, layers: int, hidden: int, heads: int, vocab: int, positi
     }
 
 
+def _jina(layers: int, hidden: int, heads: int, vocab: int, labels: int) -> Config:
+    config = _encoder("bert", layers, hidden, heads, vocab, 8192 if hidden > 64 else 128, labels)
+    return {**config, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+
+
 def _decoder(layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, vocab: int) -> Config:
     return {
         "architectures": ["Qwen3ForCausalLM"],
@@ -114,6 +119,8 @@ SHAPES: dict[str, Shape] = {
     "modernbert-base-reranker": Shape(_modern(22, 768, 12, 1152, 50368, 1), _MODERN_CLASSIFIER),
     "tiny-modernbert": Shape(_modern(4, 64, 4, 96, 4000, 1), _MODERN_CLASSIFIER),
     "tiny-mpnet": Shape(_encoder("mpnet", 3, 64, 4, 1500, 130, 1), _CLASSIFIER),
+    "tiny-jina": Shape(_jina(3, 96, 6, 1500, 1), _CLASSIFIER),
+    "tiny-jina-embedder": Shape(_jina(3, 96, 6, 1500, 0), HeadSpec("mean", normalize=True)),
     "tiny-gte": Shape(_encoder("gte", 3, 64, 4, 3000, 128, 1), _CLASSIFIER),
     "tiny-modernbert-embedder": Shape(_modern(4, 64, 4, 96, 4000, 0), HeadSpec("mean", normalize=True)),
     "tiny-bert": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 1), _CLASSIFIER),
@@ -292,7 +299,7 @@ def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple
 
 def _write_tokenizer(path: Path, spec: ModelSpec) -> None:
     try:
-        if spec.architecture in ("bert", "mpnet"):
+        if spec.architecture in ("bert", "jina-bert", "mpnet"):
             random_tokenizer.wordpiece(path, spec.vocab)
         elif spec.architecture in ("gte", "xlm-roberta"):
             random_tokenizer.unigram(path, spec.vocab)

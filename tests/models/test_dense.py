@@ -83,5 +83,16 @@ def test_their_files_are_downloaded() -> None:
         "2_Dense/model.safetensors",
         "2_Dense/pytorch_model.bin",
         "x_Dense/y",
+        "2_Dense_512/model.safetensors",
+        "0_Transformer/model-00001-of-00001.safetensors",
+        "0_Transformer/config.json",
+        "3_Normalize/config.json",
     ]
-    assert wanted(names) == ["config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    assert wanted(names) == [
+        "config.json",
+        "0_Transformer/config.json",
+        "0_Transformer/model-00001-of-00001.safetensors",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "3_Normalize/config.json",
+    ]

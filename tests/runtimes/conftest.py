@@ -36,6 +36,7 @@ LAYERS = {
         QWEN3, causal=False, window=4, local_theta=1e4, post_norms=True, activation="gelu_tanh", kv_heads=1
     ),
     "deberta": replace(BERT, spans=8, farthest=32),
+    "jina": replace(BERT, heads=3, kv_heads=3, head_size=16, alibi=True, gated=True),
     "mpnet": replace(BERT, buckets=8),
     "gte": replace(BERT, rope_theta=1.6e5, gated=True),
     # No model of ours is one of these; they hold the runtimes to the description rather than to three models.

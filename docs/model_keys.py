@@ -1,0 +1,71 @@
+"""Writes docs/model-keys.md from the tables in the code: `python docs/model_keys.py`. A test compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_name("model-keys.md")
+
+_HEAD = """# Keys of checkpoints
+
+What happens to each key of a checkpoint's JSON files. A key is used, it changes no result, or only the values here are
+right and others are refused. A key that is in no list is refused by name unless it is null. This page is made from the
+code by `python docs/model_keys.py`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    from edge.models import dense, keys
+    from edge.models.architectures import FAMILIES
+
+    lines = [_HEAD, "## config.json of every family", "", *_table(keys.CONFIG)]
+    lines += ["## config.json of a family", ""]
+    alike: dict[str, list[str]] = {}
+    for name, family in FAMILIES.items():
+        text = "\n".join(_table(family.keys))
+        if family.code:
+            text += (
+                f"\n`auto_map` may name the code of `{family.code}`; it is not run, the layers here compute the same.\n"
+            )
+        alike.setdefault(text, []).append(name)
+    for text, names in alike.items():
+        lines += [f"### {', '.join(names)}", "", text]
+    files = {
+        "sentence_transformers in config.json": keys.CROSS_ENCODER,
+        "sentence_bert_config.json": keys.TRANSFORMER,
+        "config_sentence_transformers.json": keys.SENTENCES,
+        "modules.json, each module": keys.MODULE,
+        "config.json of Pooling": keys.POOLING,
+        "config.json of Dense": dense.KEYS,
+        "config.json of Normalize": keys.NORMALIZE,
+        "tokenizer_config.json": keys.TOKENIZER,
+    }
+    for name, table in files.items():
+        lines += [f"## {name}", "", *_table(table)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(keys: Any) -> Iterator[str]:
+    yield from ("| keys | |", "|---|---|")
+    if keys.used:
+        yield f"| {_names(keys.used)} | used |"
+    for key, values in sorted(keys.accepted.items()):
+        yield f"| `{key}` | only {' or '.join(f'`{_value(value)}`' for value in values)} |"
+    if keys.harmless:
+        yield f"| {_names(keys.harmless)} | changes no result |"
+    yield ""
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _value(value: object) -> str:
+    return {"None": "null", "False": "false", "True": "true"}.get(str(value), str(value))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
