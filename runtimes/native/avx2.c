@@ -64,14 +64,14 @@ static void multiply(int level, const activation *a, const int8_t *b, long depth
             __m256i s[4][2];
             for (int i = 0; i < 4; i++) s[i][0] = s[i][1] = _mm256_setzero_si256();
             for (long k = 0; k < depth; k++, rows += TILE, weights += TILE)
+#pragma GCC unroll 4 /* without it gcc 12 keeps the loop's counter in memory */
                 for (int r = 0; r < 16; r++) {
                     const __m128i *bytes = (const __m128i *)(weights + r * 64);
                     __m256i w0 = _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes));
                     __m256i w1 = _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes + 1));
                     for (int i = 0; i < 4; i++) {
-                        int64_t four;
-                        memcpy(&four, rows + i * 64 + r * 4, 8);
-                        __m256i x = _mm256_set1_epi64x(four);
+                        __m256d four = _mm256_broadcast_sd((const double *)(rows + i * 64 + r * 4));
+                        __m256i x = _mm256_castpd_si256(four);
                         s[i][0] = _mm256_add_epi32(s[i][0], _mm256_madd_epi16(x, w0));
                         s[i][1] = _mm256_add_epi32(s[i][1], _mm256_madd_epi16(x, w1));
                     }

@@ -57,6 +57,7 @@ static inline vec vload(const float *x) { return (vec){_mm256_loadu_ps(x), _mm25
 static inline void vstore(float *x, vec v) { _mm256_storeu_ps(x, v.a), _mm256_storeu_ps(x + 8, v.b); }
 static inline vec vset(float x) { return (vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 static inline __m256 abs_part(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+#define and_part _mm256_and_ps
 static inline __m256 round_part(__m256 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline __m256 scale_part(__m256 x, __m256 power) { /* power is a whole number of at most 0 */
     __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(power), _mm256_set1_epi32(127)), 23);
@@ -102,6 +103,7 @@ static inline void vstore(float *x, vec v) {
 static inline vec vset(float x) { return (vec){vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)}; }
 #define abs_part vabsq_f32
 #define round_part vrndnq_f32
+#define and_part(x, y) vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), vreinterpretq_u32_f32(y)))
 static inline float32x4_t scale_part(float32x4_t x, float32x4_t power) { /* power is a whole number of at most 0 */
     int32x4_t bits = vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(power), vdupq_n_s32(127)), 23);
     uint32x4_t enough = vcgeq_f32(power, vdupq_n_f32(-126));
@@ -153,11 +155,11 @@ static inline vec vbytes(const int8_t *x, long left) { READ_PART(int8_t, bytes, 
 static inline vec vhalves(const uint16_t *x, long left) { READ_PART(uint16_t, halves, x, left) }
 static inline void vstore_part(float *x, long left, vec v) { WRITE_PART(float, vstore, x, left, v) }
 static inline void vstore_halves(uint16_t *x, long left, vec v) { WRITE_PART(uint16_t, store_halves, x, left, v) }
+/* The mask of the first `left` of 16 values begins at 16 - left. A copy in parts would wait for memory. */
+static const uint32_t FIRST[32] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
 static inline vec vkeep(long left, vec v) { /* zeros from `left` on */
     if (left >= 16) return v;
-    float buffer[16];
-    vstore(buffer, v);
-    return vload_part(buffer, left);
+    return PAIRS(and_part, v, vload((const float *)(FIRST + 16 - (left > 0 ? left : 0))));
 }
 #endif
 
@@ -190,12 +192,11 @@ static inline vec vfnma(vec x, vec y, vec z) { return TRIPLES(vfmsq_f32, z, x, y
 #endif
 
 #ifndef EDGE_SET_AVX512
+static const float HIDDEN[32] = {[16] = -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+                                 -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+                                 -INFINITY};
 static inline vec vmax_part(vec x, long left, vec y) { /* of the first `left` values */
-    if (left >= 16) return vmax(x, y);
-    float buffer[16];
-    vstore(buffer, x);
-    vstore_part(buffer, left, vmax(x, y));
-    return vload(buffer);
+    return vmax(x, left >= 16 ? y : vadd(y, vload(HIDDEN + 16 - (left > 0 ? left : 0))));
 }
 
 /* 16 rows of 16 values become columns, rows of 32 values apart. */
