@@ -11,6 +11,7 @@ _MODULES = {
     "assistant": "assistant",
     "batches": "batches",
     "campaign": "campaign",
+    "codecs": "codecs",
     "compare": "compare",
     "devices": "devices",
     "dispatch": "dispatch",

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import warnings
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,11 @@ def _trace(checkpoint: Path, path: Path) -> None:
         checkpoint, dtype=torch.float32, attn_implementation="eager"
     )
     ids = torch.ones(2, 8, dtype=torch.int64)
-    axes = {name: {0: "batch", 1: "tokens"} for name in _INPUTS} | {"logits": {0: "batch"}}
+    taken = [name for name in _INPUTS if name in signature(model.forward).parameters]
+    axes = {name: {0: "batch", 1: "tokens"} for name in taken} | {"logits": {0: "batch"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the way of exporting, which needs no further package
         torch.onnx.export(
-            model.eval(), (ids, ids, torch.zeros_like(ids)), str(path), input_names=list(_INPUTS),
+            model.eval(), (ids, ids, torch.zeros_like(ids))[: len(taken)], str(path), input_names=taken,
             output_names=["logits"], dynamic_axes=axes, opset_version=_OPSET, dynamo=False,
         )  # fmt: skip

@@ -37,7 +37,7 @@ from edge.models.pack import pack
 from edge.models.training.measures import ndcg
 
 SCRIPT = Path(__file__).with_name("peers_script.py")
-_SYSTEMS = ("edge", "flashrank", "fastembed", "transformers")
+_SYSTEMS = ("edge", "onnxruntime", "flashrank", "fastembed", "transformers")
 _PRECISIONS = ("int8", "fp32")
 _REFERENCE = "transformers, fp32"
 _K = 10
@@ -87,7 +87,7 @@ def rerank_peers(
     pools: Annotated[tuple[File, ...], ARGUMENT],
     checkpoint: Annotated[
         Folder,
-        "A cross-encoder of the BERT family in Hugging Face's format. It is packed, and exported to ONNX by torch.",
+        "A cross-encoder in Hugging Face's format. It is packed, and exported to ONNX by torch.",
     ],
     queries: Annotated[Count, "Of each file, the first ones."] = 20,
     candidates: Annotated[int, click.IntRange(2), "First ones of a pool."] = 60,
@@ -105,7 +105,8 @@ def rerank_peers(
     """Rerank the candidates of POOLS with one checkpoint, in this program and in its peers, at full depth.
 
     `search-quality DATA --pools DIR` writes such files. The peers run with their own defaults: FlashRank puts all
-    candidates into one batch, fastembed 64. Their int8 model is onnxruntime's dynamic quantization.
+    candidates into one batch, fastembed 64; transformers and onnxruntime alone get 32. The int8 model of all but this
+    program is onnxruntime's dynamic quantization.
     """
     judged = {path.stem: [pool.cut(candidates) for pool in read_pools(path, queries)] for path in pools}
     if len(judged) < len(pools):
@@ -161,6 +162,7 @@ def _tasks(
         else:
             onnx_export.export(checkpoint, place, precision, max_tokens)
             task |= {"name_there": onnx_export.MODEL_NAME, "file_there": onnx_export.MODEL_FILE}
+            task |= {"pad_token": onnx_export.pad_token(checkpoint)}
         tasks[f"{system}, {precision}"] = task
     return tasks
 

@@ -123,8 +123,8 @@ def test_all_systems_rank_the_same_candidates_alike(peers: None, checkpoint: Pat
     )  # fmt: skip
     systems = report["systems"]
     assert list(systems) == [
-        "edge, int8", "edge, fp32", "flashrank, int8", "flashrank, fp32", "fastembed, int8", "fastembed, fp32",
-        "transformers, fp32",
+        "edge, int8", "edge, fp32", "onnxruntime, int8", "onnxruntime, fp32", "flashrank, int8", "flashrank, fp32",
+        "fastembed, int8", "fastembed, fp32", "transformers, fp32",
     ]  # fmt: skip
     best = systems["transformers, fp32"]["ndcg"]["rivers.test"]
     for name, found in systems.items():
@@ -140,6 +140,19 @@ def test_all_systems_rank_the_same_candidates_alike(peers: None, checkpoint: Pat
         *systems,
         "order of retrieval",
     }
+
+
+def test_a_model_with_rotary_positions(pools: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    report = run(
+        pools, "--checkpoint", synth_checkpoint("tiny-modernbert", tmp_path / "modern"), "--max-tokens", "48",
+        "--systems", "edge,onnxruntime,transformers", "--precisions", "fp32", "--memory", "10GB", "--rounds", "1",
+        "--work-dir", tmp_path / "work", "--json",
+    )  # fmt: skip
+    assert {name: found["same"] for name, found in report["systems"].items()} == {
+        "edge, fp32": 1.0, "onnxruntime, fp32": 1.0, "transformers, fp32": 1.0,
+    }  # fmt: skip
 
 
 def test_a_peer_that_is_not_installed_is_left_out(
