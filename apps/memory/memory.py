@@ -527,9 +527,10 @@ class Memory(Closing):
         Raises:
             InputError: there are memories, but only of others.
         """
-        condition, params = self.bound.condition()
+        condition, params = self.bound.condition("t")
+        deleted_too = f"SELECT 1 FROM memories t WHERE {condition} UNION ALL SELECT 1 FROM history t WHERE {condition}"
         with self.store.read() as db:
-            own = db.execute(f"SELECT 1 FROM memories WHERE {condition} LIMIT 1", params).fetchone()
+            own = db.execute(f"{deleted_too} LIMIT 1", [*params, *params]).fetchone()
             if own is None and db.execute("SELECT 1 FROM memories LIMIT 1").fetchone():
                 raise InputError(
                     f"nothing was ever added for {self.bound}, only for others: if that is not meant, name the right "
@@ -553,8 +554,7 @@ class Memory(Closing):
         self.store.models.check_room("the memory", rerank=True, candidates=DEPTH, writes=True)
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
-        """Runs the maintenance of the vector index now instead of in the background; None if nothing was ever
-        stored."""
+        """Maintains the vector index now instead of in the background; None if nothing was ever stored."""
         return self.store.upkeep.maintain(full=full)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:

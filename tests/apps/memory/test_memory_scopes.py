@@ -144,6 +144,9 @@ def test_only_known_ids_are_known(make: Make) -> None:
     for ids in ({"user_id": "ana"}, {"user_id": "ann", "agent_id": "bob"}):
         with pytest.raises(InputError, match="nothing was ever added for"):
             make(**ids).check_known()
+    gone = memory.add("coffee", user_id="eve")["results"][0]["id"]
+    memory.delete(gone)
+    make(user_id="eve").check_known()  # she has deleted what she had
 
 
 def test_what_others_add_meanwhile_stays_theirs(make: Make) -> None:
