@@ -51,6 +51,9 @@ _LONGEST = 200
 """The most characters of an error's own message that the sentence repeats."""
 
 
+_PLACED = "{percentage:3.0f}%|{bar:12}| {elapsed}<{remaining}, {desc}"
+
+
 class ProgressBar:
     """A progress bar, shown only on a terminal. It is called with the amount done and the whole amount.
 
@@ -68,20 +71,22 @@ class ProgressBar:
         self._label = label
         self._bar: Any = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, place: str = "") -> None:
+        """Shows the amounts, or instead of them the place, cut at the width of the terminal."""
         if self._bar is None:
             from tqdm import tqdm
 
             columns, lines = _size(sys.stderr)
             self._bar = tqdm(
-                total=total, initial=done, unit=self._unit, unit_scale=self._unit == "B", desc=self._label or None,
+                total=total, initial=done, unit=self._unit, unit_scale=self._unit == "B",
+                desc=self._label or escaped(place),
                 file=sys.stderr, disable=not sys.stderr.isatty(), leave=False, smoothing=0,
-                ncols=columns - 1, nrows=lines - 1,
+                ncols=columns - 1, nrows=lines - 1, bar_format=_PLACED if place else None, miniters=0,
             )  # fmt: skip
-            return
         self._bar.total = max(total, done)
-        if done != self._bar.n:
-            self._bar.update(done - self._bar.n)
+        if place:
+            self._bar.desc = escaped(place)
+        self._bar.update(done - self._bar.n)
 
     def __enter__(self) -> ProgressBar:
         return self

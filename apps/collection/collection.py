@@ -22,7 +22,7 @@ from edge.apps.collection.hits import Hit, kept, merge, reranked
 from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
-from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, contents, unfinished
+from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import (
     PassageSource,
@@ -197,7 +197,7 @@ class Collection(Closing):
             return self._opened_writer
 
     def index(
-        self, roots: Item | Sequence[Item] = (), *, retry: bool = False, progress: Progress | None = None
+        self, roots: Item | Sequence[Item] = (), *, retry: bool = False, progress: FileProgress | None = None
     ) -> IndexReport:
         """Brings the collection up to date with folders and files. Reads only files that changed since the last run,
         and embeds only new passages. The next call continues an interrupted run.
@@ -205,8 +205,8 @@ class Collection(Closing):
         Args:
             roots: folders or files; if empty, all roots of the collection.
             retry: tries unchanged files again that failed or were skipped before.
-            progress: called with the number of finished passages and the total, which is an estimate until all files
-                are read.
+            progress: called with the number of finished passages, the total, which is an estimate until all files are
+                read, and the place, such as `4 of 9 files: notes.md`.
 
         Raises:
             InputError: a root does not exist, or the collection has no root.
@@ -218,7 +218,7 @@ class Collection(Closing):
         check_there(given)
         return self._writer.index(given, retry=retry, progress=progress)
 
-    def update(self, paths: Iterable[Item], *, progress: Progress | None = None) -> IndexReport:
+    def update(self, paths: Iterable[Item], *, progress: FileProgress | None = None) -> IndexReport:
         """Brings single files and folders up to date after they appeared, changed or disappeared. Ignores paths that
         lie below no root of the collection, and paths that its ignore files exclude. Raises as `index` does."""
         return self._writer.update([absolute(path) for path in paths], progress=progress)

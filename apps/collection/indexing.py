@@ -1,5 +1,5 @@
 """`Intake`: adds prepared files to the collection. Embeds only new chunks, and commits related changes together.
-`Advance`: the progress of an indexing run, in passages, with an estimate of the total.
+`Advance`: the progress of an indexing run: its files, and its passages with an estimate of the total.
 
 A batch is about one pass of the embedder. A larger file is added in several batches, and counts as complete only with
 the last one. After an interruption, the next run recognizes stored chunks by their hashes and does not embed them
@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import Catalog, chunk_hash, passage, place_sum
 from edge.apps.collection.preparation import Prepared, with_more_memory
-from edge.apps.collection.report import Tally
+from edge.apps.collection.report import FileProgress, Tally
 from edge.apps.documents.base import Chunk
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.database import Database
-from edge.apps.store.rebuilding import Floats, Progress
+from edge.apps.store.rebuilding import Floats
+from edge.config import counted
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
@@ -50,7 +51,7 @@ class Advance:
     read so far.
     """
 
-    def __init__(self, tell: Progress, files: Iterable[str], trace: Trace, layers: int) -> None:
+    def __init__(self, tell: FileProgress, files: Iterable[str], trace: Trace, layers: int) -> None:
         """Looks up the sizes of the files that will be read.
 
         Args:
@@ -63,14 +64,22 @@ class Advance:
         self._left: Counter[str] = Counter()
         self._read: Counter[str] = Counter()
         self._given: Counter[str] = Counter()
-        self._done = 0
+        self._done = self._files = self._of = 0
+        self._name = ""
         for path in files:
+            self._of += 1
             with contextlib.suppress(OSError):
                 self._left[_suffix(path)] += os.stat(path).st_size
         self._say()
 
+    def reading(self, path: str) -> None:
+        """Names the file that is waited for."""
+        self._name = os.path.basename(path)
+        self._say()
+
     def read(self, path: str, nbytes: int, passages: int) -> None:
         """Records that a file has been read and how many passages it has."""
+        self._files, self._name = self._files + 1, os.path.basename(path)
         suffix = _suffix(path)
         self._left[suffix] = max(0, self._left[suffix] - nbytes)
         self._read[suffix] += nbytes
@@ -106,7 +115,8 @@ class Advance:
         return (self._given[suffix] + _PRIOR_PASSAGES) / (self._read[suffix] + _PRIOR_BYTES)
 
     def _say(self, within: int = 0) -> None:
-        self._tell(self._done + within, self.total)
+        place = f"{self._files:,} of {counted(self._of, 'file')}"
+        self._tell(self._done + within, self.total, f"{place}: {self._name}" if self._name else place)
 
 
 def _suffix(path: str) -> str:

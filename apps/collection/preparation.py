@@ -101,15 +101,18 @@ class Preparation(Closing):
         roots: Sequence[str],
         tally: Tally,
         *,
+        waits: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`tally` gets the seconds that the consumer waits for files."""
+        """`tally` gets the seconds that the consumer waits for files; `waits` is told for which one."""
         self._database = database
         self._catalog = catalog
         self._extractor = extractor
         self._budget = budget
         self._roots = roots
         self._tally = tally
+        self._waits = waits
+        self._reading = ""
         self._clock = clock
         self._condition = threading.Condition()
         self._ready: deque[Prepared] = deque()
@@ -128,7 +131,9 @@ class Preparation(Closing):
         while True:
             with self._condition:
                 with self._tally.timed("wait_s"):
-                    self._condition.wait_for(lambda: self._ready or self._ended)
+                    while not self._condition.wait_for(lambda: self._ready or self._ended, _PATIENCE_S):
+                        if self._waits is not None:
+                            self._waits(self._reading)
                 if not self._ready:
                     break
                 prepared = self._ready.popleft()
@@ -154,6 +159,7 @@ class Preparation(Closing):
     def _work(self) -> None:
         try:
             for file in self._catalog.due(self._database, self._roots):
+                self._reading = file.path
                 prepared = self._prepare(file)
                 with self._condition:
                     self._ready.append(prepared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +16,9 @@ from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.apps.store.rows import held, held_by_key
 from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
+
+FileProgress = Callable[[int, int, str], None]
+"""Is told the finished passages, all passages as estimated, and the place, such as `4 of 9 files: notes.md`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import contains, with_nested
-from edge.apps.collection.report import IndexReport
+from edge.apps.collection.report import FileProgress, IndexReport
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.apps.store.planning import INDEXING
-from edge.apps.store.rebuilding import Progress
 from edge.errors import InputError, StorageError
 
 _QUIET_MS = 500
@@ -59,7 +58,7 @@ class Watcher:
         *,
         report: Callable[[IndexReport], None],
         notice: Callable[[str], None] = lambda text: None,
-        progress: Progress | None = None,
+        progress: FileProgress | None = None,
         poll: bool = False,
         quiet_ms: int = _QUIET_MS,
         longest_ms: int = _LONGEST_MS,

@@ -25,7 +25,7 @@ from edge.apps.collection.paths import (
     with_nested,
 )
 from edge.apps.collection.preparation import Preparation, Prepared, with_more_memory
-from edge.apps.collection.report import IndexReport, Tally
+from edge.apps.collection.report import FileProgress, IndexReport, Tally
 from edge.apps.collection.schema import forget_roots, read_roots, register_roots
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
@@ -77,7 +77,7 @@ class CollectionWriter:
         self._extractor: Extractor | None = None
         self._rebuilding = Rebuilding(database, ChunkRebuild(models.embed))
 
-    def index(self, given: Sequence[str], *, retry: bool, progress: Progress | None) -> IndexReport:
+    def index(self, given: Sequence[str], *, retry: bool, progress: FileProgress | None) -> IndexReport:
         """Brings folders and files up to date; all roots if none is given. If an error ends the run, new roots with no
         indexed file are removed again."""
         with self._lock():
@@ -93,7 +93,7 @@ class CollectionWriter:
                 raise
 
     def _index_roots(
-        self, given: Sequence[str], roots: Sequence[str], *, retry: bool, progress: Progress | None
+        self, given: Sequence[str], roots: Sequence[str], *, retry: bool, progress: FileProgress | None
     ) -> IndexReport:
         chosen = with_nested(given, roots) if given else roots
         present, missing = self._present(chosen, frozenset(chosen))
@@ -106,7 +106,7 @@ class CollectionWriter:
 
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
-    def update(self, paths: Iterable[str], *, progress: Progress | None) -> IndexReport:
+    def update(self, paths: Iterable[str], *, progress: FileProgress | None) -> IndexReport:
         """Brings single files and folders below the roots up to date."""
         with self._lock():
             with self._database.read() as db:
@@ -226,7 +226,7 @@ class CollectionWriter:
         settled: Callable[[], Sequence[str]],
         *,
         retry: bool,
-        progress: Progress | None,
+        progress: FileProgress | None,
         missing: tuple[str, ...] = (),
     ) -> IndexReport:
         """Compares files with the collection, indexes due files below `scopes`, removes deleted files, tidies the
@@ -257,7 +257,8 @@ class CollectionWriter:
                 advance=advance,
             )  # fmt: skip
             with Preparation(
-                self._database, self._catalog, self._extractor, self._budget, scopes, tally
+                self._database, self._catalog, self._extractor, self._budget, scopes, tally,
+                waits=None if advance is None else advance.reading,
             ) as preparation:  # fmt: skip
                 intake.take(preparation)
         with tally.timed("commit_s"):  # last, because a moved file passes its vectors on to its new name
@@ -311,7 +312,7 @@ class CollectionWriter:
                 sql = f"DELETE FROM files WHERE {condition} AND root = ? AND id NOT IN (SELECT file FROM chunks)"
                 db.execute(sql, (*params, root))
 
-    def _advance(self, scopes: Sequence[str], progress: Progress) -> Advance:
+    def _advance(self, scopes: Sequence[str], progress: FileProgress) -> Advance:
         files = (file.path for file in self._catalog.due(self._database, scopes))
         return Advance(progress, files, self._trace, self._models.embedder().model.spec.layers)
 

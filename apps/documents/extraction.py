@@ -173,7 +173,8 @@ class Extractor(Closing):
         except BudgetExceeded as error:
             if not self._has_parts:
                 raise InputError(
-                    f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more"
+                    f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more: "
+                    "`edge index --retry` with a larger --memory may read it"
                 ) from error
         finally:
             self._stop()  # after such a file, the worker keeps much memory

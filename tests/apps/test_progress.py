@@ -61,3 +61,29 @@ def test_a_terminal_that_reports_no_size_shows_a_bar(monkeypatch: pytest.MonkeyP
             bar(1, 4)
         assert b"25%|" in os.read(ours, 1_000)
     os.close(ours)
+
+
+def test_a_place_is_named_and_cut_at_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(" passages") as bar:
+        bar(0, 100, "0 of 9 files")
+        assert bar._bar is not None
+        bar._bar.mininterval = 0
+        bar(50, 200, "4 of 9 files: a\x1b[2J.md")
+        bar(50, 200, f"5 of 9 files: {'long name ' * 20}")
+    first, second, third = [text for text in stream.getvalue().split("\r") if " files" in text]
+    assert "0 of 9 files" in first
+    assert second.startswith(" 25%|")
+    assert "4 of 9 files: a\\u001b[2J.md" in second
+    assert "5 of 9 files: long name" in third
+    assert {len(text) for text in (second, third)} <= set(range(80))
+
+
+def test_no_bar_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(" passages") as bar:
+        for done in (0, 1, 2):
+            bar(done, 2, "1 of 2 files: a.md")
+    assert stream.getvalue() == ""

@@ -15,25 +15,25 @@ def files(folder: Path, sizes: dict[str, int]) -> list[str]:
 
 
 def test_the_estimate_follows_what_was_read_and_ends_exact(tmp_path: Path) -> None:
-    said: list[tuple[int, int]] = []
+    said: list[tuple[int, int, str]] = []
     paths = files(tmp_path, {**{f"{i}.pdf": 100_000 for i in range(10)}, **{f"{i}.txt": 10_000 for i in range(10)}})
-    advance = Advance(lambda done, total: said.append((done, total)), [*paths, str(tmp_path / "gone")], Trace(), 6)
+    advance = Advance(lambda *told: said.append(told), [*paths, str(tmp_path / "gone")], Trace(), 6)
     for path in paths:  # a PDF of 100 kB has 5 passages, a text of 10 kB has 12
         pdf = path.endswith(".pdf")
         advance.read(path, 100_000 if pdf else 10_000, 5 if pdf else 12)
-    assert said[0][0] == 0
-    totals = [total for _, total in said]
+    assert (said[0][0], said[0][2], said[1][2]) == (0, "0 of 21 files", "1 of 21 files: 0.pdf")
+    totals = [total for _, total, _ in said]
     assert totals[-1] == 170
     assert all(100 < total < 350 for total in totals[3:])  # after three files it is near, and stays near
     for _ in range(17):
         advance.committed(10)
-    assert said[-1] == (170, 170)
+    assert said[-1] == (170, 170, "20 of 21 files: 9.txt")
 
 
 def test_layers_move_it_within_a_batch(tmp_path: Path) -> None:
     said: list[int] = []
     trace = Trace()
-    advance = Advance(lambda done, total: said.append(done), files(tmp_path, {"a.txt": 1000}), trace, 4)
+    advance = Advance(lambda done, total, place: said.append(done), files(tmp_path, {"a.txt": 1000}), trace, 4)
     advance.read(str(tmp_path / "a.txt"), 1000, 8)
     with advance.embedding(8):
         for _ in range(4):

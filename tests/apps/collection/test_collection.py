@@ -208,13 +208,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 
 def test_progress_counts_passages_and_moves_within_a_batch(collection: Collection, small: Any) -> None:
     said: list[tuple[int, int]] = []
-    collection.index(small.path, progress=lambda done, total: said.append((done, total)))
+    collection.index(small.path, progress=lambda done, total, place: said.append((done, total)))
     assert said[0][0] == 0
     assert said[-1] == (3, 3)
     assert {1, 2} & {done for done, _ in said}  # they are one batch, so a layer of the embedder moved it
     assert all(done <= total for done, total in said)
     said.clear()
-    collection.index(small.path, progress=lambda done, total: said.append((done, total)))
+    collection.index(small.path, progress=lambda done, total, place: said.append((done, total)))
     assert said == []
 
 
