@@ -174,7 +174,7 @@ def serve(
     """
     if what is not None:
         return _controlled(what, context)
-    from edge.apps.serve.editor import Editor
+    from edge.apps.serve.editor import Editor, system_command
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
     from edge.apps.serve.security import Access, is_loopback, known_token
@@ -200,7 +200,7 @@ def serve(
     limits = Limits(connections=connections, request_s=timeout, rate=rate)
     access = Access(hosts, origins, digest)
     tuning = Tuning(share=False) if no_sharing else None
-    chosen = Editor(editor)
+    chosen, opener = Editor(editor), Editor(system_command() if digest and not outside else "")
     if outside and editor:
         raise ConfigError("--editor opens documents on this machine, and --host lets other machines ask for it")
     with ExitStack() as held:
@@ -215,6 +215,7 @@ def serve(
                 config.llm,
                 tuning,
                 chosen,
+                opener,
                 {} if planned is None else planned.options,
                 no_port,
                 idle or 0.0,

@@ -24,8 +24,10 @@ from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
 from edge.apps.collection.searching import read_hits
 from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.kinds import COLUMNS
 from edge.apps.documents.pdf import PICTURE_NBYTES
 from edge.apps.serve.body import PathText, Whole
+from edge.apps.serve.editor import is_passive
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 from edge.ivf.base import Connection
@@ -155,6 +157,12 @@ MOST_BYTES = 48_000
 LEAST_LINE = 24
 """A line counts as so many bytes at least, so that a preview has 2,000 lines at most."""
 
+_SPREADSHEETS = frozenset({"csv", "xlsx", "ods"})
+"""Kinds of documents of which each line is `column: value`, or a value alone where no row names the columns."""
+
+_HEAD_CHUNKS = 3
+"""Among so many chunks of a sheet the names of its columns are looked for."""
+
 PER_BYTE = 100
 """Memory of a preview for each byte of its text, besides that of its elements: lines, and the answer as JSON. Lines of
 one letter that count as `LEAST_LINE` bytes took 21 to 45."""
@@ -162,11 +170,14 @@ one letter that count as `LEAST_LINE` bytes took 21 to 45."""
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """A line of a document: its number from 1, its text, its page where the format has pages."""
+    """A line of a document: its number from 1, its text, its page where the format has pages, the headings above it,
+    and whether it names the columns of the rows below it."""
 
     number: int
     text: str
     page: int | None
+    context: str
+    is_head: bool
 
 
 class PreviewBody(Struct, kw_only=True):
@@ -181,14 +192,15 @@ class PreviewBody(Struct, kw_only=True):
 
 def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
     """Reads the part of an indexed document around a passage or a line: `lines` as pairs of number and text, `pages`,
-    the passages before and after this part (`earlier`, `later`), and `blocks` where the document is Markdown that is
-    not built to take memory."""
+    the passages before and after this part (`earlier`, `later`), `blocks` where the document is Markdown that is
+    not built to take memory, `sheets` where it is a spreadsheet, and whether its own program can show it (`opens`)."""
     if body.id is None and not body.path:
         raise HttpRefusal(422, "the field `path` is missing")
     most = min(body.max_bytes or MOST_BYTES, MOST_BYTES)
     collection = call.library.collection(body.collection or "")
     with call.server.budget.reserve("previews", MOST_PARSED + PER_BYTE * most):
-        return preview(collection, body.id, body.path or "", body.line or 1, most)
+        found = preview(collection, body.id, body.path or "", body.line or 1, most)
+        return {**found, "opens": call.server.opener.is_named and is_passive(Path(found["path"]))}
 
 
 def preview(collection: Collection, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
@@ -212,6 +224,7 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
         chunks = catalog.chunks(db, file.id)
         at = _place(chunks, passage, line)
         lines, first, last = _around(db, chunks, at, most)
+        sheets = _sheets(db, chunks, lines) if file.kind in _SPREADSHEETS else None
     numbered = [(line.number, line.text) for line in lines]
     markdown = file.kind == "markdown" and parsed_nbytes(numbered) <= MOST_PARSED
     return {
@@ -222,6 +235,7 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
         "earlier": chunks[first - 1].id if first > 0 else None,
         "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
         "blocks": rendered(numbered) if markdown else None,
+        "sheets": sheets,
     }  # fmt: skip
 
 
@@ -273,7 +287,25 @@ def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[NumberedLine]:
     hit = read_hits(db, [chunk.id])[chunk.id]
     text = hit.text.encode()[:most].decode("utf-8", "ignore")
     pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
-    return [NumberedLine(number, line, hit.page) for number, line in pairs if line.strip()]
+    heads = {end for kind, end in hit.kinds if kind == COLUMNS}
+    found, at = [], -1
+    for number, line in pairs:
+        at += 1 + len(line)
+        if line.strip():
+            found.append(NumberedLine(number, line, hit.page, hit.context, at in heads))
+    return found
+
+
+def _sheets(db: Connection, chunks: Sequence[StoredChunk], lines: Sequence[NumberedLine]) -> list[dict[str, Any]]:
+    """The sheets of a spreadsheet in `lines`: their pages, their names, and the lines that name their columns (0 and an
+    empty text where none does). These may stand above, among a sheet's first chunks."""
+    found = []
+    for page, context in {line.page: line.context for line in lines}.items():
+        first = islice((chunk for chunk in chunks if chunk.page == page), _HEAD_CHUNKS)
+        head = next((line for chunk in first for line in _lines(db, chunk, MOST_BYTES) if line.is_head), None)
+        number, text = (head.number, head.text) if head else (0, "")
+        found.append({"page": page, "name": context.rpartition(" > ")[2], "head": number, "columns": text})
+    return found
 
 
 def _nbytes(lines: Sequence[NumberedLine]) -> int:
@@ -348,18 +380,23 @@ class OpenBody(Struct, kw_only=True):
     collection: str | None = None
     line: Whole | None = None
     page: Whole | None = None
+    own: bool | None = None
 
 
 def open_document(call: Call, body: OpenBody) -> dict[str, Any]:
-    """Opens the document at a `path` in the editor that `edge serve --editor` names, at a `line` or `page`. Only an
-    indexed document is opened."""
-    editor = call.server.editor
+    """Opens the document at a `path` in the editor that `edge serve --editor` names, at a `line` or `page`; with `own`
+    in the program of its type. Only an indexed document is opened."""
+    server = call.server
+    editor = server.opener if body.own else server.editor
     if not editor.is_named:
-        raise HttpRefusal(501, "the server was started without an editor: `edge serve --editor` names one")
+        needed = "--token on a machine with a screen" if body.own else "--editor COMMAND"
+        raise HttpRefusal(501, f"the server opens no documents so: `edge serve {needed}` does")
     with call.library.collection(body.collection or "").database.read() as db:
         file = indexed_file(db, body.path)
     if not Path(file.path).is_file():
         raise HttpRefusal(409, f"{body.path} is not there any more; `edge index` takes it out")
+    if body.own and not is_passive(Path(file.path)):
+        raise HttpRefusal(403, f"{body.path} is no kind of file that its own program only shows; open it yourself")
     editor.open(Path(file.path), body.line or 1, body.page or 1)
     return {"opened": body.path}
 

@@ -1,9 +1,13 @@
-"""`Editor`: the command with which the owner's program opens a document."""
+"""`Editor`: the command with which the owner's program opens a document, and the system's own such command."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import stat
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -11,12 +15,38 @@ from edge.errors import CapabilityError, ConfigError
 
 _PATH, _LINE, _PAGE = "{path}", "{line}", "{page}"
 
+_PASSIVE = frozenset({
+    ".pdf", ".docx", ".pptx", ".xlsx", ".odt", ".odp", ".ods", ".epub", ".txt", ".md", ".csv", ".tsv", ".eml", ".png",
+    ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".gif",
+})  # fmt: skip
+"""Names of files that programs only show. Not among them: pages, macros, launchers, scripts and anything unknown."""
+
+
+def system_command() -> str:
+    """The command by which the system opens a file in the program of its type; empty where there is no screen."""
+    if sys.platform in ("darwin", "win32"):
+        return f"{'open' if sys.platform == 'darwin' else 'explorer'} {_PATH}"
+    screen = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
+    return f"xdg-open {_PATH}" if screen and shutil.which("xdg-open") else ""
+
+
+def is_passive(path: Path) -> bool:
+    """Whether the system's command may get this file: a plain file whose name is one of `_PASSIVE`, that nobody may
+    execute. A link counts as the file to which it leads."""
+    try:
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+    except (OSError, RuntimeError):
+        return False
+    programs = 0 if sys.platform == "win32" else stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+    return {path.suffix.lower(), real.suffix.lower()} <= _PASSIVE and stat.S_ISREG(mode) and not mode & programs
+
 
 class Editor:
     """A command that opens a file. Thread-safe.
 
-    The person names it when the server starts. The system's own way to open a file is not used: it would run a document
-    that is a program.
+    The person names it when the server starts. The system's own command gets passive files only: it would run a
+    document that is a program.
     """
 
     def __init__(self, command: str) -> None:

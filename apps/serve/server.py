@@ -29,6 +29,7 @@ class HttpServer(Closing):
 
     Attributes:
         usual: options of questions that do not say, see `AskOptions`.
+        opener: opens a document in the program of its type.
         drawing: held while a page is drawn.
         writing: answers that are being written, by the names that the owner's programs gave them.
         url: its address, as a browser takes it.
@@ -48,6 +49,7 @@ class HttpServer(Closing):
     llm: str = ""
     tuning: Tuning | None = None
     editor: Editor = field(default_factory=lambda: Editor(""))
+    opener: Editor = field(default_factory=lambda: Editor(""))
     usual: Mapping[str, Any] = field(default_factory=dict)
     private: bool = False
     idle_s: float = 0.0

@@ -5,6 +5,7 @@ import { announce, el, fill, problem } from "./dom.js";
 import { count, day, fileName, shown, size } from "./format.js";
 import { elements } from "./markdown.js";
 import { Paper } from "./paper.js";
+import { tables } from "./spreadsheet.js";
 
 /** Kinds of which the index leaves out nothing but blank lines. */
 const AS_IT_STANDS = new Set(["code", "markdown", "text"]);
@@ -71,12 +72,12 @@ export class Preview {
     announce(`Copied ${this.place}`);
   }
 
-  /** Opens the document in the person's editor. */
-  async edit() {
-    if (!this.editor || this.shown === null) return;
+  /** Opens the document in the person's editor, or in the program of its type (`own`). */
+  async edit(own = false) {
+    if ((!own && !this.editor) || this.shown === null) return;
     try {
-      await post("/v1/open", this.shown);
-      announce("Opened in the editor");
+      await post("/v1/open", { ...this.shown, own });
+      announce(own ? "Opened in its program" : "Opened in the editor");
     } catch (error) {
       this.pane.querySelector(".facts").after(problem(error));
     }
@@ -90,7 +91,8 @@ export class Preview {
     this.shown = { collection: this.collection, path: found.path, page, line: paged ? 1 : line };
     const facts = [found.kind, size(found.size), found.modified && day(found.modified)].filter(Boolean).join(" · ");
     const body = el("div", { class: "body", tabindex: "0", role: "region", "aria-label": "Text of the document" });
-    const modes = found.blocks ? ["Rendered", "Source"] : found.kind === "pdf" && paged ? ["Text", "Page"] : [];
+    const sheets = found.sheets && tables(found.sheets, paginated(found), (number, page) => markedAs(number, page, this.mark));
+    const modes = sheets ? ["Table", "Lines"] : found.blocks ? ["Rendered", "Source"] : found.kind === "pdf" && paged ? ["Text", "Page"] : [];
     const buttons = modes.map((mode) =>
       el("button", { type: "button", class: "mode", onclick: () => draw(mode) }, mode),
     );
@@ -100,14 +102,15 @@ export class Preview {
         this.paper(found, body).show();
         return;
       }
-      fill(body, this.more(found.earlier, "Earlier"), ...this.content(found, mode), this.more(found.later, "Later"));
+      const content = mode === "Table" ? [el("div", { class: "rendered" }, sheets)] : this.content(found, mode);
+      fill(body, this.more(found.earlier, "Earlier"), ...content, this.more(found.later, "Later"));
       const marked = body.querySelector(".best") || body.querySelector(".passage");
       if (marked) centre(marked, body);
     };
     const name = shown(found.title || "") || fileName(found.path);
     fill(
       this.pane,
-      this.head(name, [...buttons, this.editor && el("button", { type: "button", class: "quiet", onclick: () => this.edit() }, "Open in editor"), el("button", { type: "button", class: "quiet", onclick: () => this.copy() }, "Copy place")]),
+      this.head(name, [...buttons, found.opens && el("button", { type: "button", class: "quiet", onclick: () => this.edit(true) }, "Open in its program"), this.editor && el("button", { type: "button", class: "quiet", onclick: () => this.edit() }, "Open in editor"), el("button", { type: "button", class: "quiet", onclick: () => this.copy() }, "Copy place")]),
       el("p", { class: "path" }, shown(found.path)),
       el("p", { class: "facts" }, facts),
       body,
@@ -165,10 +168,9 @@ export class Preview {
   }
 
   line(number, text, page, width) {
-    const kind = `${inside(number, page, this.mark) ? " passage" : ""}${inside(number, page, this.mark, true) ? " best" : ""}`;
     return el(
       "div",
-      { class: `line${kind}` },
+      { class: `line ${markedAs(number, page, this.mark)}`.trim() },
       el("span", { class: "number", "aria-hidden": "true" }, String(number).padStart(width, "\u2007")),
       el("span", { class: "text" }, text),
     );
@@ -190,6 +192,16 @@ export function markOf(found) {
 /** The page of a line, by its place among the lines. */
 function pageAt(pages, place) {
   return pages.findLast(([start]) => start <= place)?.[1] ?? null;
+}
+
+/** The lines of a part, each with its page. */
+function paginated(found) {
+  return found.lines.map(([number, text], place) => ({ number, text, page: pageAt(found.pages, place) }));
+}
+
+/** The classes of a line. */
+function markedAs(number, page, mark) {
+  return inside(number, page, mark) ? (inside(number, page, mark, true) ? "passage best" : "passage") : "";
 }
 
 /** Whether a line belongs to what is marked, or is its best one. */

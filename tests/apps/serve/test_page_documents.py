@@ -79,3 +79,56 @@ def test_a_key_opens_the_document_in_the_editor(
     assert re.fullmatch(r".*/river\.md:\d+", (tmp_path / "noted").read_text())
     tab.context.close()
     assert not tab.complaints
+
+
+def cells(table: Any, kind: str) -> list[list[str]]:
+    return [row.locator(kind).all_text_contents() for row in table.locator("tbody tr").all()]
+
+
+def test_a_spreadsheet_opens_as_a_table_with_its_rows_marked(browser: Any, papers: Running) -> None:
+    tab = Opened(browser, papers.url)
+    page = tab.go("search?q=Lima+days")
+    page.locator(".hit", has_text="trips.csv").locator(".open").first.click()
+    table = page.locator("#document table")
+    expect(table.locator("thead th")).to_have_text(["Row", "City", "Note: short", "Days"])
+    assert cells(table, "th") == [["2"], ["3"], ["5"]]
+    assert cells(table, "td") == [["Porto", "rain: much", "3"], ["", "two lines", ""], ["Lima", "", "5"]]
+    expect(table.locator("tbody tr.passage")).to_have_count(3)
+    expect(page.get_by_role("button", name="Open in its program")).to_have_count(0)
+    page.get_by_role("button", name="Lines", exact=True).click()
+    expect(page.locator("#document .lines")).to_contain_text("City: Lima")
+    tab.context.close()
+    assert not tab.complaints
+
+
+def test_each_sheet_has_its_own_columns_and_marks(browser: Any, papers: Running) -> None:
+    """A title stands above its table, and a sheet without names of columns has its values alone."""
+    tab = Opened(browser, papers.url)
+    page = tab.go("search?q=phone+of+Ada")
+    page.locator(".hit", has_text="Ada").locator(".open").first.click()
+    document = page.locator("#document .rendered")
+    expect(document.locator("h3")).to_have_text(["Costs", "People", "Numbers"])
+    expect(document.locator("p")).to_have_text(["Costs: the house"])
+    costs, people, numbers = document.locator("table").all()
+    expect(costs.locator("thead th")).to_have_text(["Row", "Item", "Room", "Price"])
+    assert cells(costs, "td")[-1] == ["t299", "", "299"]
+    assert cells(people, "td") == [["Ada", "12"], ["Bob", "34"]]
+    assert (cells(numbers, "th"), cells(numbers, "td")) == ([["1"], ["2"]], [["3", "9"], ["4", "16"]])
+    assert numbers.locator("thead").count() == 0
+    assert costs.locator(".passage").count() == 0
+    expect(people.locator(".passage")).to_have_count(2)
+    tab.context.close()
+    assert not tab.complaints
+
+
+def test_the_names_of_columns_are_told_of_a_part_below_them(papers: Running) -> None:
+    with papers.client() as client:
+        hits = client.post("/v1/search", json={"query": "t250", "top_k": 99, "filters": ["type:xlsx"]}).json()[
+            "results"
+        ]
+        part = next(hit for hit in hits if "t250" in hit["snippet"])
+        found = client.post("/v1/preview", json={"id": part["id"], "max_bytes": 500}).json()
+        note = client.post("/v1/preview", json={"path": part["path"].replace("costs.xlsx", "note.md")}).json()
+    assert found["lines"][0][0] > 100
+    assert found["sheets"] == [{"page": 1, "name": "Costs", "head": 3, "columns": "Item | Room | Price"}]
+    assert note["sheets"] is None
