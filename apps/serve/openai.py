@@ -121,6 +121,9 @@ MOST_MESSAGES = 2000
 MOST_PARTS = 1000
 """Parts of a message."""
 
+_TOOLS = ("tool", "function")
+"""Roles of what tools returned."""
+
 MOST_STOPS = 100
 """Texts that end an answer. Each is looked for after every token."""
 
@@ -269,16 +272,17 @@ def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
     options = options_of(body, AskOptions, call.server.usual)
-    said = [message for message in messages if message.role != "system"]
-    if not said or said[-1].role != "user":
+    told = [message for message in messages if message.role != "system"]
+    said = [each for each in told if each.role not in _TOOLS and (each.content or each.role == "user")]
+    if not told or told[-1].role != "user":
         raise HttpRefusal(422, "the last message is the question, and its role is user")
     name = body.model if body.model in call.library.names() else None
     with call.library.assistant([name or ""]) as assistant:
         conversation = assistant.chat(options=options)
         for asked, reply in pairwise(said):
             if asked.role == "user" and reply.role == "assistant":
-                told = Answer(reply.content, (), AnswerStats(question=asked.content))
-                conversation.turns.append(Turn(asked.content, asked.content, told))
+                answered = Answer(reply.content, (), AnswerStats(question=asked.content))
+                conversation.turns.append(Turn(asked.content, asked.content, answered))
         answer = written(conversation.stream(said[-1].content), show)
     citations = [citation.to_json() for citation in answer.citations]
     counts = _usage(answer.stats.prompt_tokens, answer.stats.new_tokens)
@@ -294,7 +298,7 @@ def _plain(call: Call, body: WritingBody, messages: list[Message], show: Show) -
     )  # fmt: skip
     pieces = []
     with call.library.assistant(llm=body.model or "") as assistant:
-        for text in _written(assistant.write, messages, sampling):
+        for text in _written(assistant.write, _without_tools(messages), sampling):
             pieces.append(text)
             if show is not None:
                 show(text)
@@ -333,6 +337,19 @@ def _messages(body: ChatBody) -> list[Message]:
     return found
 
 
+def _without_tools(messages: list[Message]) -> list[Message]:
+    """A conversation in the roles that every model knows: what a tool returned is told with the message before the
+    call, which has no text."""
+    found: list[Message] = []
+    for message in messages:
+        if message.role in _TOOLS:
+            before = found.pop().content if found and found[-1].role == "user" else ""
+            found.append(Message("user", f"{before}\n\nResult of a tool: {message.content}".strip()))
+        elif message.content or message.role != "assistant":
+            found.append(message)
+    return found
+
+
 def _usage(prompt: int, new: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
@@ -347,7 +364,10 @@ def openai(status: int, message: str) -> dict[str, Any]:
 
 
 PATHS = (
-    ServedPath("POST", "/v1/embeddings", embeddings, EmbeddingsBody, shape=openai),
+    *(
+        ServedPath("POST", path, embeddings, EmbeddingsBody, shape=openai)
+        for path in ("/v1/embeddings", "/infinity/embeddings")
+    ),
     ServedPath("GET", "/v1/models", models, shape=openai),
     ServedPath("GET", "/v1/models/{name:path}", model, shape=openai),
     ServedPath("POST", "/v1/chat/completions", completions, ChatBody, shape=openai, for_person=True),

@@ -1,6 +1,6 @@
 """Reranking in the shape of Jina, Cohere (both versions), vLLM and llama.cpp, which is one but for the errors:
-`/v1/rerank`, `/v2/rerank`, `/v1/reranking`, and `/rerank` beside the shape of text-embeddings-inference. vLLM's
-`/score` judges pairs of texts."""
+`/v1/rerank`, `/v2/rerank`, `/v1/reranking`, and `/rerank` beside the shape of text-embeddings-inference; infinity's is
+`/infinity/rerank`. vLLM's `/score` judges pairs of texts."""
 
 from __future__ import annotations
 
@@ -68,6 +68,16 @@ def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
         "usage": {"total_tokens": tokens, "prompt_tokens": tokens},
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     }
+
+
+def infinity(call: Call, body: RerankBody) -> dict[str, Any]:
+    """The same as infinity writes it: each document of the results is its text."""
+    found = rerank(call, body)
+    for result in found["results"]:
+        if "document" in result:
+            place = result["index"]
+            result["document"] = _document_text(body.documents[place], body.rank_fields or (), place)
+    return found
 
 
 def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: int | None = None) -> Ranking:
@@ -150,5 +160,6 @@ PATHS = (
         for path in ("/v1/rerank", "/v1/reranking", "/reranking")
     ),
     *(ServedPath("POST", path, score, ScoreBody, shape=jina) for path in ("/score", "/v1/score")),
+    ServedPath("POST", "/infinity/rerank", infinity, RerankBody, shape=jina),
     ServedPath("POST", "/v2/rerank", rerank, RerankBody, shape=cohere),
 )

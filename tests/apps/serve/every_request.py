@@ -173,6 +173,8 @@ class Site:
             Request("POST", "/v1/rerank", {**ranked, "rank_fields": ["text", "n"], "top_n": 1}),
             Request("POST", "/v2/rerank", {**ranked, "query": {"text": "river"}}),
             *(Request("POST", path, {"query": "a", "documents": ["b"]}) for path in ("/v1/reranking", "/reranking")),
+            Request("POST", "/infinity/rerank", ranked),
+            Request("POST", "/infinity/embeddings", {"input": "a"}),
             *(Request("POST", path, {"text_1": "a", "text_2": ["b", "c"]}) for path in ("/score", "/v1/score")),
             Request("POST", "/v1/embeddings", {"input": ["a"], "model": "x", "dimensions": 4}),
             Request("POST", "/api/embed", {"input": ["a"], "model": "x", "dimensions": 4}),
@@ -196,6 +198,7 @@ class Site:
             Request("POST", "/v1/preview", {"path": self.document, "line": 1}),
             Request("POST", "/v1/preview", {"id": self.passage}),
             Request("POST", "/v1/open", {"path": self.document, "page": 1}),
+            Request("POST", "/v1/open", {"path": self.document, "own": True}),
             Request("POST", "/v1/page", {"path": self.document, "first": 1, "last": 2}),
             Request("GET", "/v1/offers"),
             Request("GET", "/v1/scopes"),
@@ -312,8 +315,9 @@ def site(models: Path, base: Path) -> Iterator[Site]:
     with Collection(base / "collection", config=config) as collection:
         collection.index([base / "documents"])
     with HttpServer(
-        config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}")
-    ) as server:
+        config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}"),
+        opener=Editor("true {path}"),
+    ) as server:  # fmt: skip
         found = Site(server, base)
         added = server.library.memory().add("Ada likes the sea.", user_id="ada")
         found.memory_id = added["results"][0]["id"]

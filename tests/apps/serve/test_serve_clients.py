@@ -20,7 +20,10 @@ from edge.models.registry import resolve
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 from tests.apps.serve.conftest import Running
+from tests.apps.serve.test_serve_interrupt import Writer, writer
 from tests.apps.serve.test_serve_rerank import DOCS, QUERY
+
+__all__ = ["writer"]
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +174,71 @@ def test_openais_embeddings_are_the_same_in_base64(server: Running, dimensions: 
     np.testing.assert_array_equal(packed, plain)
     assert dimensions is None or plain.shape == (len(DOCS), dimensions)
     assert wrong.status_code == 422
+
+
+def test_litellms_routes(server: Running, order: list[tuple[int, float]], vectors: np.ndarray) -> None:
+    """One client that speaks each dialect as its own service does, down to the names of the paths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks GitHub for prices
+        litellm = pytest.importorskip("litellm")
+    asked: dict[str, Any] = {"query": QUERY, "documents": DOCS, "api_key": "none"}
+    for service, path in (
+        ("cohere", ""), ("cohere", "/v2/rerank"), ("jina_ai", ""), ("jina_ai", "/v1/rerank"),
+        ("infinity", "/infinity"), ("hosted_vllm", ""), ("huggingface", ""),
+    ):  # fmt: skip
+        found = litellm.rerank(model=f"{service}/any", api_base=server.url + path, top_n=3, **asked).results
+        assert [(each["index"], each["document"]["text"]) for each in found[:3]] == [
+            (index, DOCS[index]) for index, _ in order[:3]
+        ], service
+    for service, path in (
+        ("openai", "/v1"), ("jina_ai", "/v1"), ("infinity", "/infinity"), ("hosted_vllm", "/v1"), ("ollama", ""),
+    ):  # fmt: skip
+        made = litellm.embedding(model=f"{service}/any", api_base=server.url + path, api_key="none", input=DOCS).data
+        np.testing.assert_allclose([each["embedding"] for each in made], vectors, atol=1e-6, err_msg=service)
+    said = {"api_base": f"{server.url}/v1", "api_key": "none"}
+    messages = [{"role": "user", "content": f"{QUERY}?"}]
+    whole = litellm.completion(model="openai/default", messages=messages, **said).choices[0]
+    pieces = litellm.completion(model="openai/default", messages=messages, stream=True, **said)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == whole.message.content
+    text = litellm.text_completion(model="text-completion-openai/default", prompt=f"{QUERY}?", **said)
+    assert text.choices[0].text == whole.message.content
+    with pytest.raises(litellm.BadRequestError, match="`n` asks for something"):
+        litellm.completion(model="openai/default", messages=messages, n=2, **said)
+
+
+CALLED = {"name": "weather", "args": {"city": "Porto"}, "id": "a"}
+
+
+def test_langchains_history_with_called_tools(
+    start_server: Callable[..., Running], tmp_path: Path, server: Running, writer: Writer
+) -> None:
+    """A message that called tools has no content, and what they returned follows it. A question to a collection is the
+    last message; a language model is also told of the tools."""
+    langchain = pytest.importorskip("langchain_openai")
+    said = pytest.importorskip("langchain_core.messages")
+    returned = said.ToolMessage("yes", tool_call_id="a")
+    weather = [said.HumanMessage("Sun?"), said.AIMessage("", tool_calls=[CALLED]), returned]
+    history = [said.SystemMessage("Be brief."), *weather, said.AIMessage("It shines."), said.HumanMessage(f"{QUERY}?")]
+
+    def model(running: Running, name: str) -> Any:
+        return langchain.ChatOpenAI(model=name, api_key="none", base_url=f"{running.url}/v1", max_tokens=5)
+
+    of_documents = model(server, "default")
+    told = of_documents.invoke([history[0], history[1], *history[-2:]]).content
+    called = of_documents.bind_tools([{"type": "function", "function": {"name": "weather"}}]).invoke(history)
+    assert called.content == told
+    assert told
+    with pytest.raises(Exception, match="the last message is the question"):
+        of_documents.invoke(history[:4])
+    running = start_server(runtime=tmp_path / "run", EDGE_LLM=f"http://127.0.0.1:{writer.server_address[1]}/v1")
+    assert model(running, "llm").invoke(history).response_metadata["finish_reason"] == "length"
+    assert [(message["role"], message["content"]) for message in writer.last["messages"]] == [
+        ("system", "Be brief."), ("user", "Sun?\n\nResult of a tool: yes"), ("assistant", "It shines."),
+        ("user", f"{QUERY}?"),
+    ]  # fmt: skip
+    model(running, "llm").invoke(weather)
+    assert [message["role"] for message in writer.last["messages"]] == ["user"]
+    running.stop()
 
 
 def test_text_embeddings_inference(server: Running, vectors: np.ndarray) -> None:

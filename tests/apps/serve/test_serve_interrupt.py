@@ -32,6 +32,7 @@ class Writer(ThreadingHTTPServer):
     Attributes:
         asked: set when an answer is being written.
         left: set when the reader of an answer has gone.
+        last: the last request.
     """
 
     daemon_threads = True
@@ -41,13 +42,14 @@ class Writer(ThreadingHTTPServer):
         self.asked = threading.Event()
         self.left = threading.Event()
         self.closing = threading.Event()
+        self.last: dict[str, Any] = {}
 
 
 class Writing(BaseHTTPRequestHandler):
     server: Writer
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.last = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.end_headers()
         text = BEGINNING
