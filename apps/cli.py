@@ -59,7 +59,11 @@ _LATER_S = 0.02
 )
 @click.version_option(package_name="edge-rag", prog_name="edge")
 def edge() -> None:
-    """Semantic ranking, search and retrieval-augmented answers within one memory limit."""
+    """Semantic ranking, search and retrieval-augmented answers within one memory limit.
+
+    Begin with `edge demo`. Then `edge models pull all-MiniLM-L6-v2`, `edge index DIR`, `edge search QUERY` and
+    `edge ask QUESTION`.
+    """
 
 
 @edge.command("help")

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -57,7 +58,17 @@ class Report:
 
 
 class CommandGroup(click.Group):
-    """A group that suggests commands for a mistyped name."""
+    """A group that suggests commands for a mistyped name, and lists each command with its whole first sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list. Click's own breaks sentences off."""
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            said = " ".join(((command and command.help) or "").partition("\n\n")[0].split())
+            rows.append((name, re.split(r"(?<!\.)\.(?: |$)", said, maxsplit=1)[0]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

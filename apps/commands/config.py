@@ -47,8 +47,8 @@ def show(resolved: bool, as_json: bool) -> None:
         source = settings.sources[name]
         if name in ("reranker", "embedder"):
             source += f", {_place(value, settings.models_dir)}"
-        click.echo(f"{name:12} {shown}" + (f"  ({source})" if resolved else ""))
-    click.echo(escaped(f"your file    {file}{'' if file.exists() else '  (`edge config set` makes it)'}"))
+        click.echo(f"{name:13} {shown}" + (f"  ({source})" if resolved else ""))
+    click.echo(escaped(f"your file     {file}{'' if file.exists() else '  (`edge config set` makes it)'}"))
 
 
 @config.command("set")

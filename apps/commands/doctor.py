@@ -7,6 +7,8 @@ import json
 import os
 import platform
 import shutil
+import textwrap
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import click
 import numpy as np
 import psutil
 
+from edge.apps import console
 from edge.apps.commands.smallest import smallest_limits
 from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
@@ -97,27 +100,39 @@ def doctor(as_json: bool) -> int:
 
 
 def _print(report: dict[str, Any]) -> None:
-    click.echo(f"python       {report['python']} on {report['system']}, {report['cores']} cores")
     free, total = format_size(report["memory_available"]), format_size(report["memory_total"])
-    click.echo(f"memory       {free} of {total} available; limit in force {format_size(report['memory_limit'])}")
-    click.echo(f"scratch      {format_size(report['scratch_free'])} free for offloaded hidden states")
-    click.echo(f"runtimes     {', '.join(report['runtimes'])}")
-    click.echo(f"native       {report['native_runtime']}")
-    for name, found in report["devices"].items():
-        click.echo(f"device       {name:9} {_described(found)}")
-    for name, found in report["libraries"].items():
-        extra = _LIBRARIES[name]
-        missing = f"not installed (pip install 'edge-rag[{extra}]')" if extra else "MISSING: pip install edge-rag"
-        click.echo(f"{name:20} {found or missing}")
-    for model in report["models"].values():
-        click.echo(f"{model['name']:28} {model['state']}")
+    scratch = f"{format_size(report['scratch_free'])} free for offloaded hidden states"
+    _row("python", "", f"{report['python']} on {report['system']}, {report['cores']} cores")
+    _row("memory", "", f"{free} of {total} available; limit in force {format_size(report['memory_limit'])}")
+    _row("scratch", "", scratch)
+    for kind, model in report["models"].items():
+        there = model["state"] == "ok"
+        _row(kind, _state(there), model["name"] if there else f"{model['name']}: {model['state']}")
+    _row("runtimes", "on", ", ".join(report["runtimes"]))
+    _row("native layers", _state("native" in report["runtimes"]), report["native_runtime"])
     for part, state in report["sandbox"].items():
-        click.echo(f"sandbox of documents: {part:13} {'in force' if state is True else state}")
+        _row(f"sandbox, {part}", _state(state is True), "of documents" if state is True else state)
+    for name, found in report["libraries"].items():
+        package = f"'edge-rag[{_LIBRARIES[name]}]'" if _LIBRARIES[name] else "edge-rag"
+        _row(name, _state(bool(found)), found or f"pip install {package}")
+    for name, found in report["devices"].items():
+        _row(f"device {name}", _state("error" not in found), found.get("error") or _described(found))
     for verb, limit in report["smallest_limits"].items():
         said = limit if isinstance(limit, str) else format_size(limit, up=True)
         click.echo(f"smallest --memory of {verb:7} {said}")
     for problem in report["problems"]:
         click.echo(f"PROBLEM      {problem}")
+
+
+def _state(there: bool) -> str:
+    return "on" if there else "missing"
+
+
+def _row(what: str, state: str, detail: str) -> None:
+    """Prints a row of the table, wrapped at the width of the terminal."""
+    begin = f"{what:24}{state:9}"
+    lines = textwrap.wrap(detail, max(30, shutil.get_terminal_size().columns - 1 - len(begin)), break_on_hyphens=False)
+    click.echo(begin + f"\n{'':{len(begin)}}".join(lines))
 
 
 def _devices() -> dict[str, dict[str, Any]]:
@@ -126,16 +141,14 @@ def _devices() -> dict[str, dict[str, Any]]:
     for name in sorted(names(GROUP)):
         budget = MemoryBudget(_DEVICE_NBYTES, part=True)
         try:
-            device = open_device(name, budget)
+            with closing(open_device(name, budget)) as device:
+                abilities = {"can": capabilities(device), "hardware": getattr(device, "hardware", "")}
+                found[name] = abilities | _rates(device)
+        except EdgeError as error:
+            found[name] = {"error": str(error)}
         except Exception as error:  # a third-party package may raise any exception
-            found[name] = {"error": str(error)}
-            continue
-        try:
-            found[name] = {"can": capabilities(device), "hardware": getattr(device, "hardware", "")} | _rates(device)
-        except Exception as error:
-            found[name] = {"error": str(error)}
-        finally:
-            device.close()
+            console.report(error, f"edge doctor, {name}")
+            found[name] = {"error": f"an unexpected {type(error).__name__}; a report is in {console.reports_dir()}"}
     return found
 
 
@@ -163,8 +176,6 @@ def _rates(device: Place) -> dict[str, float | bool]:
 
 
 def _described(found: dict[str, Any]) -> str:
-    if "error" in found:
-        return f"cannot be used: {found['error']}"
     rates = [
         f"{what} {format_size(int(found[key]))}/s"
         for key, what in (("write_bytes_per_s", "writes"), ("scan_bytes_per_s", "scans"))

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -111,6 +112,18 @@ def highlighted(text: str, marks: Sequence[tuple[int, int]]) -> str:
         parts += [text[end:start], styled(text[start:stop], fg="yellow", bold=True)]
         end = stop
     return "".join(parts) + text[end:]
+
+
+def folded(text: str, indent: int) -> str:
+    """A text that a terminal shows behind an indent: line ends stand for some of its spaces. Offsets stay the same."""
+    width, start = get_terminal_size().columns - 1 - indent, 0
+    while is_terminal() and len(text) - start > width:
+        at = text.rfind(" ", start, start + width + 1)
+        at = at if at >= 0 else text.find(" ", start + max(width, 0))
+        if at < 0:
+            break
+        text, start = f"{text[:at]}\n{text[at + 1 :]}", at + 1
+    return text
 
 
 def say(text: str) -> None:

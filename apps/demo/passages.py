@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from shutil import get_terminal_size
 from time import perf_counter
 from typing import Any
 
@@ -90,7 +91,7 @@ def _print_answer(question: str, ranking: Ranking, passages: list[Passage]) -> N
     for place, result in enumerate(ranking.results, 1):
         passage = passages[result.index]
         text = " ".join(passage.text.split())
-        room = _WIDTH - len(passage.title) - 14
+        room = get_terminal_size((_WIDTH, 24)).columns - len(passage.title) - 15
         short = text if len(text) <= room else text[: room - 3].rsplit(" ", 1)[0] + "..."
         click.echo(f"  {place}. {result.score:.3f}  {passage.title}: {short}")
     stats = ranking.stats

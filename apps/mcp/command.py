@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import click
@@ -164,6 +165,7 @@ def config(server: str, options: tuple[str, ...], client: str | None) -> None:
 
     OPTIONS are those of `edge mcp SERVER`, such as `-c notes`.
     """
+    _check(server, options)
     if client is not None:
         click.echo(configuration(client_named(client), f"edge-{server}", ["mcp", server, *options]))
         return
@@ -182,6 +184,7 @@ def install(client: str, server: str, options: tuple[str, ...], yes: bool) -> in
 
     OPTIONS are those of `edge mcp SERVER`, such as `-c notes`. Exit code 1 if you say no.
     """
+    _check(server, options)
     known = client_named(client)
     file = Path(known.file).expanduser().resolve()
     try:
@@ -197,12 +200,18 @@ def install(client: str, server: str, options: tuple[str, ...], yes: bool) -> in
     if not yes and not click.confirm("Write this?", err=True):
         return 1
     if before:
-        copy = file.with_name(f"{file.name}.before-edge")
+        names = (f"{file.name}.before-edge{number or ''}" for number in count())
+        copy = next(path for path in map(file.with_name, names) if not path.exists())
         replace(copy, before.encode(), private=True)
         click.echo(escaped(f"the old file is in {copy}"), err=True)
     replace(file, after.encode(), private=True)
     click.echo(escaped(f"{file} is written; start {client} again"), err=True)
     return 0
+
+
+def _check(server: str, options: Sequence[str]) -> None:
+    """Refuses options that the server would refuse when the client starts it."""
+    (memory if server == "memory" else files).make_context(server, list(options), click.get_current_context().parent)
 
 
 def _greet(server: str) -> None:

@@ -58,14 +58,19 @@ def test_a_server_is_written_into_the_clients_file(
     refused = edge_verb("mcp", "install", name, "files", "-c", "notes")
     assert (refused.code, file.read_text()) == (1, other)
     assert "edge-files" in refused.out
-    for server in ("files", "memory"):
-        assert edge_verb("mcp", "install", name, server, "--yes", "-c", "notes").code == 0
+    for wrong in (("memory", "-c", "notes"), ("files", "--nothing"), ("files", "--user-id", "ann")):
+        assert edge_verb("mcp", "install", name, *wrong, "--yes").code == 2, "the client could not start this server"
+        assert edge_verb("mcp", "config", *wrong).code == 2
+    assert file.read_text() == other
+    for server in (("files", "-c", "notes"), ("memory", "--user-id", "ann")):
+        assert edge_verb("mcp", "install", name, *server, "--yes").code == 0
     read: Any = tomllib.loads(file.read_text()) if client.style == "toml" else json.loads(file.read_text())
     servers = read["mcp_servers" if client.style == "toml" else client.style]
     assert {"edge-files", "edge-memory"} <= servers.keys()
     assert servers["edge-files"]["args"][-4:] == ["mcp", "files", "-c", "notes"]
     assert "other" in servers if client.style == "toml" else read["theme"] == "dark"
-    assert file.with_name("settings.before-edge").exists()
+    assert file.with_name("settings.before-edge").read_text() == other, "the first copy stays"
+    assert "edge-memory" not in file.with_name("settings.before-edge1").read_text()
     assert file.stat().st_mode & 0o077 == 0
     again = edge_verb("mcp", "install", name, "files", "-c", "notes")
     assert (again.code, "has it already" in again.out) == (0, True)
