@@ -102,21 +102,21 @@ def doctor(as_json: bool) -> int:
 def _print(report: dict[str, Any]) -> None:
     free, total = format_size(report["memory_available"]), format_size(report["memory_total"])
     scratch = f"{format_size(report['scratch_free'])} free for offloaded hidden states"
-    _row("python", "", f"{report['python']} on {report['system']}, {report['cores']} cores")
-    _row("memory", "", f"{free} of {total} available; limit in force {format_size(report['memory_limit'])}")
-    _row("scratch", "", scratch)
+    _row("python", None, f"{report['python']} on {report['system']}, {report['cores']} cores")
+    _row("memory", None, f"{free} of {total} available; limit in force {format_size(report['memory_limit'])}")
+    _row("scratch", None, scratch)
     for kind, model in report["models"].items():
         there = model["state"] == "ok"
-        _row(kind, _state(there), model["name"] if there else f"{model['name']}: {model['state']}")
-    _row("runtimes", "on", ", ".join(report["runtimes"]))
-    _row("native layers", _state("native" in report["runtimes"]), report["native_runtime"])
+        _row(kind, there, model["name"] if there else f"{model['name']}: {model['state']}")
+    _row("runtimes", True, ", ".join(report["runtimes"]))
+    _row("native layers", "native" in report["runtimes"], report["native_runtime"])
     for part, state in report["sandbox"].items():
-        _row(f"sandbox, {part}", _state(state is True), "of documents" if state is True else state)
+        _row(f"sandbox, {part}", state is True, "of documents" if state is True else state)
     for name, found in report["libraries"].items():
         package = f"'edge-rag[{_LIBRARIES[name]}]'" if _LIBRARIES[name] else "edge-rag"
-        _row(name, _state(bool(found)), found or f"pip install {package}")
+        _row(name, bool(found), found or f"pip install {package}")
     for name, found in report["devices"].items():
-        _row(f"device {name}", _state("error" not in found), found.get("error") or _described(found))
+        _row(f"device {name}", "error" not in found, found.get("error") or _described(found))
     for verb, limit in report["smallest_limits"].items():
         said = limit if isinstance(limit, str) else format_size(limit, up=True)
         click.echo(f"smallest --memory of {verb:7} {said}")
@@ -124,13 +124,9 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(f"PROBLEM      {problem}")
 
 
-def _state(there: bool) -> str:
-    return "on" if there else "missing"
-
-
-def _row(what: str, state: str, detail: str) -> None:
+def _row(what: str, there: bool | None, detail: str) -> None:
     """Prints a row of the table, wrapped at the width of the terminal."""
-    begin = f"{what:24}{state:9}"
+    begin = f"{what:24}{'' if there is None else 'on' if there else 'missing':9}"
     lines = textwrap.wrap(detail, max(30, shutil.get_terminal_size().columns - 1 - len(begin)), break_on_hyphens=False)
     click.echo(begin + f"\n{'':{len(begin)}}".join(lines))
 

@@ -135,10 +135,6 @@ def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], e
         say("\n".join(line for number, hit in enumerate(hits, 1) for line in _lines(number, hit, explain)))
 
 
-_INDENT = 12
-"""Of the lines below the place of a result."""
-
-
 def _shown(hit: Hit) -> str:
     """The number of a result for people."""
     return f"{hit.score if hit.stages.relevance is None else hit.stages.relevance:.2f}"
@@ -154,9 +150,9 @@ def _lines(number: int, hit: Hit, explain: bool) -> list[str]:
     below = [_stages(hit)] if explain else []
     below += [styled(escaped(hit.mail.line), dim=True)] if hit.mail else []
     below += [styled(f"({escaped(line)})", italic=True) for line in hit.description.splitlines()]
-    below += highlighted(folded(hit.snippet, _INDENT), hit.marks).split("\n")
+    below += highlighted(folded(hit.snippet, 12), hit.marks).split("\n")
     first = f"{number:3d}  {score}  {where}{citation}{heading}{id}"
-    return [first, *(f"{'':{_INDENT}}{line}" for line in below)]
+    return [first, *(f"            {line}" for line in below)]
 
 
 def _print_markdown(number: int, hit: Hit) -> None:

@@ -147,11 +147,6 @@ class ActionStats:
         """The share of lookups that were hits."""
         return self.hits / self.lookups if self.lookups else 0.0
 
-    @property
-    def wrong_rate(self) -> float:
-        """The share of wrong hits among the hits with feedback."""
-        return self.wrong / (self.right + self.wrong) if self.right + self.wrong else 0.0
-
 
 class ActionCounter:
     """Counts in memory, so that a lookup does not wait for the disk. The counts are added to the store with the next

@@ -160,9 +160,6 @@ LEAST_LINE = 24
 _SPREADSHEETS = frozenset({"csv", "xlsx", "ods"})
 """Kinds of documents of which each line is `column: value`, or a value alone where no row names the columns."""
 
-_HEAD_CHUNKS = 3
-"""Among so many chunks of a sheet the names of its columns are looked for."""
-
 PER_BYTE = 100
 """Memory of a preview for each byte of its text, besides that of its elements: lines, and the answer as JSON. Lines of
 one letter that count as `LEAST_LINE` bytes took 21 to 45."""
@@ -301,7 +298,7 @@ def _sheets(db: Connection, chunks: Sequence[StoredChunk], lines: Sequence[Numbe
     empty text where none does). These may stand above, among a sheet's first chunks."""
     found = []
     for page, context in {line.page: line.context for line in lines}.items():
-        first = islice((chunk for chunk in chunks if chunk.page == page), _HEAD_CHUNKS)
+        first = islice((chunk for chunk in chunks if chunk.page == page), 3)
         head = next((line for chunk in first for line in _lines(db, chunk, MOST_BYTES) if line.is_head), None)
         number, text = (head.number, head.text) if head else (0, "")
         found.append({"page": page, "name": context.rpartition(" > ")[2], "head": number, "columns": text})

@@ -364,10 +364,7 @@ def openai(status: int, message: str) -> dict[str, Any]:
 
 
 PATHS = (
-    *(
-        ServedPath("POST", path, embeddings, EmbeddingsBody, shape=openai)
-        for path in ("/v1/embeddings", "/infinity/embeddings")
-    ),
+    ServedPath("POST", "/v1/embeddings", embeddings, EmbeddingsBody, shape=openai),
     ServedPath("GET", "/v1/models", models, shape=openai),
     ServedPath("GET", "/v1/models/{name:path}", model, shape=openai),
     ServedPath("POST", "/v1/chat/completions", completions, ChatBody, shape=openai, for_person=True),

@@ -18,6 +18,9 @@ from edge.runtimes.reranker import Ranking
 
 MOST_FIELDS = 100
 
+_INFINITY = "/infinity/rerank"
+"""Its results hold each document as a text."""
+
 
 class RerankText(Struct):
     """A text as Jina writes it."""
@@ -58,6 +61,8 @@ def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
         if shown:
             document = body.documents[found.index]
             result["document"] = {"text": document} if isinstance(document, str) else document
+            if call.request.url.path == _INFINITY:
+                result["document"] = texts[found.index]
         results.append(result)
     tokens = ranking.stats.tokens
     return {
@@ -68,16 +73,6 @@ def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
         "usage": {"total_tokens": tokens, "prompt_tokens": tokens},
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     }
-
-
-def infinity(call: Call, body: RerankBody) -> dict[str, Any]:
-    """The same as infinity writes it: each document of the results is its text."""
-    found = rerank(call, body)
-    for result in found["results"]:
-        if "document" in result:
-            place = result["index"]
-            result["document"] = _document_text(body.documents[place], body.rank_fields or (), place)
-    return found
 
 
 def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: int | None = None) -> Ranking:
@@ -157,9 +152,8 @@ def cohere(status: int, message: str) -> dict[str, Any]:
 PATHS = (
     *(
         ServedPath("POST", path, rerank, RerankBody, shape=jina)
-        for path in ("/v1/rerank", "/v1/reranking", "/reranking")
+        for path in ("/v1/rerank", "/v1/reranking", "/reranking", _INFINITY)
     ),
     *(ServedPath("POST", path, score, ScoreBody, shape=jina) for path in ("/score", "/v1/score")),
-    ServedPath("POST", "/infinity/rerank", infinity, RerankBody, shape=jina),
     ServedPath("POST", "/v2/rerank", rerank, RerankBody, shape=cohere),
 )

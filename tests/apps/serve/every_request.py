@@ -174,7 +174,6 @@ class Site:
             Request("POST", "/v2/rerank", {**ranked, "query": {"text": "river"}}),
             *(Request("POST", path, {"query": "a", "documents": ["b"]}) for path in ("/v1/reranking", "/reranking")),
             Request("POST", "/infinity/rerank", ranked),
-            Request("POST", "/infinity/embeddings", {"input": "a"}),
             *(Request("POST", path, {"text_1": "a", "text_2": ["b", "c"]}) for path in ("/score", "/v1/score")),
             Request("POST", "/v1/embeddings", {"input": ["a"], "model": "x", "dimensions": 4}),
             Request("POST", "/api/embed", {"input": ["a"], "model": "x", "dimensions": 4}),

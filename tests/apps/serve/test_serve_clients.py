@@ -191,7 +191,7 @@ def test_litellms_routes(server: Running, order: list[tuple[int, float]], vector
             (index, DOCS[index]) for index, _ in order[:3]
         ], service
     for service, path in (
-        ("openai", "/v1"), ("jina_ai", "/v1"), ("infinity", "/infinity"), ("hosted_vllm", "/v1"), ("ollama", ""),
+        ("openai", "/v1"), ("jina_ai", "/v1"), ("infinity", "/v1"), ("hosted_vllm", "/v1"), ("ollama", ""),
     ):  # fmt: skip
         made = litellm.embedding(model=f"{service}/any", api_base=server.url + path, api_key="none", input=DOCS).data
         np.testing.assert_allclose([each["embedding"] for each in made], vectors, atol=1e-6, err_msg=service)
