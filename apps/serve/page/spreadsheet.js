@@ -37,7 +37,7 @@ export function tables(sheets, lines, kindOf) {
       if (body === null) {
         body = el("tbody");
         const top = head ? el("thead", {}, el("tr", {}, ["Row", ...names].map((text) => el("th", { scope: "col" }, text)))) : null;
-        nodes.push(el("div", { class: "scroll" }, el("table", {}, top, body)));
+        nodes.push(el("table", {}, top, body));
       }
       const values = head ? names.map((column) => row.cells.get(column) ?? "") : row.texts;
       body.append(el("tr", { class: kind }, el("th", { scope: "row" }, String(row.number)), values.map((text) => el("td", {}, text))));
