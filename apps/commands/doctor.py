@@ -127,7 +127,8 @@ def _print(report: dict[str, Any]) -> None:
 def _row(what: str, there: bool | None, detail: str) -> None:
     """Prints a row of the table, wrapped at the width of the terminal."""
     begin = f"{what:24}{'' if there is None else 'on' if there else 'missing':9}"
-    lines = textwrap.wrap(detail, max(30, shutil.get_terminal_size().columns - 1 - len(begin)), break_on_hyphens=False)
+    width = max(30, shutil.get_terminal_size().columns - 1 - len(begin))
+    lines = textwrap.wrap(detail, width, break_long_words=False, break_on_hyphens=False)
     click.echo(begin + f"\n{'':{len(begin)}}".join(lines))
 
 
