@@ -44,7 +44,7 @@ class Hostile(Attack):
     """A command on hostile files, at one of a few limits."""
 
     quick: ClassVar[int] = 2
-    patience: ClassVar[float] = 120.0
+    patience: ClassVar[float] = 600.0
 
     def prepare(self, place: Path) -> None:
         self.home = Home(place / "home").with_tiny_models()
