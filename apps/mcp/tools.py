@@ -188,6 +188,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         neighbours: int = 0,
         as_of: str | None = None,
         max_tokens: int | None = None,
+        conversations: int = 0,
     ) -> dict[str, Any]:
         """Find memories about a subject that hold now, best first.
 
@@ -202,11 +203,14 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             as_of: a moment, such as 2026-05-08; what held then instead of what holds now.
             max_tokens: the most tokens of all results; the ids of others are left_out, and list_memories gets them with
                 the filters {"id": {"in": [...]}}.
+            conversations: number of whole conversations to add, each with its most central sentences; list_memories
+                gets the turns with the filters {"conversation_of": id}.
         """
         memory.check_known()
         return memory.search(
-            query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of, max_tokens=max_tokens
-        )
+            query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of, max_tokens=max_tokens,
+            conversations=conversations,
+        )  # fmt: skip
 
     def list_memories(
         top_k: int = 20, filters: dict[str, Any] | None = None, run_id: str | None = None

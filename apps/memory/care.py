@@ -19,7 +19,7 @@ from edge.apps.memory.console import path_option
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, held_records, insert_record, text_hash
-from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
+from edge.apps.memory.schema import ACTIONS, CONVERSATIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.memory.trajectories import ROW, read_action
 from edge.apps.options import Setup
@@ -158,6 +158,7 @@ def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
     brought = bring_rows(wreck, new, _MEMORIES, wanted=is_there, written=written, empty="follows")
     with new.write() as db:  # rows from pages come in any order, so a turn may come before the one that it follows
         db.executemany("UPDATE memories SET follows = (SELECT id FROM memories WHERE id = ?) WHERE id = ?", turns)
+        db.execute(CONVERSATIONS)
     return brought
 
 

@@ -98,7 +98,8 @@ def add(
 
 
 _ASKED = (
-    "threshold", "explain", "neighbours", "recency", "importance", "half_life", "as_of", "max_tokens", "show_expired",
+    "threshold", "explain", "neighbours", "conversations", "recency", "importance", "half_life", "as_of", "max_tokens",
+    "show_expired",
 )  # fmt: skip
 """Options of a search that the library has under the same name."""
 
@@ -111,6 +112,7 @@ _ASKED = (
 @click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--neighbours", type=int, default=0, help="Show so many turns before and after each result.")
+@click.option("--conversations", type=int, default=0, help="Show so many conversations, and what each was about.")
 @click.option("--recency", type=float, default=0.0, help="Weight of how recent a memory is, 0 ... 1.")
 @click.option("--importance", type=float, default=0.0, help="Weight of how important a memory is, 0 ... 1.")
 @click.option("--as-of", metavar="WHEN", help="What held then instead of what holds now, such as 2026-05-08.")
@@ -140,6 +142,10 @@ def search(query: str, top_k: int, filters: str | None, no_rerank: bool, as_json
             click.echo(f"            {'  '.join(shares)}")
         for turn in hit.get("neighbours", ()):
             click.echo(f"     {turn['offset']:+d}     {shown(turn)}")
+    for talk in result.get("conversations", ()):
+        click.echo(
+            f"{talk['id']}  {written(talk['began'])}, {counted(talk['turns'], 'turn')}: {' '.join(talk['about'])}"
+        )
     return exit_code(bool(result["results"]))
 
 

@@ -3,7 +3,7 @@
 Examples are `{"category": "food"}`, `{"price": {"gte": 10, "lt": 20}}` and `{"OR": [...]}`. Keys are fields of a memory
 or keys of its metadata. `{"metadata": {...}}` names metadata explicitly, for keys that are also fields. Every condition
 is true or false, never unknown: a missing value equals nothing and differs from everything, and `NOT` is the exact
-opposite.
+opposite. `{"conversation_of": id}` means all turns of the conversation that a memory belongs to.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ _COLUMNS: Mapping[str, str] = {
     "pinned": "pinned", "importance": "importance", "valid_from": "valid_from", "valid_until": "valid_until",
     "superseded_by": "superseded_by",
 }  # fmt: skip
+_CONVERSATION = """memories.id IN (
+    WITH said AS (SELECT coalesce(conversation, id) AS first FROM memories WHERE uuid = ?)
+    SELECT first FROM said UNION ALL SELECT id FROM memories JOIN said ON conversation = first)"""
+"""The turns of the conversation of a memory."""
+
 _DEEPEST = 32
 _TOO_DEEP = f"filters are nested deeper than {_DEEPEST}"
 _MOST_CONDITIONS = 500
@@ -68,7 +73,7 @@ def compile_filters(filters: Mapping[str, Any]) -> Condition:
     """The condition for memories that pass `filters`.
 
     Raises:
-        InputError: an operator is unknown, an operand does not suit its operator, or a scope id is given as `*`.
+        InputError: an operator is unknown, or an operand does not suit its operator.
     """
     left = iter(range(_MOST_CONDITIONS))
 
@@ -105,12 +110,12 @@ def register(db: Connection) -> None:
 
 def _names(value: Any) -> bool:
     """Whether a condition on a scope field matches named ids only. Null, alone or in a list, would match all memories
-    without that id."""
+    without that id, and `*` all that have one."""
     if isinstance(value, Mapping):
         return any(operator in ("eq", "in") and _names(operand) for operator, operand in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return bool(value) and None not in value
-    return value is not None
+    return value not in (None, "*")
 
 
 def _compile(filters: Any, depth: int, count: Callable[[], None]) -> Condition:
@@ -133,6 +138,8 @@ def _compile(filters: Any, depth: int, count: Callable[[], None]) -> Condition:
             for name, operand in value.items():
                 count()
                 parts.append(_field(_Metadata(str(name)), operand))
+        elif key == "conversation_of":
+            parts.append(Condition(_CONVERSATION, (check_unicode(value, "the id in the filter conversation_of"),)))
         elif key in _COLUMNS:
             parts.append(_field(_Column(key), value))
         else:
@@ -210,8 +217,6 @@ class _Metadata:
 def _field(field: _Column | _Metadata, value: Any) -> Condition:
     """The condition of one key. A bare value means equality, a list means membership, and `*` means any value."""
     if value == "*":
-        if field.name in SCOPE_FIELDS:
-            raise InputError(f"{field.name} must be named: '*' would return one scope's memories to another")
         return field.present()
     if isinstance(value, list | tuple | set | frozenset):
         return _apply(field, "in", value)

@@ -318,11 +318,9 @@ class Memory(Closing):
         """
         event = "FORGET" if forgotten else "RECALL"
         self._writer.mark(
-            memory_id,
-            self.bound,
-            event,
+            memory_id, self.bound, event,
             lambda record, now: replace(record, forgotten_at=(record.forgotten_at or now) if forgotten else None),
-        )
+        )  # fmt: skip
         return {"message": f"Memory {'forgotten' if forgotten else 'recalled'} successfully!"}
 
     # Reading
@@ -344,6 +342,7 @@ class Memory(Closing):
         as_of: object = None,
         max_tokens: int | None = None,
         neighbours: int = 0,
+        conversations: int = 0,
         recency: float = 0.0,
         importance: float = 0.0,
         half_life: float = 30.0,
@@ -359,10 +358,13 @@ class Memory(Closing):
             explain: add each stage's figures as `score_details`.
             show_expired: include expired and forgotten memories, and those that hold no more.
             as_of: a moment. Return what held then instead of what holds now, as far as is known. A day means its end.
-            max_tokens: the most tokens of all results and their neighbours, with the dates of what was said, as
-                `most_tokens` bounds them. The best that fit are returned, no turn twice, with the sum as `tokens` and
-                the ids of the other results as `left_out`.
+            max_tokens: the most tokens of all results, their neighbours and what conversations were about, with the
+                dates of what was said, as `most_tokens` bounds them. The best that fit are returned, no turn twice,
+                with the sum as `tokens` and the ids of the other results as `left_out`.
             neighbours: the number of turns before and after each result to return as its `neighbours`.
+            conversations: the number of whole conversations to return beside the memories, as `conversations`: the id
+                of the first turn, when it `began` and `ended`, how many `turns`, and its most central sentences as
+                `about`. `filters={"conversation_of": id}` returns its turns.
             recency: weight of recent memories (see `Weights`); 0 ignores age.
             importance: weight of important memories (see `Weights`); 0 ignores importance.
             half_life: days in which a memory's recency halves.
@@ -379,23 +381,18 @@ class Memory(Closing):
         scope, condition = self._whose(user_id, agent_id, run_id, filters)
         check_text(bounded_query(query), "the query")
         weights = Weights(recency, importance, half_life)
-        candidates = self._searcher.search(
-            query,
-            scope,
-            condition,
-            check_count(top_k, limit),
-            rerank=rerank,
-            threshold=check_share(threshold, "threshold"),
-            weights=weights,
-            show_expired=show_expired,
-            asked=self._asked(query, as_of, show_expired),
-        )
+        candidates, told = self._searcher.search(
+            query, scope, condition, check_count(top_k, limit), rerank=rerank,
+            threshold=check_share(threshold, "threshold"), weights=weights, show_expired=show_expired,
+            asked=self._asked(query, as_of, show_expired), conversations=check_count(conversations),
+        )  # fmt: skip
         results = [candidate.to_json(explain=explain) for candidate in candidates]
         if neighbours:
             for candidate, result in zip(candidates, results, strict=True):
                 around = self._searcher.neighbours(candidate.record, check_count(neighbours), show_expired=show_expired)
                 result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
-        return {"results": results} if max_tokens is None else fitting(results, max_tokens)
+        document: dict[str, Any] = {"results": results} | ({"conversations": told} if conversations else {})
+        return document if max_tokens is None else fitting(document, max_tokens)
 
     def _asked(self, query: str, as_of: object, at_any_time: bool) -> Asked:
         """The time that a search asks about: the one given or, without one, the one that the question names."""
@@ -593,7 +590,9 @@ class Memory(Closing):
     ) -> tuple[Scope, Condition]:
         scope = self._scope(user_id, agent_id, run_id)
         condition = compile_filters(filters or {})
-        named = {name: value for name, value in (filters or {}).items() if isinstance(value, str | int)}
+        named = {
+            name: value for name, value in (filters or {}).items() if isinstance(value, str | int) and value != "*"
+        }
         Scope.of(named).within(self.bound)  # refuses an id of another scope
         if not scope and not names_scope(filters or {}):
             raise InputError(NO_SCOPE)

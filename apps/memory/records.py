@@ -278,13 +278,16 @@ def _history_row(record: Record, change: HistoryLine) -> tuple[Any, ...]:
     return (*values, row_sum("history", *values))
 
 
-_INSERT = f"INSERT INTO memories ({', '.join(STORED[1:])}) VALUES ({', '.join('?' * (len(STORED) - 1))}) RETURNING id"
+_INSERT = (
+    f"INSERT INTO memories ({', '.join(STORED[1:])}, conversation) VALUES ({', '.join('?' * (len(STORED) - 1))}, "
+    "(SELECT coalesce(conversation, id) FROM memories WHERE id = ?)) RETURNING id"
+)
 _UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in STORED[1:])} WHERE id = ?"
 
 
 def insert_record(db: Connection, record: Record) -> Record:
     """Stores a record under a new `id`, without history and outside the indexes. Returns it with its `id`."""
-    return replace(record, id=int(db.execute(_INSERT, record.row[1:]).fetchall()[0][0]))
+    return replace(record, id=int(db.execute(_INSERT, (*record.row[1:], record.follows)).fetchall()[0][0]))
 
 
 def replace_record(db: Connection, record: Record) -> None:

@@ -117,9 +117,23 @@ CREATE INDEX memories_since ON memories(valid_from) WHERE valid_from IS NOT NULL
 CREATE INDEX memories_superseded ON memories(superseded_by) WHERE superseded_by IS NOT NULL;
 """
 
+CONVERSATIONS = """
+WITH RECURSIVE said(id, first) AS (
+    SELECT id, id FROM memories WHERE follows IS NULL
+    UNION ALL SELECT memories.id, said.first FROM said JOIN memories ON memories.follows = said.id
+) UPDATE memories SET conversation = said.first FROM said WHERE said.id = memories.id AND said.first <> said.id;
+"""
+"""Sets the conversation of every turn from the turns that follow one another."""
+
+_FIRST_TURNS = f"""
+ALTER TABLE memories ADD COLUMN conversation INTEGER;  -- id of its first turn, unless it is that one
+{CONVERSATIONS}
+CREATE INDEX memories_conversation ON memories(conversation) WHERE conversation IS NOT NULL;
+"""
+
 _VECTORS = (1, 3, 4)
 """Numbers of the vector index's migrations that come before the later migrations of this file, before `_VALIDITY`, and
-before `_CHAINS`."""
+before `_CHAINS` with all after it."""
 
 
 def migrations() -> list[Migration]:
@@ -129,7 +143,8 @@ def migrations() -> list[Migration]:
     later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
     first, second, third = _VECTORS
     validity = [*vectors[first:second], _VALIDITY, *vectors[second:third], _CHAINS]
-    return [_MEMORIES, *vectors[:first], *later, *validity, *vectors[third:4], _with_new_words, *vectors[4:]]
+    latest = [_with_new_words, _FIRST_TURNS, *vectors[third:]]
+    return [_MEMORIES, *vectors[:first], *later, *validity, *latest]
 
 
 def action_text(task: str, state: str) -> str:

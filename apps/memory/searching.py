@@ -21,6 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, age_days, check_share, stamp
+from edge.apps.memory.conversations import (
+    beside_their_conversations,
+    central_sentences,
+    conversation_scores,
+    evenly_spaced,
+)
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
@@ -72,6 +78,7 @@ class Retrieved:
         words: the BM25 scores of the full-text results.
         near: the cosines of all results.
         whole: the query's `LexicalIndex.whole_score`.
+        first: the first turn of each result's conversation, which is itself where it belongs to none.
         instead: for results that do not fit the time that is asked about, the memory of their chain that does.
         pool: the best candidates with their fused scores.
         records: the records of the pool, and those that stand instead of some of it.
@@ -80,12 +87,21 @@ class Retrieved:
     words: Mapping[int, float]
     near: Mapping[int, float]
     whole: float = 0.0
+    first: Mapping[int, int] = field(default_factory=dict)
     instead: Mapping[int, int] = field(default_factory=dict)
     pool: Sequence[tuple[int, float]] = ()
     records: Mapping[int, Record] = field(default_factory=dict)
 
     def fused(self) -> list[tuple[int, float]]:
-        """The fused scores of all results by id, best first."""
+        """The fused scores of all results by id, best first, each with a share of its conversation's."""
+        return beside_their_conversations(self._alone(), self.first)
+
+    def conversations(self) -> list[tuple[int, float]]:
+        """The scores of the conversations by the ids of their first turns, best first."""
+        scores = conversation_scores(self._alone(), self.first)
+        return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+    def _alone(self) -> list[tuple[int, float]]:
         return convex_combination(self.words, self.near, BM25_WEIGHT, full=FULL_MATCH * self.whole)
 
     def best(self, count: int) -> list[tuple[int, float]]:
@@ -124,15 +140,16 @@ class Searcher:
         weights: Weights,
         show_expired: bool,
         asked: Asked | None = None,
-    ) -> list[Candidate]:
-        """The best `top_k` memories of `scope` that meet `condition`, best first.
+        conversations: int = 0,
+    ) -> tuple[list[Candidate], list[dict[str, Any]]]:
+        """The best `top_k` memories of `scope` that meet `condition`, and the best `conversations`, best first.
 
         Args:
             threshold: the lowest relevance; results below it are left out.
             asked: the time at which the memories held, if not now.
         """
-        if top_k == 0:
-            return []
+        if top_k == conversations == 0:
+            return [], []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
         found = self.retrieve(query, scope, condition, top_k, show_expired=show_expired, asked=asked)
         candidates = [
@@ -154,7 +171,27 @@ class Searcher:
             candidates = weigh(candidates, weights, self._clock())
         if threshold is not None:
             candidates = [candidate for candidate in candidates if candidate.relevance >= threshold]
-        return candidates[:top_k]
+        whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
+        return candidates[:top_k], self._conversations(found, conversations, whose)
+
+    def _conversations(self, found: Retrieved, count: int, whose: Condition) -> list[dict[str, Any]]:
+        """The best conversations of more than one turn, each with its place, its times, and what it was about."""
+        told: list[dict[str, Any]] = []
+        with self._store.read() as db:
+            for first, score in found.conversations():
+                if len(told) >= count:
+                    break
+                sql = f"SELECT id FROM memories WHERE (id = ? OR conversation = ?) AND {whose.sql} ORDER BY id"
+                ids = [turn for (turn,) in db.execute(sql, (first, first, *whose.params))]
+                if len(ids) > 1:
+                    read = read_records(db, {*evenly_spaced(ids), ids[0], ids[-1]})
+                    about = central_sentences((read[turn].text for turn in sorted(read)), self._store.lexical.terms)
+                    began, ended = (read[turn].timestamp or read[turn].created_at for turn in (ids[0], ids[-1]))
+                    told.append({
+                        "id": read[ids[0]].uuid, **{name: value for name, value in read[ids[0]].scope.items() if value},
+                        "began": began, "ended": ended, "turns": len(ids), "score": score, "about": about,
+                    })  # fmt: skip
+        return told
 
     def retrieve(
         self,
@@ -201,7 +238,9 @@ class Searcher:
             for identifier in gone:
                 del near[identifier]
                 words.pop(identifier, None)
-            retrieved = Retrieved(words, near, self._store.lexical.whole_score(db, query), instead)
+            sql = "SELECT id, coalesce(conversation, id) FROM memories WHERE id IN (SELECT value FROM json_each(?))"
+            first = dict(db.execute(sql, (json.dumps(list(near)),)))
+            retrieved = Retrieved(words, near, self._store.lexical.whole_score(db, query), first, instead)
             pool = retrieved.best(max(POOL, top_k))
             chosen = {identifier for identifier, _ in pool}
             chosen |= {instead[identifier] for identifier in chosen & instead.keys()}

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from edge.apps.memory.arguments import check_text, spoken
 from edge.errors import InputError
 from edge.text.sentences import boundaries
-from edge.text.tokens import most_tokens
+from edge.text.tokens import fit, most_tokens
 
 if TYPE_CHECKING:  # the command line splits texts before it loads a model
     from edge.apps.memory.models import MemoryModels
@@ -133,18 +134,22 @@ def select(
     return Selection(segments, messages, spent, len(texts) - len(kept))
 
 
-def fitting(results: Sequence[dict[str, Any]], max_tokens: int) -> dict[str, Any]:
-    """The results of a search that fit `max_tokens`, best first; see `Memory.search`. Neighbours that are results, or
-    neighbours of a better one, are left out; and those of a result that fits only without them.
+def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
+    """What fits `max_tokens` of the conversations and the results of a search, in this order, best first; see
+    `Memory.search`. Neighbours that are results, or neighbours of a better one, are left out; and those of a result
+    that fits only without them.
 
     Raises:
         InputError: `max_tokens` is not a positive whole number.
     """
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
+    results, told = found["results"], found.get("conversations", [])
+    tokens = [most_tokens(f"{spoken(one['began'])}: {' '.join(one['about'])}") for one in told]
+    taken = fit(tokens, max_tokens)
+    spent = sum(compress(tokens, taken))
     kept: list[dict[str, Any]] = []
     given = {result["id"] for result in results}
-    spent = 0
     for result in results:
         own = _said_tokens(result)
         if spent + own > max_tokens:
@@ -159,7 +164,9 @@ def fitting(results: Sequence[dict[str, Any]], max_tokens: int) -> dict[str, Any
             result = {**result, "neighbours": around}
         kept.append(result)
     ids = {result["id"] for result in kept}
-    return {"results": kept, "tokens": spent, "left_out": [r["id"] for r in results if r["id"] not in ids]}
+    left_out = [result["id"] for result in results if result["id"] not in ids]
+    beside = {"conversations": list(compress(told, taken))} if told else {}
+    return {"results": kept, "tokens": spent, "left_out": left_out} | beside
 
 
 def _said_tokens(result: Mapping[str, Any]) -> int:

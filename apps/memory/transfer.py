@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import uuid as uuids
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from io import TextIOBase, TextIOWrapper
 from typing import Any, BinaryIO, TextIO, cast
@@ -98,19 +99,26 @@ def export_jsonl(store: MemoryStore, scope: Scope, target: str | os.PathLike[str
 
 
 def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
-    sql, params = scope.condition()
     count = 0
+    for _, document in exported(store, scope):
+        file.write(json.dumps(document, ensure_ascii=False) + "\n")
+        count += 1
+    return count
+
+
+def exported(store: MemoryStore, scope: Scope, after: int = 0) -> Generator[tuple[int, dict[str, Any]], None, None]:
+    """The memories of a scope as an export has them, oldest first, each with its number. The first one has a number
+    above `after`."""
+    sql, params = scope.condition()
     with store.read() as db:
-        rows = db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params)
+        rows = db.execute(f"{SELECT} WHERE {sql} AND memories.id > ? ORDER BY memories.id", (*params, after))
         for record in (one for row in rows for one in held_records(db, [row])):
             document = {**record.to_json(), "history": read_history(db, [record.uuid], scope)}
             if links := read_links(db, record):
                 document["links"] = links
             if record.follows is not None:
                 document["follows"] = read_records(db, [record.follows])[record.follows].uuid
-            file.write(json.dumps(document, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+            yield record.id, document
 
 
 class _Encoded:

@@ -4,13 +4,17 @@ that speak to it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from io import BytesIO
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
-from edge.apps.memory.arguments import SCOPE_FIELDS, check_metadata, check_text
+from edge.apps.memory.arguments import SCOPE_FIELDS, Scope, check_metadata, check_text
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.transfer import exported
 from edge.apps.serve.body import Whole, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
@@ -78,6 +82,7 @@ class FindBody(ScopeFields, kw_only=True):
     show_expired: bool | None = None
     as_of: Any = None
     max_tokens: Whole | None = None
+    conversations: Whole | None = None
 
 
 class ListQuery(ScopeFields, kw_only=True):
@@ -128,6 +133,18 @@ class SupersedeBody(Struct, kw_only=True):
     """The id of the memory that takes another one's place; null lets that one hold again."""
 
     by: str | None
+
+
+class ExportQuery(ScopeFields, kw_only=True):
+    """The scope whose memories are exported; without ids all of them. `after` is the `next` of the page before."""
+
+    after: Whole | None = None
+
+
+class ImportBody(ScopeFields, kw_only=True):
+    """Memories of an export. Those without ids belong to the scope that is named."""
+
+    memories: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
 
 
 class BatchEntry(Struct, kw_only=True):
@@ -187,7 +204,7 @@ def find(call: Call, body: FindBody) -> Any:
     return _told(call, lambda memory: memory.search(
         body.query, top_k=body.top_k or body.limit or 20, filters=body.filters, threshold=body.threshold,
         rerank=body.rerank is not False, show_expired=bool(body.show_expired), as_of=body.as_of,
-        max_tokens=body.max_tokens,
+        max_tokens=body.max_tokens, conversations=body.conversations or 0,
         **body.scope(body.filters),
     ))  # fmt: skip
 
@@ -246,6 +263,35 @@ def supersede(call: Call, body: SupersedeBody) -> Any:
     name, memory = call.named("memory_id"), call.library.memory()
     _known(memory, [name])
     return memory.supersede(name, body.by)
+
+
+_PAGE_NBYTES = 1 << 20
+"""The bytes of JSON after which a page of an export ends."""
+
+
+def export(call: Call, query: ExportQuery) -> dict[str, Any]:
+    """Returns the memories of a scope with their histories, oldest first, page by page. `next` is null at the end."""
+    memories: list[dict[str, Any]] = []
+    nbytes = 0
+    with closing(exported(call.library.memory().store, Scope.of(query.named()), query.after or 0)) as found:
+        for number, memory in found:
+            memories.append(memory)
+            size = len(msgspec.json.encode(memory))
+            call.hold_more(_COPIES * size)
+            nbytes += size
+            if nbytes >= _PAGE_NBYTES:
+                return {"memories": memories, "next": number}
+    return {"memories": memories, "next": None}
+
+
+_COPIES = 4
+"""A memory of a page as an object and as JSON, in units of its JSON."""
+
+
+def take_in(call: Call, body: ImportBody) -> dict[str, int]:
+    """Takes in memories of an export. Those that are there already stay as they are."""
+    lines = BytesIO(b"\n".join(map(msgspec.json.encode, body.memories)))
+    return {"count": call.library.memory().within(Scope.of(body.named())).import_jsonl(lines)}
 
 
 def reset(call: Call) -> dict[str, str]:
@@ -348,6 +394,8 @@ PATHS = (
     ServedPath("POST", "/v3/memories/search", find, FindBody),
     ServedPath("POST", "/v3/memories/add", add, AddBody),
     ServedPath("POST", "/v3/memories", listed, ListBody, PageQuery),
+    ServedPath("GET", "/v1/export", export, query=ExportQuery),
+    ServedPath("POST", "/v1/import", take_in, ImportBody),
     ServedPath("POST", "/reset", reset),
     ServedPath("GET", "/v1/ping", ping),
     ServedPath("GET", "/v1/entities", entities),

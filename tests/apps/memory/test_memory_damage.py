@@ -133,14 +133,14 @@ def test_repair_brings_back_what_can_be_read(make: Make, whole: Path, seed: int)
             assert have[identifier].get("pinned", False) == pinned
 
 
-def _turns(make: Make) -> list[tuple[str, str]]:
-    """The pairs of turns that follow one another, by their ids."""
+def _turns(make: Make) -> list[tuple[str, ...]]:
+    """The ids of turns that follow one another, each with that of the first turn of its conversation."""
     memory = make()
-    sql = "SELECT a.uuid, b.uuid FROM memories a JOIN memories b ON b.id = a.follows ORDER BY 1"
+    joined = "JOIN memories b ON b.id = a.follows JOIN memories c ON c.id = a.conversation"
     with memory.store.read() as db:
-        found = [(str(turn), str(before)) for turn, before in db.execute(sql)]
+        found = [tuple(map(str, row)) for row in db.execute(f"SELECT a.uuid, b.uuid, c.uuid FROM memories a {joined}")]
     memory.close()
-    return found
+    return sorted(found)
 
 
 def test_a_lost_first_page_loses_no_memory_and_nothing_is_said_to_be_lost(make: Make, whole: Path) -> None:

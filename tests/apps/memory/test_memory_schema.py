@@ -15,6 +15,7 @@ from edge.apps.store.failures import DamagedStore
 Make = Callable[..., Memory]
 
 BACK = (
+    "DROP INDEX memories_conversation", "ALTER TABLE memories DROP COLUMN conversation",
     *(f"DROP INDEX memories_{name}" for name in ("until", "since", "superseded")),
     "DROP INDEX memories_hash", "CREATE INDEX memories_hash ON memories(hash)",
     "ALTER TABLE memories DROP COLUMN local_timestamp",

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive.words import WordEmbedder, WordReranker
 
+from edge.apps.memory.arguments import Scope
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
 
@@ -171,8 +172,13 @@ def test_a_call_without_a_scope_is_refused(memory: Memory) -> None:
         for filters in ({"user_id": listed}, {"OR": [{"agent_id": "bot"}, {"user_id": listed}]}):
             with pytest.raises(InputError, match="name a scope"):
                 memory.get_all(filters=filters)
-    with pytest.raises(InputError, match="'\\*' would return"):
-        memory.search("text", filters={"user_id": "*"})
+    for any_of in ({"user_id": "*"}, {"OR": [{"agent_id": "bot"}, {"user_id": "*"}]}, {"NOT": [{"user_id": "ann"}]}):
+        with pytest.raises(InputError, match="name a scope"):
+            memory.search("text", filters=any_of)
+    memory.add("in a session", user_id="ann", run_id="r")
+    named = memory.get_all(filters={"AND": [{"user_id": "ann"}, {"run_id": "*"}]})["results"]
+    assert [found["memory"] for found in named] == ["in a session"]
+    assert memory.within(Scope(user_id="ann")).get_all(filters={"run_id": "*"})["results"] == named
     assert memory.search("text", user_id="*")["results"] == [], "an id is a name, not a pattern"
 
 

@@ -215,6 +215,8 @@ class Site:
             ),
             Request("POST", "/v3/memories", {"filters": {"user_id": {"in": ["ada"]}}}, query={"page": "1"}),
             Request("GET", "/v1/entities"),
+            Request("GET", "/v1/export", query={"user_id": "ada", "after": "1"}),
+            Request("POST", "/v1/import", {"memories": [{"memory": "Ada likes tea.", "id": "i"}], **ada}),
             Request("PUT", "/v1/batch", {"memories": [{**memory, "text": "Ada likes coffee.", "metadata": {"k": 2}}]}),
             Request("GET", "/own"),
             Request("POST", "/own/status", {}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 from naive.waiting import result_of
 
 from edge.apps.memory import arguments
+from edge.apps.memory.arguments import Scope
 from edge.apps.memory.searching import Searcher
+from edge.apps.serve import mem0
 from edge.errors import InputError
 from tests.apps.serve.every_request import Request, Site, site
 
@@ -80,3 +84,54 @@ def test_the_offset_of_a_list(here: Site) -> None:
         assert memory.get_all(user_id="bob", offset=offset, top_k=2)["results"] == every[offset : offset + 2]
     with pytest.raises(InputError, match="offset"):
         memory.get_all(user_id="bob", offset=-1)
+
+
+def test_an_export_in_pages_is_taken_in_whole(here: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The pages hold what an export to a file holds, and another server's memory becomes equal to it."""
+    memory = here.server.library.memory()
+    turns = [{"role": role, "content": f"{role} {n}"} for n in range(5) for role in ("user", "assistant")]
+    said = memory.add(turns, user_id="bob", run_id="r", timestamp="2026-05-01")["results"]
+    memory.pin(said[3]["id"])
+    memory.add("Ann rows.", user_id="ann")
+    monkeypatch.setattr(mem0, "_PAGE_NBYTES", 1_500)
+
+    async def pages(client: Any, **query: str) -> list[list[dict[str, Any]]]:
+        found: list[list[dict[str, Any]]] = []
+        after: str | None = ""
+        while after is not None:
+            asked = query | ({"after": str(after)} if after else {})
+            answer = (await here.send(client, Request("GET", "/v1/export", query=asked))).json()
+            found.append(answer["memories"])
+            after = answer["next"]
+        return found
+
+    def lines(**ids: str) -> list[dict[str, Any]]:
+        file = io.StringIO()
+        memory.within(Scope(**ids)).export_jsonl(file)
+        return [json.loads(line) for line in file.getvalue().splitlines()]
+
+    async def move() -> None:
+        async with here.client() as client:
+            bobs = await pages(client, user_id="bob")
+            assert len(bobs) > 2
+            assert [each for page in bobs for each in page] == lines(user_id="bob")
+            every = await pages(client)
+            before = lines()
+            assert [each for page in every for each in page] == before
+            await here.send(client, Request("POST", "/reset", {}))
+            for page in every:
+                answer = await here.send(client, Request("POST", "/v1/import", {"memories": page}))
+                assert answer.json() == {"count": len(page)}
+            again = await here.send(client, Request("POST", "/v1/import", {"memories": every[0]}))
+            assert again.json() == {"count": 0}
+            whole = memory.get_all(user_id="bob", filters={"conversation_of": said[0]["id"]})["results"]
+            assert len(whole) == len(turns)
+            for one, other in zip(lines(), before, strict=True):
+                assert [change["event"] for change in one["history"]][-1] == "IMPORT"
+                for version in (one, other):
+                    del version["history"]
+                assert one == other
+            bad = {"memories": [{"memory": "x", "user_id": "ann"}], "user_id": "bob"}
+            assert (await here.send(client, Request("POST", "/v1/import", bad))).status_code == 422
+
+    result_of(move())
