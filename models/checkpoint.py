@@ -226,12 +226,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def wanted(names: Iterable[str]) -> list[str]:
-    """The files of a Hugging Face folder and of its modules that a pack needs. The weights are one file or, without it,
-    the shards."""
+    """The files of a Hugging Face folder and of its modules that a pack needs, the small ones first. The weights are
+    one file or, without it, the shards."""
     present = set(names)
-    chosen: list[str] = []
-    for place in ("", *sorted({found[0] for name in present if (found := _MODULE.match(name))})):
-        chosen += [place + name for name in DESCRIPTIONS if place + name in present]
+    places = ("", *sorted({found[0] for name in present if (found := _MODULE.match(name))}))
+    chosen = [place + name for place in places for name in DESCRIPTIONS if place + name in present]
+    for place in places:
         if place + SINGLE in present:
             chosen.append(place + SINGLE)
             continue

@@ -17,11 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.secrets import names_secrets
-from edge.budget import MemoryBudget
+
+if TYPE_CHECKING:  # a search that the server answers parses filters without it
+    from edge.budget import MemoryBudget
 
 IGNORE_FILES = (".gitignore", ".edgeignore")
 """Ignore files that are read in every folder; patterns in the second one override the first."""

@@ -152,12 +152,12 @@ def test_a_search_reads_the_rows_of_its_pool_alone(memory: Memory, monkeypatch: 
     homes(memory)
     add(memory, "home is far", user_id="bob")
     with memory.store.read() as db:
-        most = len(searching.read_records(db, range(1, 200), memory.store.budget))
+        most = len(searching.read_records(db, range(1, 200)))
     read: list[int] = []
 
-    def counted(db: Any, ids: Any, budget: Any) -> Any:
+    def counted(db: Any, ids: Any) -> Any:
         read.append(len(ids))
-        return read_records(db, ids, budget)
+        return read_records(db, ids)
 
     monkeypatch.setattr(searching, "read_records", counted)
     found = memory.search("home", 150, user_id="ann", rerank=False)["results"]
