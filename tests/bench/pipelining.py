@@ -1,16 +1,25 @@
-"""`pipelining`: compares retrieval during generation (PipeRAG) with waiting for it, over a slow link."""
+"""`pipelining`: compares retrieval during generation (PipeRAG) with waiting for it, over a slow link.
+
+A writer that sleeps stands for a model on a device of its own. With `--model` a real language model reads the retrieved
+passages and writes the text: it is given the text's tokens one by one, and its perplexity is the quality, as in the
+paper. Sentences of the text itself are left out of what is retrieved.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
+
+import numpy as np
 
 from bench.assistant import opened
 from bench.figures import higher, lower, neither, tabulate
-from bench.options import Output, benchmark, stated
+from bench.options import File, Output, benchmark, numbers, stated
 from bench.process import measure, say
 from bench.rag_index import IndexData, IndexLibrary
 from edge.apps.collection.hits import Hit
@@ -18,13 +27,26 @@ from edge.config import parse_size
 from edge.errors import InputError
 from edge.scheduling.background import RetrievalPipeline
 
-_ARMS = {"waits": "waits for each search", "pipelined": "one interval stale", "adaptive": "and nprobe from the slack"}
+_ARMS = {
+    "alone": "no passages", "waits": "waits for each search",
+    "pipelined": "one interval stale", "adaptive": "and nprobe from the slack",
+}  # fmt: skip
+"""`alone` writes without retrieval. Only a real model shows what that costs."""
 
 _LETTERS_PER_TOKEN = 4
 _WINDOW = 64
 """The number of tokens of a query, as in the paper."""
 
 _K = 10
+
+_READ = 4
+"""Passages that a model reads for an interval."""
+
+_CONTEXT = 1024
+"""Tokens of the model's context."""
+
+_WRITTEN = 256
+"""The most tokens of a text that a model writes."""
 
 
 @benchmark
@@ -33,7 +55,8 @@ def pipelining(
     probe_share: Annotated[float, "Of the lists, probed where nprobe is fixed."] = 1 / 16,
     bandwidth: Annotated[str, "Of the link to the index, per second."] = "100MB",
     decode: Annotated[float, "Tokens per second the model writes."] = 100.0,
-    interval: Annotated[int, "Tokens between two retrievals."] = 32,
+    interval: Annotated[Sequence[int], numbers(1), "Tokens between two retrievals (S2)."] = (32,),
+    model: Annotated[File | None, "GGUF model that writes, in place of --decode."] = None,
     texts: Annotated[int, "Paragraphs that are written."] = 12,
     warmup: Annotated[int, "Before them; lists are cached."] = 2,
     output: Output,
@@ -48,26 +71,26 @@ def pipelining(
     task = {
         "folder": str(made.folder), "texts": written, "probe_share": probe_share, "reuse": True,
         "list_memory": made.memory, "bandwidth": parse_size(bandwidth), "decode": decode,
-        "interval": interval,
+        "model": None if model is None else str(model),
     }  # fmt: skip
-    arms = {}
-    for arm in _ARMS:
-        say(f"measuring: {_ARMS[arm]}")
-        arms[arm] = measure(work, {**task, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
-    table = {arm: _row(report, arms["waits"]) for arm, report in arms.items()}
-    modelled = _modelled(arms["waits"], interval / decode)
+    table: dict[str, dict[str, Any]] = {}
+    for tokens in interval:
+        arms = {}
+        for arm in list(_ARMS)[0 if model else 1 :]:
+            say(f"measuring: {_ARMS[arm]}, {tokens} tokens")
+            arms[arm] = measure(work, {**task, "interval": tokens, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
+        for arm, report in arms.items():
+            table[f"{_ARMS[arm]}, {tokens}"] = {"arm": arm, "interval": tokens, **_row(report, arms["waits"])}
+        table[f"{_ARMS['pipelined']}, {tokens}"]["modelled_s"] = _modelled(arms["waits"])
     conditions = {
-        **made.conditions(), "list_memory": made.memory,
-        "bandwidth": task["bandwidth"], "decode": decode, "interval": interval, "texts": texts,
-        "modelled_s": modelled, "probe_share": probe_share,
+        **made.conditions(), "list_memory": made.memory, "bandwidth": task["bandwidth"], "texts": texts,
+        "probe_share": probe_share, **({"model": model.name} if model else {"decode": decode}),
     }  # fmt: skip
     columns = {
         "seconds": lower("time of a text", "s"), "stall_s": lower("waits", "s"), "kept": higher("kept", "%"),
-        "nprobe": neither("nprobe"),
+        "nprobe": neither("nprobe"), **({"perplexity": lower("perplexity")} if model else {}),
     }  # fmt: skip
-    named = {_ARMS[arm]: row for arm, row in table.items()}
-    result = {"conditions": conditions, "arms": table}
-    output.put(result, tabulate(named, columns), stated(conditions))
+    output.put({"conditions": conditions, "arms": table}, tabulate(table, columns), stated(conditions))
 
 
 def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -78,24 +101,28 @@ def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> d
     pairs = [
         len(set(mine["found"]) & set(best["found"])) / max(1, len(best["found"]))
         for row, other in zip(report, fresh, strict=True)
-        for mine, best in zip(row["searches"], other["searches"], strict=True)
+        for mine, best in zip(row["searches"], other["searches"], strict=bool(searches))
     ]
+    losses = [loss for row in report for loss in row["losses"]]
     return {
+        "perplexity": math.exp(statistics.mean(losses)) if losses else None,
         "seconds": statistics.mean(row["seconds"] for row in report),
         "stall_s": statistics.mean(row["stall_s"] for row in report),
         "search_s": statistics.mean(sum(search["seconds"] for search in row["searches"]) for row in report),
-        "nprobe": statistics.mean(search["nprobe"] for search in searches),
+        "nprobe": statistics.mean(search["nprobe"] for search in searches) if searches else 0,
         "slack_used": statistics.mean(slack) if slack else None,
         "over_slack": sum(share > 1.1 for share in slack) / len(slack) if slack else None,
         "searches": len(searches),
-        "kept": statistics.mean(pairs),
+        "kept": statistics.mean(pairs) if pairs else 0.0,
     }
 
 
-def _modelled(report: Sequence[dict[str, Any]], seconds: float) -> float:
-    """The predicted duration of a text with each search one interval early, by the waiting arm's search times."""
-    searched = [[search["seconds"] for search in row["searches"]] for row in report]
-    return statistics.mean(modelled_seconds([seconds] * (len(times) + 1), times, pipelined=True) for times in searched)
+def _modelled(report: Sequence[dict[str, Any]]) -> float:
+    """The predicted duration of a text with each search one interval early, by the waiting arm's times."""
+    return statistics.mean(
+        modelled_seconds(row["written"], [search["seconds"] for search in row["searches"]], pipelined=True)
+        for row in report
+    )
 
 
 def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:
@@ -113,63 +140,146 @@ def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *,
     return first + sum(map(sum, pairs[: len(pairs) - len(hidden)])) + sum(map(max, hidden))
 
 
+class Writer(Protocol):
+    """What writes a text, interval by interval.
+
+    Attributes:
+        queries: the query of each interval but the first: the last tokens before the interval.
+        seconds: the duration of each interval written so far.
+        losses: the negative logarithm of the probability of each token, if a model wrote it.
+    """
+
+    queries: Sequence[str]
+    seconds: list[float]
+    losses: list[float]
+
+    def write(self, passages: Sequence[Hit]) -> None: ...
+
+
+class SleepingWriter:
+    """Stands for a model that writes on a device of its own."""
+
+    def __init__(self, text: str, tokens: int, decode: float) -> None:
+        """`decode` in tokens a second."""
+        step, window = tokens * _LETTERS_PER_TOKEN, _WINDOW * _LETTERS_PER_TOKEN
+        self.queries: Sequence[str] = [text[max(0, end - window) : end] for end in range(step, len(text), step)]
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+        self._interval = tokens / decode
+
+    def write(self, passages: Sequence[Hit]) -> None:
+        time.sleep(self._interval)
+        self.seconds.append(self._interval)
+
+
+class ModelWriter:
+    """A model of llama.cpp that is given the tokens of a text one by one after the passages, as if it wrote them.
+
+    What prompts have in common from the beginning is computed once. The passages come before the text, so other
+    passages mean that the text so far is read again, as in the assistant.
+    """
+
+    def __init__(self, llm: Any, text: str, tokens: int) -> None:
+        """`llm` is a `llama_cpp.Llama`."""
+        self._llm = llm
+        told = llm.tokenize(text.encode(), add_bos=False)[:_WRITTEN]
+        self._parts = [told[start : start + tokens] for start in range(0, len(told), tokens)]
+        ends = range(tokens, len(told), tokens)
+        self.queries: Sequence[str] = [
+            llm.detokenize(told[max(0, end - _WINDOW) : end]).decode(errors="replace") for end in ends
+        ]
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+        self._text = text
+
+    def write(self, passages: Sequence[Hit]) -> None:
+        begun = time.perf_counter()
+        place = len(self.seconds)
+        read = [hit.text for hit in passages if hit.text.rpartition(": ")[2] not in self._text][:_READ]
+        before = self._llm.tokenize("".join(f"{passage}\n" for passage in read).encode(), add_bos=True)
+        self._prompt([*before, *(token for part in self._parts[:place] for token in part)])
+        for token in self._parts[place]:
+            logits = np.ctypeslib.as_array(self._llm._ctx.get_logits(), (self._llm.n_vocab(),)).astype(np.float64)
+            top = logits.max()
+            self.losses.append(float(top + np.log(np.exp(logits - top).sum()) - logits[token]))
+            self._llm.eval([token])
+        self.seconds.append(time.perf_counter() - begun)
+
+    def _prompt(self, tokens: Sequence[int]) -> None:
+        """Reads a prompt. At least its last token is computed, which gives the probabilities of the next one."""
+        kept = 0
+        held = self._llm.input_ids[: self._llm.n_tokens]
+        while kept < min(len(tokens) - 1, len(held)) and tokens[kept] == held[kept]:
+            kept += 1
+        self._llm.n_tokens = kept
+        self._llm.eval(tokens[kept:])
+
+
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Writes every text of the task in the way of its `arm`."""
-    seconds = task["interval"] / task["decode"]
-    arms: dict[str, Callable[[IndexLibrary, Sequence[str], float], dict[str, Any]]] = {
-        "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),
+    arms: dict[str, Callable[[IndexLibrary, Writer], dict[str, Any]]] = {
+        "alone": alone, "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),
     }  # fmt: skip
-    arm = arms[task["arm"]]
-    with opened(task) as library:
-        return {"rows": [arm(library, intervals(text, task["interval"]), seconds) for text in task["texts"]]}
+    llm = None
+    if task["model"] is not None:
+        from llama_cpp import Llama
+
+        llm = Llama(task["model"], n_ctx=_CONTEXT, n_batch=256, n_threads=1, n_threads_batch=1, verbose=False)
+    with opened(task) as library, closing(llm) if llm else nullcontext():
+        rows = []
+        for text in task["texts"]:
+            writer: Writer
+            if llm is None:
+                writer = SleepingWriter(text, task["interval"], task["decode"])
+            else:
+                writer = ModelWriter(llm, text, task["interval"])
+            row = arms[task["arm"]](library, writer)
+            rows.append({**row, "written": writer.seconds, "losses": writer.losses})
+    return {"rows": rows}
 
 
-def intervals(text: str, tokens: int) -> list[str]:
-    """The query of each interval of a text except the first: the last tokens before the interval."""
-    step, window = tokens * _LETTERS_PER_TOKEN, _WINDOW * _LETTERS_PER_TOKEN
-    return [text[max(0, end - window) : end] for end in range(step, len(text), step)]
+def alone(library: IndexLibrary, writer: Writer) -> dict[str, Any]:
+    """Writes a text without retrieval."""
+    started = time.perf_counter()
+    for _ in range(len(writer.queries) + 1):
+        writer.write([])
+    return {"seconds": time.perf_counter() - started, "stall_s": 0.0, "searches": []}
 
 
-def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Writes a text, and stops writing for every retrieval.
-
-    Args:
-        queries: see `intervals`.
-        seconds: the time of writing one interval.
-    """
+def waiting(library: IndexLibrary, writer: Writer) -> dict[str, Any]:
+    """Writes a text, and stops writing for every retrieval."""
     search = _Search(library)
     started = time.perf_counter()
-    _write(seconds)
-    for query in queries:
-        search.note(search(query), None)
-        _write(seconds)
+    writer.write([])
+    for query in writer.queries:
+        found = search(query)
+        search.note(found, None)
+        writer.write(found)
     return {"seconds": time.perf_counter() - started, "stall_s": search.seconds, "searches": search.noted}
 
 
-def pipelined(
-    library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
-) -> dict[str, Any]:
+def pipelined(library: IndexLibrary, writer: Writer, *, adaptive: bool = False) -> dict[str, Any]:
     """Writes a text with pipelined retrieval: the passages of an interval were requested when the interval before it
     began. Only the first retrieval waits, as in the paper.
 
     Args:
-        queries: see `intervals`.
-        seconds: the time of writing one interval.
-        adaptive: choose nprobe by the available time instead of a fixed number.
+        adaptive: choose nprobe by the duration of the last interval instead of a fixed number.
     """
     search = _Search(library)
     stall = 0.0
     started = time.perf_counter()
     with RetrievalPipeline(search if adaptive else lambda query, slack: search(query)) as pipeline:
-        _write(seconds)
-        for place, query in enumerate(queries):
+        writer.write([])
+        slack = writer.seconds[-1]
+        for place, query in enumerate(writer.queries):
             before = time.perf_counter()
             found = pipeline.take() if place else search(query)
             stall += time.perf_counter() - before
-            search.note(found, seconds if adaptive and place else None)
-            if place + 1 < len(queries):
-                pipeline.ask(query, seconds)
-            _write(seconds)
+            search.note(found, slack if adaptive and place else None)
+            slack = writer.seconds[-1]
+            if place + 1 < len(writer.queries):
+                pipeline.ask(query, slack)
+            writer.write(found)
     return {"seconds": time.perf_counter() - started, "stall_s": stall, "searches": search.noted}
 
 
@@ -197,8 +307,3 @@ class _Search:
         seconds, nprobe = self._last
         self.seconds += seconds
         self.noted.append({"seconds": seconds, "slack": slack, "nprobe": nprobe, "found": [hit.id for hit in found]})
-
-
-def _write(seconds: float) -> None:
-    """Stands for a model that writes on a device of its own."""
-    time.sleep(seconds)

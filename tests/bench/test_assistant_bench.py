@@ -14,7 +14,7 @@ from making.replay import ReplayGenerator
 from naive.program import output_of
 
 from bench.assistant import _hideable, assistant
-from bench.pipelining import intervals, pipelining
+from bench.pipelining import SleepingWriter, pipelining
 from bench.rag_traces import PIPELINES, SHIPPED, ComputedReplay, cases, write_recorded, write_trace
 from bench.run_record import RunRecord
 from edge.budget import MemoryBudget
@@ -166,6 +166,7 @@ def test_retrieval_is_hidden_behind_what_is_written(replaying: list[str], tmp_pa
         "4",
     ]
     arms = json.loads(output_of(pipelining, *replaying[:at], *replaying[at + 2 :], *options))["arms"]
+    arms = {row["arm"]: row for row in arms.values()}
     assert list(arms) == ["waits", "pipelined", "adaptive"]
     assert len({figure.row for figure in RunRecord.load(tmp_path / "run.json").figures}) == 3
     searches = {arm: row["searches"] for arm, row in arms.items()}
@@ -181,6 +182,6 @@ def test_retrieval_is_hidden_behind_what_is_written(replaying: list[str], tmp_pa
 
 def test_a_query_is_what_was_last_written() -> None:
     text = "".join(chr(97 + i % 26) for i in range(700))
-    found = intervals(text, 32)
+    found = SleepingWriter(text, 32, 100.0).queries
     assert [len(query) for query in found] == [128, 256, 256, 256, 256]
     assert all(text[: 128 * (i + 1)].endswith(query) for i, query in enumerate(found))
