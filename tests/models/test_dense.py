@@ -91,8 +91,8 @@ def test_their_files_are_downloaded() -> None:
     assert wanted(names) == [
         "config.json",
         "0_Transformer/config.json",
-        "0_Transformer/model-00001-of-00001.safetensors",
         "2_Dense/config.json",
-        "2_Dense/model.safetensors",
         "3_Normalize/config.json",
+        "0_Transformer/model-00001-of-00001.safetensors",
+        "2_Dense/model.safetensors",
     ]
