@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edge.config import Config
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.files.output_file import make_folder
 from edge.models.architectures import body_folder, detect_head, family_of
@@ -24,8 +25,19 @@ from edge.models.pack import pack
 from edge.models.packed import PackedModel, Progress
 from edge.models.registry import KNOWN, KnownModel, generator_path, meant, models_dir
 from edge.models.spec import HeadSpec, Precision
+from edge.resident import anonymous_resident
 
 _log = logging.getLogger("edge")
+
+_PIP = """
+import contextlib, runpy, sys
+room = int(sys.argv.pop(1))
+with contextlib.suppress(ImportError, OSError, ValueError):
+    import resource
+    resource.setrlimit(resource.RLIMIT_DATA, (room, room))
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""pip within the memory limit: it reads the description in a wheel whole, however long that is."""
 
 
 def fetch_wheel(
@@ -59,7 +71,8 @@ def fetch_wheel(
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet", "--dest", scratch]
         if platform:
             options += ["--platform", platform]
-        command = [sys.executable, "-m", "pip", "download", *options, requirement]
+        room = Config.load().memory - anonymous_resident()
+        command = [sys.executable, "-c", _PIP, str(room), "download", *options, requirement]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or len(wheels) != 1:

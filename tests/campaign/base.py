@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,12 +32,19 @@ class Outcome:
         line: one line about the observation.
         operations: things that the program was asked for.
         refused: whether the program refused its input with a sentence.
+        peak, limit: high-water mark of the anonymous memory, and the limit, in bytes; 0 where it was not sampled.
     """
 
     held: bool
     line: str = ""
     operations: int = 1
     refused: bool = False
+    peak: int = 0
+    limit: int = 0
+
+    def at(self, peak: int, limit: int) -> Outcome:
+        """The same outcome, with its memory."""
+        return replace(self, peak=peak, limit=limit)
 
 
 HELD = Outcome(True)

@@ -11,18 +11,19 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import ClassVar
 
 from campaign.base import HELD, REFUSED, Attack, Case, Outcome, failed
-from campaign.program import Finished, Home, Snapshot
+from campaign.program import EDGE, Finished, Home, Snapshot
 from campaign.server import Running, post
 
 _SAYS = re.compile(r"^(edge: |Error: |Usage: )", re.MULTILINE)
-_LIMITS = (160, 200, 300)
-"""Of the commands, in MB."""
+LIMITS = (160 * 10**6, 200 * 10**6, 300 * 10**6)
+"""Of the commands, in bytes."""
 
 _FINE = {
     "river.md": "The river floods in spring.\n",
@@ -31,27 +32,41 @@ _FINE = {
 }
 
 
-def judged(done: Finished, limit: int) -> Outcome:
-    """The outcome of a command: whether it broke a promise, and whether it refused its input in words."""
-    if (fault := done.fault(limit)) is not None:
-        return failed(fault)
-    if done.code == 2:
-        return REFUSED if _SAYS.search(done.err) else failed(f"no sentence: {done}")
-    return HELD
+_MOST = 2 * 10**9
+"""A refusal that names a larger limit is not tried with it, because the machine may not have so much."""
 
 
 class Hostile(Attack):
     """A command on hostile files, at one of a few limits."""
 
     quick: ClassVar[int] = 2
+    command: Sequence[str] = EDGE
     patience: ClassVar[float] = 600.0
 
     def prepare(self, place: Path) -> None:
         self.home = Home(place / "home").with_tiny_models()
 
-    def limited(self, limit: int, *arguments: str) -> Finished:
-        """Runs a command within `limit` megabytes."""
-        return self.home.edge(*arguments, "--memory", f"{limit}MB", sampled=True, patience=self.patience)
+    def judged(self, limit: int, *arguments: str, environment: Mapping[str, str] | None = None) -> Outcome:
+        """The outcome of a command within `limit` bytes: whether it broke a promise, and whether it refused its input
+        in words. A limit that a refusal names must be enough."""
+        done = self._limited(limit, arguments, environment)
+        if (fault := done.fault(limit)) is not None:
+            return failed(fault).at(done.peak, limit)
+        if (named := done.named) is not None and named < _MOST:
+            again = self._limited(named, arguments, environment)
+            if (fault := again.fault(named)) is not None:
+                return failed(fault).at(again.peak, named)
+            if again.named is not None:
+                return failed(f"{named:,} bytes were named, and are not enough: {again}").at(again.peak, named)
+        if done.code == 2 and not _SAYS.search(done.err):
+            return failed(f"no sentence: {done}").at(done.peak, limit)
+        return (REFUSED if done.code == 2 else HELD).at(done.peak, limit)
+
+    def _limited(self, limit: int, arguments: Sequence[str], environment: Mapping[str, str] | None) -> Finished:
+        return self.home.edge(
+            *arguments, sampled=True, patience=self.patience, command=self.command,
+            environment={"EDGE_MEMORY": f"{limit}B", **(environment or {})},
+        )  # fmt: skip
 
 
 def _indexed(home: Home) -> set[str]:
@@ -96,7 +111,7 @@ class IgnoreFiles(Hostile):
             name = chance.choice((".gitignore", ".edgeignore"))
             label = f"{lines:,} lines of {repeated:,} x {piece[:9]!a}{other[:9]!a} in {where}"
             yield Case(
-                label, ((piece * repeated + other + "zz").encode("latin-1"), lines, where, name, chance.choice(_LIMITS))
+                label, ((piece * repeated + other + "zz").encode("latin-1"), lines, where, name, chance.choice(LIMITS))
             )
 
     def attempt(self, case: Case, place: Path) -> Outcome:
@@ -107,13 +122,11 @@ class IgnoreFiles(Hostile):
                 with path.open("wb") as file:
                     for _ in range(min(lines, 4_000_000 // (len(line) + 1) + 1)):
                         file.write(line + b"\n")
-            done = self.limited(limit, "index", ".")
-            if not (outcome := judged(done, limit * 10**6)).held:
-                return outcome
+            outcome = self.judged(limit, "index", ".")
             kept = _indexed(self.home)
-            if kept != self.files:  # no pattern of the cases names a file
+            if outcome.held and kept != self.files:  # no pattern of the cases names a file
                 return failed(f"lost {self.files - kept} in the index")
-            return REFUSED if "cannot be read" in done.err else outcome
+            return outcome
         finally:
             for path in files:
                 path.unlink(missing_ok=True)
@@ -163,7 +176,7 @@ class ForeignRows(Hostile):
             value, many = chance.choice(_VALUES), chance.choice((1, 1000))
             verb = chance.choice(verbs[name])
             label = f"{name} {table}.{column} = {value[:30]} in {many} rows, {' '.join(verb)}"
-            yield Case(label, (names[name], table, column, value, many, verb, chance.choice(_LIMITS)))
+            yield Case(label, (names[name], table, column, value, many, verb, chance.choice(LIMITS)))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         import apsw
@@ -182,7 +195,7 @@ class ForeignRows(Hostile):
             )
             if path.name == "memory.db" and table in SEAL:
                 db.execute(SEAL[table]).fetchall()
-        return judged(self.limited(limit, *verb), limit * 10**6)
+        return self.judged(limit, *verb)
 
 
 _TEMPLATES = (
@@ -236,7 +249,7 @@ class Templates(Hostile):
                 template = chance.choice(
                     (template + other, "{% if messages|length > 1 %}" + template + "{% endif %}" + other)
                 )
-            yield Case(template[:60], (template, chance.choice(_LIMITS)))
+            yield Case(template[:60], (template, chance.choice(LIMITS)))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         from dataclasses import replace
@@ -246,7 +259,7 @@ class Templates(Hostile):
         template, limit = case.data
         model = self.home.work / "model.gguf"
         replace(SHAPES["tiny"], template=template).write(model)
-        return judged(self.limited(limit, "ask", "when does the river flood", "--llm", str(model)), limit * 10**6)
+        return self.judged(limit, "ask", "when does the river flood", "--llm", str(model))
 
 
 def _varint(number: int) -> bytes:
@@ -299,7 +312,7 @@ class ModelFiles(Hostile):
         while True:
             kind = chance.choice(("noise", "deep", "long", "external", "huge", "loop", "cut", "cut", "changed"))
             way = chance.choice(("folder", "file", "document"))
-            yield Case(f"{kind} as a {way}", (kind, way, chance.randrange(2**31), chance.choice(_LIMITS)))
+            yield Case(f"{kind} as a {way}", (kind, way, chance.randrange(2**31), chance.choice(LIMITS)))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         kind, way, seed, limit = case.data
@@ -326,11 +339,11 @@ class ModelFiles(Hostile):
         named = {"folder": str(folder), "file": str(next(folder.rglob("*.onnx"), folder)), "document": ""}[way]
         (self.home.work / "docs.txt").write_text("The river floods.\nBread needs time.\n", encoding="utf-8")
         if not named:
-            return judged(self.limited(limit, "index", str(folder)), limit * 10**6)
+            return self.judged(limit, "index", str(folder))
         verb = ["embed", "--docs", "docs.txt", "--out", "out.npy", "--model", named]
         if tiny.name == "tiny":
             verb = ["rerank", "river", "--docs", "docs.txt", "--model", named]
-        return judged(self.limited(limit, *verb), limit * 10**6)
+        return self.judged(limit, *verb)
 
 
 def _png(width: int, height: int, data: bytes = b"", *chunks: tuple[bytes, bytes]) -> bytes:
@@ -420,8 +433,8 @@ class Pictures(Hostile):
         while True:
             names = sorted(_PICTURES)
             chance.shuffle(names)
-            yield from (Case(name, (name, 0, chance.choice(_LIMITS))) for name in names)
-            yield from (Case(f"{name} damaged", (name, chance.randrange(1, 2**31), 300)) for name in names)
+            yield from (Case(name, (name, 0, chance.choice(LIMITS))) for name in names)
+            yield from (Case(f"{name} damaged", (name, chance.randrange(1, 2**31), LIMITS[-1])) for name in names)
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         name, seed, limit = case.data
@@ -434,7 +447,7 @@ class Pictures(Hostile):
         folder.mkdir()
         (folder / name).write_bytes(data)
         (folder / "zz.md").write_text(_FINE["river.md"], encoding="utf-8")
-        outcome = judged(self.limited(limit, "index", str(folder)), limit * 10**6)
+        outcome = self.judged(limit, "index", str(folder))
         if outcome.held and not outcome.refused and "zz.md" not in self.home.look("list").out:
             return failed("the next file is lost")
         return outcome
@@ -456,48 +469,78 @@ class SlowClients(Attack):
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
         while True:
-            kind = chance.choice(("head", "body", "chunks", "reading", "silent", "pipelined", "mcp"))
-            number, limit = chance.choice((20, 200, 900)), chance.choice(_LIMITS)
-            yield Case(f"{number} clients, slow in {kind}, {limit} MB", (kind, number, limit, chance.randrange(2**31)))
+            kind = chance.choice(sorted(_SLOW))
+            number, limit = chance.choice((20, 200, 900)), chance.choice(LIMITS)
+            yield Case(
+                f"{number} clients, slow in {kind}, {limit:,} bytes", (kind, number, limit, chance.randrange(2**31))
+            )
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         kind, number, limit, seed = case.data
         memory = place / f"memory-{seed}"
-        with Running(self.home, limit * 10**6, memory) as running, ExitStack() as stack:
+        with Running(self.home, limit, memory) as running, ExitStack() as stack:
             if running.port == 0:
                 return REFUSED if "limit" in running.said else failed(f"the server did not start: {running.said}")
-            sockets = []
-            for _ in range(number):
+
+            def join() -> socket.socket | None:
                 with suppress(OSError):
                     raw = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=5))
                     raw.sendall(_SLOW[kind])
                     raw.setblocking(False)
-                    sockets.append(raw)
-            served, until = 0, time.monotonic() + 12
-            while time.monotonic() < until:
-                for raw in sockets:
-                    with suppress(OSError):
-                        raw.send(_MORE.get(kind, b""))
+                    return raw
+                return None
+
+            clients = [join() for _ in range(number)]
+            told, begun = Counter[int](), time.monotonic()
+            while (seconds := time.monotonic() - begun) < _SIEGE_S or (told.keys() <= {429, 503} and seconds < _FAIR_S):
+                for place_, raw in enumerate(clients):
+                    if kind == "asking":
+                        clients[place_] = _go_on(raw) or join()
+                    elif raw is not None:
+                        with suppress(OSError):
+                            raw.send(_MORE.get(kind, b""))
                 body = json.dumps({"query": "river", "top_k": 3}).encode()
                 try:
-                    status, _ = post(running.port, "/v1/search", body, timeout=30)
+                    status, answer = post(running.port, "/v1/search", body, timeout=_FAIR_S)
                 except OSError as error:
                     return failed(f"a client that behaves is not served: {error}")
                 if status not in (200, 413, 429, 503):
-                    return failed(f"a client that behaves is answered {status}")
-                served += status == 200
+                    return failed(f"a client that behaves is answered {status}: {answer[:200]!r}")
+                told[status] += 1
                 time.sleep(0.3)
+            if told.keys() <= {429, 503}:
+                return failed(f"a client that behaves was told {dict(told)} in {seconds:.0f} s")
             stack.close()
             time.sleep(0.5)
-            status, answer = post(running.port, "/v1/search", body, timeout=30)
+            status, answer = post(running.port, "/v1/search", body, timeout=_FAIR_S)
             if status != 200:
                 return failed(f"after they are gone, a search is answered {status}: {answer[:200]!r}")
             code, errors = running.end()
-        if running.peak > limit * 10**6:
-            return failed(f"took {running.peak:,} bytes: {running.peak / limit / 10**6:.3f} times the limit")
-        if code != 0 or errors.strip():
-            return failed(f"ended with {code} and said {errors[-300:]!r}")
-        return HELD if served else REFUSED
+        outcome = HELD if told[200] else REFUSED
+        if running.peak > limit:
+            outcome = failed(f"took {running.peak:,} bytes: {running.peak / limit:.3f} times the limit")
+        elif code != 0 or errors.strip():
+            outcome = failed(f"ended with {code} and said {errors[-300:]!r}")
+        return outcome.at(running.peak, limit)
+
+
+_SIEGE_S, _FAIR_S = 12.0, 120.0
+"""How long the clients stay, and how long until the one that behaves must have had an answer."""
+
+
+def _go_on(raw: socket.socket | None) -> socket.socket | None:
+    """Reads what has come, and asks again; None if the connection has ended."""
+    if raw is None:
+        return None
+    try:
+        if not raw.recv(1 << 20):
+            return None
+        raw.send(_SLOW["asking"])
+    except BlockingIOError:
+        pass
+    except OSError:
+        return None
+    return raw
 
 
 _BODY = json.dumps({"input": ["river"] * 3000}).encode()
@@ -507,6 +550,7 @@ _SLOW = {
     "body": _HEAD + b"Content-Length: 900000\r\n\r\n{",
     "chunks": _HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
     "reading": _HEAD + b"Content-Length: %d\r\n\r\n" % len(_BODY) + _BODY,
+    "asking": _HEAD + b"Content-Length: %d\r\n\r\n" % len(_BODY) + _BODY,
     "silent": b"",
     "pipelined": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200,
     "mcp": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from campaign.program import Finished, Home
 from campaign.tasks import Task, prepare, tasks
 from edge.config import parse_size
 
-_NAMED = re.compile(r"(?:limit that works is|a limit of) ([\d.]+ ?[kMG]?B)")
 _TOO_LITTLE = "20MB"
 """Less than Python and numpy hold: everything refuses it."""
 
@@ -54,10 +52,9 @@ class Limit(Attack):
             refused = self._run(task, _TOO_LITTLE, interrupted=False)  # it ends by itself, however slow the machine is
             if problem := refused.fault(parse_size(_TOO_LITTLE)) if refused.code != 2 else None:
                 return failed(problem)
-            named = _NAMED.search(refused.err)
-            if refused.code != 2 or named is None:
+            if refused.named is None:
                 return failed(f"{_TOO_LITTLE} is not refused with a number: {refused}")
-            smallest = parse_size(named[1])
+            smallest = refused.named
         limit = int(smallest + share * (_LARGEST - smallest))
         done = self._run(task, f"{limit}B", interrupted=not task.ends)
         if problem := done.fault(limit):
@@ -66,7 +63,7 @@ class Limit(Attack):
             return failed(f"{limit:,} bytes, at least the {smallest:,} that were named, do not work: {done}")
         if _LEFT_UNDONE in done.err:
             return failed(f"within {limit:,} bytes, at least the {smallest:,} that were named: {done.err}")
-        return HELD
+        return HELD.at(done.peak, limit)
 
     def _run(self, task: Task, limit: str, *, interrupted: bool) -> Finished:
         return self.home.edge(

@@ -60,4 +60,5 @@ class LongSessions(Attack):
             problem += f", asked for {ended.suspect!a}"
         if problem is None and ended.finished.code not in session.ends:
             problem = str(ended.finished)
-        return Outcome(True, operations=ended.operations) if problem is None else failed(problem, ended.operations)
+        outcome = failed(problem, ended.operations) if problem else Outcome(True, operations=ended.operations)
+        return outcome.at(ended.finished.peak, limit)

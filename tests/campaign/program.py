@@ -17,6 +17,7 @@ from pathlib import Path
 
 from campaign.sampler import Sampler
 from campaign.warm import Warm
+from edge.config import parse_size
 
 EDGE = (str(Path(sys.executable).with_name("edge")),)
 TINY = {"EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder"}
@@ -29,6 +30,7 @@ PATIENCE = 60.0
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "OMP_NUM_THREADS", "PYTHONPYCACHEPREFIX")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
+_NAMED = re.compile(r"limit that works is ([\d.]+ ?[kMG]?B)|([\d.]+ ?[kMG]?B) is the smallest that works")
 _BUG = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault", "panicked at")
 
 
@@ -61,6 +63,12 @@ class Finished:
         elif self.code == -signal.SIGKILL:
             how = "was killed, and not by its time limit"
         return f"`edge {' '.join(self.arguments)[:120]}` {how}: {said}"
+
+    @property
+    def named(self) -> int | None:
+        """The limit in bytes that a refusal of memory says is enough; None if it names none."""
+        found = _NAMED.search(self.err) if self.code == 2 else None
+        return None if found is None else parse_size(found[1] or found[2])
 
     def fault(self, limit: int | None = None) -> str | None:
         """A thing that no command may do with any input; None if it did none of them.

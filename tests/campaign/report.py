@@ -28,6 +28,8 @@ class Tally:
         seconds: that they took.
         refused: held cases in which the program refused its input with a sentence.
         excesses, errors, losses: failed cases over the memory limit, with an unexpected error, and with a loss.
+        closest: the largest share of its limit that the memory of a case had.
+        peaks: number and label of each case whose memory was sampled, its peak and its limit.
         failures: number, label and line of the cases that failed.
     """
 
@@ -42,6 +44,8 @@ class Tally:
     excesses: int = 0
     errors: int = 0
     losses: int = 0
+    closest: float = 0.0
+    peaks: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, number: int, label: str, outcome: Outcome, seconds: float) -> None:
@@ -49,6 +53,9 @@ class Tally:
         self.tried += 1
         self.operations += outcome.operations
         self.seconds += seconds
+        if outcome.limit:
+            self.closest = max(self.closest, outcome.peak / outcome.limit)
+            self.peaks.append({"case": number, "label": label, "peak": outcome.peak, "limit": outcome.limit})
         if outcome.held:
             self.held += 1
             self.refused += outcome.refused
@@ -65,11 +72,14 @@ def table(tallies: Iterable[Tally]) -> str:
     """The counts per class, and below them the cases that failed."""
     rows = list(tallies)
     names = ("tried", "held", "refused", "failed", "excesses", "errors", "losses", "operations", "seconds")
-    lines = [f"{'class':18}" + "".join(f" {name:>10}" for name in names)]
+    lines = [f"{'class':18}" + "".join(f" {name:>10}" for name in names) + f" {'of limit':>10}"]
     total = Tally("all", "")
     for name in names:
         setattr(total, name, sum(getattr(tally, name) for tally in rows))
-    lines += [f"{t.name:18}" + "".join(f" {getattr(t, name):>10,.0f}" for name in names) for t in (*rows, total)]
+    total.closest = max((tally.closest for tally in rows), default=0.0)
+    for each in (*rows, total):
+        counts = "".join(f" {getattr(each, name):>10,.0f}" for name in names)
+        lines.append(f"{each.name:18}{counts} {f'{each.closest:.3f}' if each.closest else '-':>10}")
     for tally in rows:
         lines += [f"FAILED {tally.name} case {f['case']}: {f['label']}: {f['line']}" for f in tally.failures]
     return "\n".join(lines)

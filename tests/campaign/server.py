@@ -19,10 +19,8 @@ from typing import Any
 from campaign.base import HELD, Attack, Case, Outcome, failed
 from campaign.program import EDGE, Home
 from campaign.sampler import Sampler
-from edge.config import parse_size
 
 WORDS = ("river", "flood", "water", "bridge", "stone", "letter", "answer", "study")
-_NAMED = re.compile(r"smallest memory limit that works is ([\d.]+ ?[kMG]?B)")
 _START_S = 60.0
 _TOLD = (200, 413, 422, 429)
 """What a well-behaved client may be told: its answer, or that memory is short."""
@@ -59,10 +57,8 @@ class Server(Attack):
     def attempt(self, case: Case, place: Path) -> Outcome:
         clients, seconds, share, seed = case.data
         refused = self.home.edge("serve", "--port", "0", "-c", "col", "--memory", "20MB")
-        named = _NAMED.search(refused.err)
-        if named is None:
+        if (smallest := refused.named) is None:
             return failed(f"20MB is not refused with a number: {refused}")
-        smallest = parse_size(named[1])
         limit = int(smallest + share * (10**9 - smallest))
         memory = place / f"memory-{seed}"
         with Running(self.home, limit, memory) as running:
@@ -80,7 +76,7 @@ class Server(Attack):
             return failed(kept)
         if code != 0 or errors.strip():
             return failed(f"ended with {code} and said {errors[-300:]!r}")
-        return HELD
+        return HELD.at(running.peak, limit)
 
 
 class Running:

