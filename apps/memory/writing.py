@@ -535,12 +535,13 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
     record = outcome.record
     found = {twin.id: (twin, similarity) for twin, similarity in outcome.similar}
     exactly, ids = record.scope.exactly()
-    for candidate in (one for one in similar if one.similarity >= NEAR):
-        identifier = outcomes[-1 - candidate.id].record.id if candidate.id < 0 else candidate.id
-        rows = db.execute(f"{SELECT} WHERE memories.id = ? AND {exactly}", (identifier, *ids))
-        for other in held_records(db, rows):
-            if identifier != record.id:
-                found.setdefault(identifier, (other, candidate.similarity))
+    near: dict[int, float] = {}
+    for one in (one for one in similar if one.similarity >= NEAR):
+        near.setdefault(outcomes[-1 - one.id].record.id if one.id < 0 else one.id, one.similarity)
+    sql = f"{SELECT} WHERE memories.id = ? AND {exactly}"
+    others = [number for number in near if number not in found and number != record.id]
+    rows = (row for number in others for row in db.execute(sql, (number, *ids)))
+    found |= {other.id: (other, near[other.id]) for other in held_records(db, rows)}
     linked = sorted(found.values(), key=lambda pair: -pair[1])[:MOST_LINKS]
     db.executemany(
         "INSERT INTO links VALUES (?, ?, ?)", [(record.id, other.id, similarity) for other, similarity in linked]

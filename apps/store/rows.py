@@ -13,6 +13,7 @@ import apsw
 
 from edge.apps.store.failures import WrongValue
 from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded
 from edge.ivf.base import Connection
 
 Key = TypeVar("Key")
@@ -78,6 +79,9 @@ ALWAYS_READ = 1 << 20
 _PER_ROW = 256
 """Memory of a row beside its texts."""
 
+_REST = 4 << 20
+"""Memory of what is then done with rows, for a refusal: the limit that it names must be enough for all."""
+
 PER_JSON = 32
 """Memory of a character of JSON that is parsed: three make an empty list of 56 bytes in another list."""
 
@@ -108,7 +112,7 @@ def held(
         more: bytes of what is made of a row beside its texts.
 
     Raises:
-        BudgetExceeded: they do not fit.
+        BudgetExceeded: they do not fit. The error names a limit that is enough for all of them.
     """
     if not isinstance(db, Leasing):
         raise TypeError("rows are held within the budget of a pooled connection")
@@ -116,11 +120,20 @@ def held(
     found: HeldList[Held] = HeldList()
     lease = db.budget.reserve("rows that are read", 0)
     weakref.finalize(found, lease.release)
+    refusal: BudgetExceeded | None = None
     for row in rows:
         nbytes += _PER_ROW + more(row) + sum(sys.getsizeof(value) for value in row if isinstance(value, str | bytes))
-        if nbytes > lease.nbytes:
-            lease.resize(nbytes)
-        found.append(make(row))
+        if nbytes > lease.nbytes and refusal is None:
+            try:
+                lease.resize(nbytes)
+            except BudgetExceeded as error:
+                refusal = error.with_traceback(None)
+                found.clear()  # the other rows are counted, and not held
+        if refusal is None:
+            found.append(make(row))
+    if refusal is not None:
+        lease.resize(nbytes + _REST)  # names the limit for all rows
+        raise refusal
     return found
 
 

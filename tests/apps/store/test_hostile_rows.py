@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,46 @@ def test_rows_beyond_the_limit_together_are_never_held(
         with pytest.raises(BudgetExceeded, match="rows that are read"):
             verb(opened)
         assert anonymous_resident() < before + (64 << 20)
+
+
+@pytest.mark.parametrize("what", SUMS)
+def test_the_limit_that_a_refusal_names_is_enough(
+    collection: Callable[..., Collection], tmp_path: Path, what: str
+) -> None:
+    """Not for the next row only."""
+    statement, verb = SUMS[what]
+    write(tmp_path / "collection" / "edge.db", f"{MANY[0]} {statement}")
+    held = anonymous_resident()
+    with (
+        collection(budget=MemoryBudget(held + (32 << 20), baseline=held)) as opened,
+        pytest.raises(BudgetExceeded, match="rows that are read") as refused,
+    ):
+        verb(opened)
+    with collection(budget=MemoryBudget(refused.value.needed, baseline=held)) as opened:
+        verb(opened)
+
+
+def test_the_limit_that_a_refusal_of_metadata_names_is_enough(memory: Callable[..., Memory], tmp_path: Path) -> None:
+    value = "'{\"a\": [' || replace(hex(zeroblob(500000)), '00', '[],') || '1]}'"
+    write(tmp_path / "memory" / "memory.db", f"UPDATE memories SET metadata = {value}", SEAL["memories"])
+    held = anonymous_resident()
+    reads: list[Callable[[Memory], object]] = [
+        lambda opened: opened.get_all(), lambda opened: opened.search("river"),
+        lambda opened: opened.search("river", rerank=False), lambda opened: opened.export_jsonl(StringIO()),
+    ]  # fmt: skip
+    writes: list[Callable[[Memory], object]] = [
+        lambda opened: opened.add("The river floods in year 1."),
+        lambda opened: opened.delete_all(),
+    ]
+    for verb in (*reads, *writes):
+        least = held + ((24 if verb in reads else 46) << 20)
+        with (
+            memory(budget=MemoryBudget(least, baseline=held)) as opened,
+            pytest.raises(BudgetExceeded, match="rows that are read") as refused,
+        ):
+            verb(opened)
+        with memory(budget=MemoryBudget(refused.value.needed, baseline=held)) as opened:
+            verb(opened)
 
 
 READ = ("files", "skipped", "roots", "descriptions")
