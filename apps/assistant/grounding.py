@@ -2,10 +2,11 @@
 
 Small models answer "The deposit is 30 euros" from a passage that says three months' rent. Every sentence is checked
 before it is shown. A number is supported if a unit of a passage holds the number with the same thing counted, and
-shares a word with the sentence or the question. A name is supported if a passage or the question holds it. A sentence
-without unsupported facts is still about something else if the passages hold few of the words that it adds to the
-question. An unsupported sentence is replaced by a sentence of a passage on the question. If there is none, the
-unsupported facts are marked.
+shares a word with the sentence or the question. A name is supported if the question holds it, or a passage at or beside
+the unit that shares most words with the sentence. A denial is supported if such a unit denies, too. A sentence without
+unsupported facts is still about something else if the passages hold few of the words that it adds to the question. An
+unsupported sentence is replaced by a sentence of a passage on the question. If there is none, the unsupported facts are
+marked.
 """
 
 from __future__ import annotations
@@ -95,6 +96,12 @@ _PEOPLES = {
 
 _PEOPLE = re.compile(r"([^\W\d_]{3,})(?:ish|ese|ian|ean)|([^\W\d_]{4,})(?:an|ic|i)")
 """The adjective of a place begins like its name: Polish, Italian, German."""
+
+_NEGATION = re.compile(
+    r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
+    r"lack\w*|hardly|rarely|nicht|kein\w*|nie)\b",
+    re.IGNORECASE,
+)
 
 _CAPITALIZED = re.compile(r"(?<![^\W_])[A-ZÀ-Þ][^\W\d_]+")
 
@@ -215,9 +222,15 @@ def missing(statement: str, question: str, passages: Sequence[GivenPassage]) -> 
         supported = any(shared - own and (not counted or (value, counted) in facts) for facts, shared in held)
         if not supported or _exchanged(value, counted, about - own, passages):
             found.append(text)
-    found += [
-        name for name in _names(statement) if not known.intersection(_words(name)) and not _placed(name, passages)
-    ]
+    asked = _content(question)
+    for name in _names(statement):
+        if not known.intersection(_words(name)):
+            found += [] if _placed(name, passages) else [name]
+        elif not _content(name) <= asked and _apart(name, statement, passages):
+            found.append(name)
+    negated = _NEGATION.search(statement)
+    if negated and not _NEGATION.search(question) and _affirmed(statement, passages):
+        found.append(negated[0])
     return list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
 
 
@@ -325,6 +338,34 @@ def _exchanged(value: str, counted: str, about: frozenset[str], passages: Sequen
         if numbers and _content(clause) & about:
             right, other = right or value in numbers, other or value not in numbers
     return other and not right
+
+
+def _nearest(said: frozenset[str], passage: GivenPassage) -> list[int]:
+    """The indices of the units of a passage that share most words with what is said; empty if none shares enough."""
+    shared = [0 if unit.kind == "heading" else len(_content(unit.text) & said) for unit in passage.units]
+    return [at for at, count in enumerate(shared) if count == max(shared) >= _LEAST_SHARED]
+
+
+def _apart(name: str, statement: str, passages: Sequence[GivenPassage]) -> bool:
+    """Whether every passage that treats what a statement says about a name holds the name somewhere else only, more
+    than one unit away. It stands in place of another name then."""
+    own = _content(name)
+    said = next(_content(line) for line in statement.split("\n") if name in line) - own
+    treated = False
+    for passage in passages:
+        for at in _nearest(said, passage):
+            treated = True
+            beside = passage.units[max(0, at - 1) : at + 2]
+            if own <= _content(" ".join(f"{unit.heading} {unit.text}" for unit in beside)):
+                return False
+    return treated
+
+
+def _affirmed(statement: str, passages: Sequence[GivenPassage]) -> bool:
+    """Whether the units that share most words with a negated statement negate nothing."""
+    said = _content(statement)
+    nearest = [passage.units[at].text for passage in passages for at in _nearest(said, passage)]
+    return bool(nearest) and not any(map(_NEGATION.search, nearest))
 
 
 def _clauses(unit: Unit) -> list[str]:

@@ -8,6 +8,7 @@ from edge.apps.options import LazyGroup
 
 _MODULES = {
     "answers": "answers",
+    "answers-check": "answers_check",
     "assistant": "assistant",
     "batches": "batches",
     "campaign": "campaign",

@@ -23,6 +23,31 @@ ASKED = "How much is the deposit?"
 QUOTED = '"The tenant pays a deposit of three months\' rent to Ms Brandt."'
 
 
+STAFF = (
+    "Ada Weiss wrote the report on the harbour. It has forty pages. The mayor praised it. The council read it in May. "
+    "Bo Krall painted the old lighthouse. The bridge never opens on Sundays."
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "facts"),
+    [
+        ("The report on the harbour was written by Ada Weiss.", []),
+        ("The report on the harbour was written by Bo Krall.", ["Bo", "Krall"]),
+        ("The old lighthouse was painted by Krall.", []),
+        ("The report on the harbour, praised by the mayor, is by Weiss.", []),
+        ("The mayor did not praise the report on the harbour.", ["not"]),
+        ("The bridge does not open on Sundays.", []),
+    ],
+)
+def test_a_name_in_place_of_another_and_a_denial_are_noticed(statement: str, facts: list[str]) -> None:
+    """A name stands at or beside the sentence that says the same, and so does a negation."""
+    passages = [GivenPassage.of(STAFF), GivenPassage.of("Nobody knows.")]
+    assert missing(statement, "What do you know?", passages) == facts
+    asked = statement.replace(".", "?")
+    assert missing(statement, asked, passages) == [], "the question's own words are no claim of the answer"
+
+
 @pytest.mark.parametrize(
     ("statement", "facts"),
     [
