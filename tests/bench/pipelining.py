@@ -88,7 +88,7 @@ def pipelining(
     }  # fmt: skip
     columns = {
         "seconds": lower("time of a text", "s"), "stall_s": lower("waits", "s"), "kept": higher("kept", "%"),
-        "nprobe": neither("nprobe"), **({"perplexity": lower("perplexity")} if model else {}),
+        "nprobe": neither("nprobe"), **({"perplexity": lower("perplexity", "")} if model else {}),
     }  # fmt: skip
     output.put({"conditions": conditions, "arms": table}, tabulate(table, columns), stated(conditions))
 
