@@ -6,10 +6,13 @@ Answers are measured under several schedules, each visit of a schedule in a proc
 from __future__ import annotations
 
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import psutil
 from edge.apps.bench.process import run_worker, serve
 from edge.apps.requests import AskOptions
 from edge.config import Config
+from edge.files.output_file import make_folder
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.planner.measured import Company, LimitProfile, Reading
@@ -39,14 +43,15 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A memory limit in bytes, a reranking depth (0 without reranking), a number of passages, and the number and kind
-    of answers at a time."""
+    """A memory limit in bytes, a reranking depth (0 without reranking), a number of passages, the number and kind of
+    answers at a time, and whether the process is like a server: with its libraries, and the documents' KV states."""
 
     memory: int
     depth: int
     passages: int
     answers: int = 1
     generation: str = "exact"
+    serving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,8 @@ def visited(
 ) -> dict[Setting, list[Visit]]:
     """Visits every schedule `rounds` times, in turns, so that a change of the machine's speed meets all of them.
 
-    The first question warms up and is not counted. KV states of documents are not kept, so that every question costs as
-    much as with passages that were never read before.
+    The first question warms up and is not counted. No KV states of an earlier process are used, so that every question
+    costs as much as with passages that were never read before. Only visits that are like a server keep states.
 
     Args:
         say: called with a message before each visit.
@@ -97,6 +102,7 @@ def visited(
         "flags": {
             name: getattr(config, name) for name in ("embedder", "reranker", "llm", "runtime", "threads", "models_dir")
         },
+        "scratch": str(config.scratch_path),
     }  # fmt: skip
     found: dict[Setting, list[Visit]] = {schedule: [] for schedule in schedules}
     for number in range(rounds):
@@ -104,7 +110,7 @@ def visited(
             say(f"round {number + 1} of {rounds}, schedule {place_in_round} of {len(schedules)}")
             task = {
                 **common, "memory": schedule.memory, "depth": schedule.depth, "passages": schedule.passages,
-                "answers": schedule.answers, "generation": schedule.generation,
+                "answers": schedule.answers, "generation": schedule.generation, "serving": schedule.serving,
                 "name": f"depth {schedule.depth} and {schedule.passages} passages",
             }  # fmt: skip
             report = run_worker(_WORKER, task, threads=config.threads or 2)
@@ -195,8 +201,8 @@ def measure_limit(
     say: Callable[[str], None],
 ) -> LimitProfile:
     """Measures answers under the configuration's memory limit, with each reranking depth. Without reranking and at the
-    middle depth, each number of passages is measured. At the middle depth so many `answers` at a time are measured as
-    well, exact and shared. See `visited`."""
+    middle depth, each number of passages is measured. If `answers` are given, the process is also measured as a server
+    at the middle depth, with one answer and so many at a time, exact and shared. See `visited`."""
     middle = DEPTHS[len(DEPTHS) // 2]
     schedules = [
         Setting(config.memory, depth, passages)
@@ -204,7 +210,8 @@ def measure_limit(
         for passages in (PASSAGES if depth in (0, middle) else PASSAGES[1:2])
     ]
     alone = Setting(config.memory, middle, PASSAGES[1])
-    company = [replace(alone, answers=count, generation=kind) for count in answers for kind in ("exact", "shared")]
+    kinds = [(1, "exact"), *product(answers, ("exact", "shared"))] if answers else []
+    company = [replace(alone, answers=count, generation=kind, serving=True) for count, kind in kinds]
     found = visited(
         place, config, questions, [*schedules, *company],
         pipeline=pipeline, max_tokens=max_tokens, rounds=rounds, say=say,
@@ -232,15 +239,21 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     """Asks every question once. The first one warms up and is not reported."""
     from edge.apps.assistant.assistant import Assistant
     from edge.apps.collection.collection import Collection
+    from edge.apps.serve.limits import load_libraries
 
+    if task["serving"]:
+        load_libraries()
     company = {"answers": task["answers"], "generation": task["generation"]}
-    config = Config.load(flags={"memory": task["memory"], **company, **task["flags"]})
     options = options_of(task["depth"], task["passages"], task["max_tokens"])
     first, *others = task["questions"]
-    with (
-        Collection(Path(task["collection"]), config=config, read_only=True) as collection,
-        Assistant(collection, pipeline=task["pipeline"], options=options, kv_cache=False) as assistant,
-    ):
+    with ExitStack() as stack:
+        make_folder(Path(task["scratch"]))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(dir=task["scratch"]))
+        config = Config.load(flags={"memory": task["memory"], "scratch_dir": scratch, **company, **task["flags"]})
+        collection = stack.enter_context(Collection(Path(task["collection"]), config=config, read_only=True))
+        assistant = stack.enter_context(
+            Assistant(collection, pipeline=task["pipeline"], options=options, kv_cache=task["serving"])
+        )
         troubles = [str(trouble) for trouble in collection.health()]
         assistant.ask(first)
         started = time.perf_counter()

@@ -61,7 +61,7 @@ class Curve:
         return self.seconds[left] + share * (self.seconds[right] - self.seconds[left])
 
 
-_FORMAT = 4
+_FORMAT = 5
 _WHAT = "the profile of this machine"
 
 
@@ -150,13 +150,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What answers cost that are given at the same time.
+    """What answers cost in a server.
 
     Attributes:
         answers: number of answers at a time.
         generation: `exact` or `shared`, see `edge.config.Config`.
-        ratio: seconds for each answer, divided by those of answers that are given one after the other.
-        nbytes: high-water mark of the process's anonymous memory.
+        ratio: seconds for each answer, divided by those of answers that are given one after the other by a process that
+            keeps no states.
+        nbytes: high-water mark of the process's anonymous memory, with the server's libraries and documents' states.
     """
 
     answers: int

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from edge.errors import InputError
 from edge.planner.measured import Company, MachineProfile, Prediction
 
-ALONE = Company(1, "exact", 1.0, 0.0)
-"""One answer after the other."""
-
 BUSIEST = 0.9
 """The largest share of the time that a planned server is at work. Above it a small error of the profile doubles the
 wait."""
@@ -69,16 +66,22 @@ class Serving:
 
     @property
     def nbytes(self) -> float:
-        """Peak bytes."""
+        """Peak bytes, once the server holds as many documents' states as it may."""
         return max(self.prediction.nbytes, self.company.nbytes)
 
 
 def servings(known: MachineProfile, depths: Sequence[int], passages: Sequence[int], rate: float) -> list[Serving]:
-    """Every schedule that keeps up with a rate of requests: each limit with each number of answers measured there."""
+    """Every schedule that keeps up with a rate of requests: each limit with each number of answers measured there.
+
+    Raises:
+        InputError: no limit was measured as a server.
+    """
+    if not any(limit.company for limit in known.limits.values()):
+        raise InputError("nothing was measured as a server: run `edge profile --answers N`")
     found = [
         Serving(prediction, company, rate)
         for prediction in known.choices(depths, passages)
-        for company in (ALONE, *known.limits[prediction.limit].company)
+        for company in known.limits[prediction.limit].company
     ]
     return [serving for serving in found if serving.busy <= BUSIEST]
 

@@ -28,7 +28,7 @@ from edge.apps.plan.profile import DEPTHS, Questions, known_profile, questions_o
 from edge.apps.plan.serving import ServerPlan
 from edge.errors import EdgeError
 from edge.planner.measured import MachineProfile
-from edge.planner.serving import ALONE, Serving
+from edge.planner.serving import Serving
 
 _TIMEOUT_S = 300.0
 
@@ -54,7 +54,7 @@ def schedules(known: MachineProfile, busy: Sequence[float]) -> list[Serving]:
     found = []
     for limit in known.limits.values():
         choices = [one for one in known.choices(DEPTHS, PASSAGES) if one.limit == limit.limit]
-        for number, (company, share) in enumerate(itertools.product((ALONE, *limit.company), busy)):
+        for number, (company, share) in enumerate(itertools.product(limit.company, busy)):
             one = Serving(choices[number % len(choices)], company, 1.0)
             found.append(Serving(one.prediction, company, share / one.service))
     return found

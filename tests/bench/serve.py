@@ -180,7 +180,7 @@ def running(command: Sequence[str], name: str, path: str = "/health") -> Iterato
         port = int(probe.getsockname()[1])
     with tempfile.TemporaryDirectory() as folder:
         filled = [part.replace("{port}", str(port)).replace("{folder}", folder) for part in command]
-        environment = dict(os.environ, XDG_RUNTIME_DIR=folder)
+        environment = dict(os.environ, XDG_RUNTIME_DIR=folder, EDGE_SCRATCH_DIR=folder)
         process = subprocess.Popen(
             filled, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
         )

@@ -8,7 +8,7 @@ from bench.load import Arrival, Sample
 from bench.planned import Asking, compared, schedules
 from edge.planner.measured import Company, LimitProfile, MachineProfile, Reading
 
-COMPANY = [Company(4, "exact", 1.0, 2e8), Company(4, "shared", 0.6, 1.5e8)]
+COMPANY = [Company(1, "exact", 1.0, 2e8), Company(4, "exact", 1.0, 2e8), Company(4, "shared", 0.6, 1.5e8)]
 READINGS = [
     Reading(depth, passages, 20, 1.0, 0.01, 0.02, depth / 100, passages / 10, 0.0, 0.0, 1e8, start=passages / 20)
     for depth in (0, 30)

@@ -8,7 +8,7 @@ import pytest
 
 from edge.errors import InputError
 from edge.planner.measured import Company, LimitProfile, MachineProfile, Prediction, Reading
-from edge.planner.serving import ALONE, BUSIEST, Serving, best_serving, servings
+from edge.planner.serving import BUSIEST, Serving, best_serving, servings
 
 
 def simulated(rate: float, answers: int, first: float, rest: float, requests: int = 60_000) -> tuple[float, float]:
@@ -57,7 +57,7 @@ def test_waits_are_those_of_a_queue(answers: int, rate: float) -> None:
 
 
 def test_the_wait_of_equal_answers_in_turn_is_that_of_a_queue_of_equal_jobs() -> None:
-    serving = Serving(prediction(), ALONE, 0.5)
+    serving = Serving(prediction(), Company(1, "exact", 1.0, 0.0), 0.5)
     assert serving.busy == pytest.approx(0.5)
     assert serving.wait == pytest.approx(0.5 / (2 * (1 - 0.5)))
     assert serving.slowdown == 1
@@ -70,7 +70,7 @@ def known() -> MachineProfile:
         for depth in (0, 30)
         for passages in (2, 8)
     ]
-    company = [Company(4, "exact", 1.0, 2e8), Company(4, "shared", 0.6, 1.5e8)]
+    company = [Company(1, "exact", 1.0, 2e8), Company(4, "exact", 1.0, 2e8), Company(4, "shared", 0.6, 1.5e8)]
     return MachineProfile({"machine": "a"}, {300: LimitProfile(300, readings, company)})
 
 
@@ -93,3 +93,5 @@ def test_the_deepest_schedule_that_keeps_up_is_chosen() -> None:
         chosen(0.1, within=0.01)
     with pytest.raises(InputError, match="more memory"):
         best_serving(servings(known(), (0,), (2,), 0.1), 9.0, 299)
+    with pytest.raises(InputError, match="--answers"):
+        servings(MachineProfile({}, {300: LimitProfile(300, known().limits[300].readings)}), (0,), (2,), 0.1)
