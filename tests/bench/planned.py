@@ -93,9 +93,9 @@ def planned(
         say(name)
         rows[name] = _run(serving, plan, place, asked, questions.max_tokens, seconds, threads)
     columns = {
-        "rate": higher("rate", "/s"), "planned_rate": neither("planned", "/s"),
-        "first": lower("first text", "s"), "planned_first": neither("planned", "s"),
-        "peak": lower("peak", "B"), "planned_peak": neither("planned", "B"),
+        "rate": higher("rate", "/s"), "planned_rate": neither("planned rate", "/s"),
+        "first": lower("first text", "s"), "planned_first": neither("planned first text", "s"),
+        "peak": lower("peak", "B"), "planned_peak": neither("planned peak", "B"),
         "answers": neither("answers"), "first_error": neither("error of the first text", "%"),
     }  # fmt: skip
     conditions = {
