@@ -128,7 +128,9 @@ WorkDir = Annotated[
 ]
 VectorsDir = Annotated[NewFolder, "--work-dir", "Where vectors and indexes are made and kept."]
 Base = Annotated[
-    File | None, "Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture."
+    File | None,
+    "Real embeddings (.npy [n, dim]): first rows, last queries, or expanded with noise if they are too few. "
+    "Without them rows are of a mixture.",
 ]
 Threads = Annotated[int, click.IntRange(1), "Compute threads."]
 Rounds = Annotated[int, click.IntRange(1), "Alternating repetitions (A B A B ...)."]

@@ -38,6 +38,15 @@ def test_a_set_is_made_once_with_its_exact_answers(tmp_path: Path, real: bool) -
         VectorSet.made(tmp_path / "set", rows=301, queries=5, base=base)
 
 
+def test_enough_real_embeddings_are_the_rows_themselves(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).standard_normal((60, 12)).astype(np.float32)
+    np.save(tmp_path / "base.npy", vectors)
+    made = VectorSet.made(tmp_path / "set", rows=50, queries=5, base=tmp_path / "base.npy")
+    assert np.array_equal(made.mapped(), vectors[:50])
+    assert np.array_equal(made.queries, vectors[55:])
+    assert "noise" not in made.kind
+
+
 def test_too_few_real_embeddings_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "base.npy", np.ones((9, 4), np.float32))
     with pytest.raises(InputError, match="10 are needed"):

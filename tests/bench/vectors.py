@@ -1,4 +1,5 @@
-"""Vectors for measuring an index (real embeddings with added noise, or a mixture), their nearest rows, and an index."""
+"""Vectors for measuring an index (real embeddings, alone or with added noise, or a mixture), their nearest rows, and an
+index."""
 
 from __future__ import annotations
 
@@ -55,8 +56,9 @@ class VectorSet:
         """The set in `folder`; it is made if it does not exist.
 
         Args:
-            base: a .npy file of real embeddings [n, dim] of unit length (`edge embed --out`). Some become the queries,
-                and each of the others the centre of many rows. Without it, rows and queries are drawn from a mixture.
+            base: a .npy file of real embeddings [n, dim] of unit length (`edge embed --out`). If they are enough, the
+                first ones are the rows, and the last ones the queries. If not, some become the queries, and each of
+                the others the centre of many rows. Without it, rows and queries are drawn from a mixture.
 
         Raises:
             InputError: `folder` holds another set, or `base` has too few rows.
@@ -64,7 +66,11 @@ class VectorSet:
         if (folder / _NOTE).exists():
             return cls._kept(folder, lambda known: (known.rows, known.seed) == (rows, seed), queries)
         random = np.random.default_rng(seed)
-        source = _real(base, queries, random) if base else _mixture(queries, random)
+        real = embeddings(base) if base else None
+        if real is not None and len(real) >= rows + queries:
+            kind = f"{rows:,} real embeddings; queries are embeddings held out"
+            return cls.given(folder, real[:rows], real[-queries:], kind)
+        source = _mixture(queries, random) if real is None else _expanded(real, queries, random)
         blocks = (source.rows(min(BLOCK, rows - start), random) for start in range(0, rows, BLOCK))
         return cls._written(folder, blocks, source.queries, rows, source.kind, seed)
 
@@ -204,10 +210,9 @@ def embeddings(path: Path) -> Floats:
     return np.asarray(vectors, np.float32)
 
 
-def _real(base: Path, queries: int, random: np.random.Generator) -> _Source:
-    vectors = embeddings(base)
+def _expanded(vectors: Floats, queries: int, random: np.random.Generator) -> _Source:
     if len(vectors) < 2 * queries:
-        raise InputError(f"{base} has {len(vectors):,} rows; {2 * queries:,} are needed for {queries:,} queries")
+        raise InputError(f"{2 * queries:,} embeddings are needed for {queries:,} queries, not {len(vectors):,}")
     order = random.permutation(len(vectors))
     held, centres = vectors[order[:queries]], vectors[order[queries:]]
     kind = (
