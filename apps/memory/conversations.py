@@ -49,9 +49,9 @@ def beside_their_conversations(turns: Sequence[tuple[int, float]], first: Mappin
     return [(turn, min(1.0, score)) for turn, score in sorted(mixed, key=lambda item: (-item[1], item[0]))]
 
 
-def evenly_spaced(turns: Sequence[int]) -> Sequence[int]:
-    """At most `_READ` of the turns of a conversation."""
-    return turns[:: math.ceil(len(turns) / _READ) or 1]
+def stride(turns: int) -> int:
+    """Every so many of the turns of a conversation are read."""
+    return math.ceil(turns / _READ)
 
 
 def central_sentences(texts: Iterable[str], terms: Callable[[str], Iterable[str]]) -> list[str]:

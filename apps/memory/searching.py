@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from edge.apps.memory.conversations import (
     beside_their_conversations,
     central_sentences,
     conversation_scores,
-    evenly_spaced,
+    stride,
 )
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
@@ -174,22 +175,25 @@ class Searcher:
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         return candidates[:top_k], self._conversations(found, conversations, whose)
 
-    def _conversations(self, found: Retrieved, count: int, whose: Condition) -> list[dict[str, Any]]:
+    def _conversations(self, found: Retrieved, most: int, whose: Condition) -> list[dict[str, Any]]:
         """The best conversations of more than one turn, each with its place, its times, and what it was about."""
         told: list[dict[str, Any]] = []
         with self._store.read() as db:
             for first, score in found.conversations():
-                if len(told) >= count:
+                if len(told) >= most:
                     break
-                sql = f"SELECT id FROM memories WHERE (id = ? OR conversation = ?) AND {whose.sql} ORDER BY id"
-                ids = [turn for (turn,) in db.execute(sql, (first, first, *whose.params))]
-                if len(ids) > 1:
-                    read = read_records(db, {*evenly_spaced(ids), ids[0], ids[-1]})
-                    about = central_sentences((read[turn].text for turn in sorted(read)), self._store.lexical.terms)
-                    began, ended = (read[turn].timestamp or read[turn].created_at for turn in (ids[0], ids[-1]))
+                turns = f"FROM memories WHERE (id = ? OR conversation = ?) AND {whose.sql}"
+                params = (first, first, *whose.params)
+                count, last = db.execute(f"SELECT count(*), max(id) {turns}", params).fetchone()
+                if count > 1:
+                    rows = islice(db.execute(f"SELECT id {turns} ORDER BY id", params), 0, None, stride(count))
+                    read = read_records(db, {*(turn for (turn,) in rows), last})
+                    said = [read[turn] for turn in sorted(read)]
+                    began, ended = (record.timestamp or record.created_at for record in (said[0], said[-1]))
                     told.append({
-                        "id": read[ids[0]].uuid, **{name: value for name, value in read[ids[0]].scope.items() if value},
-                        "began": began, "ended": ended, "turns": len(ids), "score": score, "about": about,
+                        "id": said[0].uuid, **{name: value for name, value in said[0].scope.items() if value},
+                        "began": began, "ended": ended, "turns": count, "score": score,
+                        "about": central_sentences((record.text for record in said), self._store.lexical.terms),
                     })  # fmt: skip
         return told
 

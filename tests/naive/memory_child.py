@@ -1,16 +1,19 @@
 """A process that adds, updates, deletes and searches memories until it is killed, and reports each change.
 
-Run as a script: `memory_child.py DIRECTORY USER SEED`. A line before each change announces it, and a line after it
-confirms it. Every confirmed change must be found later, however the process was killed.
+Run as a script: `memory_child.py DIRECTORY USER SEED`. It begins when a line comes in, and ends with the process that
+started it. A line before each change announces it, and a line after it confirms it. Every confirmed change must be
+found later, however the process was killed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from typing import Any
 
+from waiting import end_with_parent
 from words import WordEmbedder, WordReranker
 
 from edge.apps.memory.memory import Memory
@@ -26,6 +29,8 @@ def main(directory: str, user: str, seed: int) -> None:
     memory = Memory(directory, embedder=WordEmbedder(32), reranker=WordReranker(), memory="40GB")
     known = [found["id"] for found in memory.get_all(user_id=user, top_k=1_000)["results"]]
     say(event="ready")
+    os.read(0, 1)
+    end_with_parent()
     for number in range(sys.maxsize):
         text = f"{user} said {choose.randrange(10_000)} and {choose.randrange(10_000)} at {seed} {number}"
         what = choose.random()

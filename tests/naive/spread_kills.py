@@ -20,6 +20,7 @@ from edge.apps.collection.collection import Collection
 from edge.config import Config
 from naive.program import config_of, write_tiny_models
 from naive.spread import QUERIES, SMALL, Small, invented, told
+from naive.waiting import end_with_parent
 
 NAMES = 40
 _CHILD = """
@@ -49,7 +50,9 @@ def reached(address: str, config: Config) -> Any:
 
 
 def write(folder: str, models: str, seed: int, address: str) -> None:
-    """Changes a collection for ever; appends what it begins, and what was acknowledged, to a file."""
+    """Changes a collection until the process that started it ends; appends what it begins, and what was acknowledged,
+    to a file."""
+    end_with_parent()
     config = config_of(Path(models), Path(folder) / "scratch", threads=1)
     on = ("one", "two") if address else ("here",)
     one = Spread(Path(folder), config, reached(address, config), on)
@@ -96,7 +99,7 @@ def started(folder: Path, models: Path, seed: int, address: str = "") -> subproc
     """A process that runs `write`."""
     packages = Path(__file__).resolve().parent.parent / "packages.py"
     command = [sys.executable, "-c", _CHILD, str(packages), str(folder), str(models), str(seed), address]
-    return subprocess.Popen(command, stderr=(folder / "errors").open("ab"))
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=(folder / "errors").open("ab"))
 
 
 def killed_after(child: subprocess.Popen[bytes], folder: Path, lines: int, chance: random.Random) -> None:
@@ -107,7 +110,7 @@ def killed_after(child: subprocess.Popen[bytes], folder: Path, lines: int, chanc
     time.sleep(chance.uniform(0, 0.3))
     assert child.poll() is None, (folder / "errors").read_text(errors="replace")[-2000:]
     child.kill()
-    child.wait()
+    child.communicate()
 
 
 def count(log: Path) -> int:

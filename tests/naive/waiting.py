@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,18 @@ def until(condition: Callable[[], bool], pause: float = 0.001) -> None:
     while not condition():
         assert time.monotonic() < end, "the other threads or processes did not come so far"
         time.sleep(pause)
+
+
+def end_with_parent() -> None:
+    """Ends this process when its input ends, which happens when the process at the other end of the pipe has ended,
+    however it did. A program that runs until it is killed would outlive a test run that was killed."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def at_once(work: Callable[[int], object], count: int) -> None:

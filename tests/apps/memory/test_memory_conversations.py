@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from apsw import Connection
 
+from edge.apps.memory import searching
 from edge.apps.memory.conversations import (
     SHARE,
     beside_their_conversations,
     central_sentences,
     conversation_scores,
-    evenly_spaced,
 )
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.records import Record, read_records
 from edge.apps.memory.store import DATABASE
 from edge.errors import InputError
 
@@ -118,9 +119,21 @@ def test_central_sentences_say_different_things_and_are_few_and_in_order() -> No
     assert {"The cat sleeps on the warm roof.", "The train is late."} <= set(found)
     assert found == sorted(found, key=" ".join(texts).index)
     assert central_sentences([], str.split) == []
-    assert len(evenly_spaced(range(10_000))) <= 300
-    assert list(evenly_spaced(range(3))) == [0, 1, 2]
-    assert list(evenly_spaced(())) == []
+
+
+def test_of_a_long_conversation_few_turns_are_read(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[set[int]] = []
+
+    def reading(db: Connection, ids: set[int]) -> dict[int, Record]:
+        read.append(set(ids))
+        return read_records(db, ids)
+
+    monkeypatch.setattr(searching, "read_records", reading)
+    talk(memory, [f"The roof leaks in room {n}." for n in range(1_000)], "2026-05-01", run_id="r", user_id="ann")
+    found = memory.search("roof", 0, user_id="ann", conversations=1)["conversations"]
+    assert [(talk["turns"], len(talk["about"])) for talk in found] == [(1_000, 3)]
+    assert len(read[-1]) <= 301
+    assert {1, 1_000} <= read[-1]
 
 
 def test_what_conversations_were_about_counts_among_the_tokens(memory: Memory) -> None:

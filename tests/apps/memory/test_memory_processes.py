@@ -45,16 +45,27 @@ class Child:
         seed = 1_000 * int(self.user[1:]) + len(self.runs)
         arguments = [sys.executable, str(CHILD), str(self.directory), self.user, str(seed)]
         with open(log, "wb") as out, open(log.with_suffix(".err"), "wb") as errors:
-            self.process = subprocess.Popen(arguments, stdout=out, stderr=errors)
+            self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=out, stderr=errors)
+
+    def begin(self) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
 
     def kill(self) -> None:
+        self.check_alive()
         assert self.process is not None
-        assert self.process.poll() is None, self.runs[-1].with_suffix(".err").read_text()
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
     def ready(self) -> bool:
+        self.check_alive()
         return self.runs[-1].stat().st_size > 0
+
+    def check_alive(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, self.runs[-1].with_suffix(".err").read_text()
 
     def told(self) -> int:
         """The number of reported changes so far."""
@@ -73,7 +84,10 @@ def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> 
     children = [Child(tmp_path / "memory", logs, f"u{n}") for n in range(PROCESSES)]
     for child in children:
         child.start()
+    # Those that are ready wait. Beside seven that write without a pause, the last one might not come to open it.
     until(lambda: all(child.ready() for child in children), 0.05)
+    for child in children:
+        child.begin()
     choose = random.Random(0)
     end = time.monotonic() + seconds
     kills = 0
@@ -85,6 +99,7 @@ def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> 
         if victim.ready():
             victim.kill()
             victim.start()
+            victim.begin()
             kills += 1
     for child in children:
         child.kill()
@@ -99,6 +114,18 @@ def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> 
         found = memory.search("said", 10_000, user_id=child.user, rerank=False)["results"]
         stored = memory.get_all(user_id=child.user, top_k=10_000)["results"]
         assert {hit["id"] for hit in found} == {m["id"] for m in stored}, "indexes and rows agree"
+
+
+def test_a_process_ends_with_the_one_that_started_it(make: Make, tmp_path: Path) -> None:
+    make(embedder=WordEmbedder(32)).close()
+    child = Child(tmp_path / "memory", tmp_path, "u1")
+    child.start()
+    child.begin()
+    until(lambda: child.told() > 0, 0.05)
+    assert child.process is not None
+    assert child.process.stdin is not None
+    child.process.stdin.close()
+    assert child.process.wait(PATIENCE_S) == 1
 
 
 def check(memory: Memory, child: Child) -> int:
