@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.documents.base import Mail
-from edge.text.tokens import fit, most_tokens
+from edge.text.tokens import expected_tokens, fit
 
 if TYPE_CHECKING:
     from edge.apps.collection.models import CollectionModels
@@ -209,7 +209,7 @@ def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
     ]
     if options.max_tokens is None:
         return found
-    fitting = fit([most_tokens(hit.passage) for hit in found], options.max_tokens)
+    fitting = fit([expected_tokens(hit.passage) for hit in found], options.max_tokens)
     return [hit for hit, fits in zip(found, fitting, strict=True) if fits]
 
 

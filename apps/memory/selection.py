@@ -15,7 +15,7 @@ import numpy as np
 from edge.apps.memory.arguments import check_text, spoken
 from edge.errors import InputError
 from edge.text.sentences import boundaries
-from edge.text.tokens import fit, most_tokens
+from edge.text.tokens import expected_tokens, fit, most_tokens
 
 if TYPE_CHECKING:  # the command line splits texts before it loads a model
     from edge.apps.memory.models import MemoryModels
@@ -145,20 +145,20 @@ def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
     results, told = found["results"], found.get("conversations", [])
-    tokens = [most_tokens(f"{spoken(one['began'])}: {' '.join(one['about'])}") for one in told]
+    tokens = [expected_tokens(f"{spoken(one['began'])}: {' '.join(one['about'])}") for one in told]
     taken = fit(tokens, max_tokens)
     spent = sum(compress(tokens, taken))
     kept: list[dict[str, Any]] = []
     given = {result["id"] for result in results}
     for result in results:
         own = _said_tokens(result)
-        if spent + own > max_tokens:
+        if most_tokens(spent + own) > max_tokens:
             continue
         spent += own
         if "neighbours" in result:
             around = [turn for turn in result["neighbours"] if turn["id"] not in given]
             more = sum(map(_said_tokens, around))
-            around = around if spent + more <= max_tokens else []
+            around = around if most_tokens(spent + more) <= max_tokens else []
             spent += more * bool(around)
             given.update(turn["id"] for turn in around)
             result = {**result, "neighbours": around}
@@ -166,12 +166,12 @@ def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
     ids = {result["id"] for result in kept}
     left_out = [result["id"] for result in results if result["id"] not in ids]
     beside = {"conversations": list(compress(told, taken))} if told else {}
-    return {"results": kept, "tokens": spent, "left_out": left_out} | beside
+    return {"results": kept, "tokens": most_tokens(spent), "left_out": left_out} | beside
 
 
-def _said_tokens(result: Mapping[str, Any]) -> int:
+def _said_tokens(result: Mapping[str, Any]) -> float:
     when = result.get("local_timestamp") or result.get("timestamp")
-    return most_tokens(f"{spoken(when)}: {result['memory']}" if when else result["memory"])
+    return expected_tokens(f"{spoken(when)}: {result['memory']}" if when else result["memory"])
 
 
 def split(text: str) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
 from edge.runtimes.reranker import Reranker
-from edge.text.tokens import fit, most_tokens
+from edge.text.tokens import expected_tokens, fit, most_tokens
 
 LICENCE = "Permission is granted to use the river software, free of charge, to any person obtaining a copy of it.\n"
 
@@ -50,10 +50,10 @@ def test_copies_do_not_crowd_others_out(copies: Collection, rerank: bool) -> Non
 @pytest.mark.parametrize("rerank", [False, True])
 def test_results_fit_the_tokens(copies: Collection, rerank: bool) -> None:
     whole = copies.search("river", 20, rerank=rerank)
-    counts = [most_tokens(hit.passage) for hit in whole]
-    for most in (1, max(counts), sum(counts) - 1, sum(counts)):
+    counts = [expected_tokens(hit.passage) for hit in whole]
+    for most in (1, most_tokens(max(counts)), most_tokens(sum(counts)) - 1, most_tokens(sum(counts))):
         found = copies.search("river", 20, rerank=rerank, max_tokens=most)
-        assert sum(most_tokens(hit.passage) for hit in found) <= most
+        assert most_tokens(sum(expected_tokens(hit.passage) for hit in found)) <= most
         assert [hit.id for hit in found] == [
             hit.id for hit, fits in zip(whole, fit(counts, most), strict=True) if fits
         ]  # fmt: skip
