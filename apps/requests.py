@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import Field, InitVar, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -240,8 +240,7 @@ class SearchOptions(RequestOptions):
     Attributes:
         top_k: the most results.
         where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
-        min_score: leaves out hits whose relevance, the reranker's probability, is lower.
-        min_blended: leaves out hits whose `score`, which decides the order, is lower.
+        min_score: leaves out hits whose `score` is lower.
         pool: number of candidates that are reranked; more if `top_k` needs more.
         rerank: False keeps the fused order and leaves the reranker closed.
         max_tokens: the most tokens of the passages of all results with their contexts, as `most_tokens` bounds them.
@@ -251,13 +250,8 @@ class SearchOptions(RequestOptions):
     top_k: int = _option(10, "How many results.", "-n", "--top-k", what="the number of results", least=1, most=MOST)
     where: Conditions = field(default=None, metadata=_WHERE)
     min_score: float = _option(
-        0.0, "Leave out results that are less relevant (0 ... 1).", "--min-score", what="the least score",
-        least=0, most=1,
-    )  # fmt: skip
-    min_blended: float = _option(
-        0.0, "Leave out results of a lower blended score (0 ... 1).", "--min-blended",
-        what="the least blended score", least=0, most=1,
-    )  # fmt: skip
+        0.0, "Leave out results of a lower score (0 ... 1).", "--min-score", what="the least score", least=0, most=1
+    )
     pool: int = _option(
         POOL, "How many candidates the reranker judges; more if the results need more.", "--pool",
         what="the number of candidates to rerank", least=1, most=MOST,
@@ -271,11 +265,9 @@ class SearchOptions(RequestOptions):
     def __post_init__(self) -> None:
         """
         Raises:
-            InputError: a number is outside its bounds, a filter is invalid, or `min_score` is given without reranking.
+            InputError: a number is outside its bounds, or a filter is invalid.
         """
         self._check()
-        if self.min_score > 0 and not self.rerank:
-            raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
 
     @property
     def filters(self) -> Filters:
@@ -284,8 +276,14 @@ class SearchOptions(RequestOptions):
 
     @property
     def candidates(self) -> int:
-        """How many passages are retrieved: twice as many as results, because neighbouring hits are merged."""
-        return max(self.pool, 2 * self.top_k) if self.rerank else 2 * self.top_k
+        """How many passages are retrieved: twice as many as results, because neighbouring hits are merged, and at least
+        `POOL` for the reranker, whose scores compare with those."""
+        return max(POOL, self.judged) if self.rerank else 2 * self.top_k
+
+    @property
+    def judged(self) -> int:
+        """How many of them the reranker reads."""
+        return max(self.pool, 2 * self.top_k)
 
 
 def search_options(top_k: int | None, options: SearchOptions | None, named: Mapping[str, Any]) -> SearchOptions:
@@ -311,7 +309,6 @@ class AskOptions(RequestOptions):
         temperature, max_tokens, seed: sampling of answers. Intermediate texts are always written greedily.
         rounds: the most rounds, for the pipelines that have rounds.
         where: the files that may be searched.
-        floor: the former name of `min_relevance`.
         order_tolerance: passages whose relevance differs by at most this much may change places in the prompt, so that
             a passage with cached KV states comes first. 0 keeps the order. Another order may change a model's answer.
     """
@@ -347,19 +344,16 @@ class AskOptions(RequestOptions):
         3, "The most rounds, for pipelines that have rounds.", "--rounds", what="the number of rounds", least=1
     )
     where: Conditions = field(default=None, metadata=_WHERE)
-    floor: InitVar[float | None] = None
     order_tolerance: float = _option(
         0.0, "Passages whose relevance differs by at most so much may change places, so that KV states are "
         "reused; 0 keeps the order.", "--order-tolerance", what="the tolerance of the order", least=0, most=1,
     )  # fmt: skip
 
-    def __post_init__(self, floor: float | None) -> None:
+    def __post_init__(self) -> None:
         """
         Raises:
             InputError: a number is outside its bounds, or a filter is invalid.
         """
-        if floor is not None:
-            object.__setattr__(self, "min_relevance", floor)
         self._check()
         object.__setattr__(self, "pool", max(self.pool, self.passages or 1))
 

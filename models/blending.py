@@ -37,6 +37,10 @@ LONG_WEIGHT = 0.05
 LONG = 4
 """A query with at least this many sentences is long. From one sentence up to this number the share falls linearly."""
 
+COMPARED = 60
+"""The best scores of retrieval that the others are compared with. So a candidate's part does not depend on the size of
+the pool, if at least so many are known."""
+
 _SENTENCE = 25
 """This many words count as one sentence, for queries that have no full stops."""
 
@@ -51,11 +55,13 @@ def share_of(query: str) -> float:
 
 
 def standard(scores: Floats64) -> Floats64:
-    """The scores scaled to mean 0 and standard deviation 1 along the last axis; zeros where all scores are equal."""
+    """The scores scaled along the last axis so that the `COMPARED` best have mean 0 and standard deviation 1; zeros
+    where these are equal."""
     largest = np.abs(scores).max(-1, keepdims=True, initial=0.0)
     scores = scores / np.where(largest > 0, largest, 1.0)  # squares of large scores would overflow
-    spread = scores.std(-1, keepdims=True)
-    return np.where(spread > 1e-9, (scores - scores.mean(-1, keepdims=True)) / np.maximum(spread, 1e-9), 0.0)
+    best = np.sort(scores, axis=-1)[..., -COMPARED:]
+    spread = best.std(-1, keepdims=True)
+    return np.where(spread > 1e-9, (scores - best.mean(-1, keepdims=True)) / np.maximum(spread, 1e-9), 0.0)
 
 
 def retrieval_scores(count: int) -> Floats64:
@@ -64,10 +70,11 @@ def retrieval_scores(count: int) -> Floats64:
 
 
 def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
-    """The retrieval scores of ``count`` candidates, higher is better; None if the candidates are unordered.
+    """The retrieval scores of ``count`` candidates and of any that follow them, higher is better; None if the
+    candidates are unordered.
 
     Raises:
-        InputError: the number of scores is not the number of candidates, or a score is not a finite number.
+        InputError: there are fewer scores than candidates, or a score is not a finite number.
     """
     if isinstance(retrieved, bool):
         return retrieval_scores(count) if retrieved else None
@@ -75,7 +82,7 @@ def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
         scores = np.asarray(retrieved, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError("the scores of retrieval are numbers, one for each candidate") from None
-    if scores.shape != (count,):
+    if scores.ndim != 1 or scores.size < count:
         raise InputError(f"retrieval gave {scores.size} scores for {count} candidates")
     if not np.isfinite(scores).all():
         raise InputError("a score of retrieval is not finite")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +22,6 @@ from edge.files.sealed import read_sealed, write_sealed
 
 FILE = "calibration.json"
 VERSION = 6
-_FORMER_LENS_FILE = "lens.safetensors"
 _REMEDY = "`edge models calibrate` makes a new one in its place, and `--threshold inf` does without"
 
 
@@ -179,9 +177,6 @@ class Calibration:
         document["version"] = VERSION
         document["lens"] = None if self.lens is None else self.lens.to_json()
         write_sealed(directory / FILE, document)
-        # Earlier versions stored the lens in this file. No code reads it any more.
-        with suppress(OSError):
-            (directory / _FORMER_LENS_FILE).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, directory: Path, fingerprint: str) -> Calibration | None:

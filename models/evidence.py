@@ -3,10 +3,10 @@ that the passages hold an answer. `evidence.json` holds one model per name, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ import numpy.typing as npt
 from edge.errors import CorruptBlock
 from edge.files.sealed import read_sealed, write_sealed
 from edge.models.manifest import remedy
+
+if TYPE_CHECKING:
+    from edge.models.packed import PackedModel
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,27 +54,23 @@ class Logistic:
         return cls(*(tuple(float(v) for v in stored[name]) for name in ("weights", "mean", "scale")))
 
 
-def fit(
-    signals: Floats, right: npt.NDArray[np.bool_], *, counts: npt.ArrayLike | None = None, ridge: float = 1.0
-) -> Logistic:
+def fit(signals: Floats, right: npt.NDArray[np.bool_], *, ridge: float = 1.0) -> Logistic:
     """Fits a ridge logistic regression by Newton's method.
 
     Args:
         signals: [n, signals].
         right: [n], whether each example is a positive one.
-        counts: [n], weight of each example; all weights are equal if None.
         ridge: penalty on the squared weights. The constant has a very small penalty, so that the fit has a solution
             even if all examples are of one class.
     """
     mean, scale = signals.mean(axis=0), np.maximum(signals.std(axis=0), _SMALLEST)
     values = with_constant((signals - mean) / scale)
-    share = np.ones(len(values)) if counts is None else np.asarray(counts, np.float64)
     penalty = np.diag([*[ridge] * (values.shape[1] - 1), 1e-2])
     weights = np.zeros(values.shape[1])
     for _ in range(_STEPS):
         p = probability(values, weights)
-        gradient = values.T @ (share * (right - p)) - penalty @ weights
-        step = np.linalg.solve((values * (share * p * (1 - p))[:, None]).T @ values + penalty, gradient)
+        gradient = values.T @ (right - p) - penalty @ weights
+        step = np.linalg.solve((values * (p * (1 - p))[:, None]).T @ values + penalty, gradient)
         weights = weights + step
         if np.abs(step).max() < 1e-9:
             break
@@ -102,6 +101,20 @@ CERTAIN = 0.45
 from passages below it is shown with a warning. The value was chosen on the half `choose` of the benchmark `answers`."""
 
 
+RESULT_SIGNALS = ("blend", "best")
+"""The log-odds of a result's blended score, and of the best result's."""
+
+
+def results_name(embedder: str) -> str:
+    """The name under which the model that turns blended scores into probabilities is stored beside a reranker."""
+    return f"results with {embedder}"
+
+
+def result_signals(blended: Sequence[float]) -> list[list[float]]:
+    """The values of `RESULT_SIGNALS` for the blended scores [n] of one search, best first."""
+    return [[log_odds(score), log_odds(blended[0])] for score in blended]
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One fitted model.
@@ -127,15 +140,16 @@ class Evidence:
         return float(self.model.probability([signals])[0])
 
 
-def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...]) -> Evidence | None:
-    """The model called `name` that is stored beside a reranker; None if there is none for these weights, or if it uses
-    signals that are not among `signals`.
+def load(reranker: PackedModel, name: str, signals: tuple[str, ...]) -> Evidence | None:
+    """The model called `name` that is stored beside a reranker; None if there is none for its weights, or if it was
+    fitted on other signals.
 
     Raises:
         CorruptBlock: the file is damaged.
     """
+    directory = reranker.path
     stored = _read(directory / FILE)
-    entry = stored.get("models", {}).get(name) if stored.get("fingerprint") == fingerprint else None
+    entry = stored.get("models", {}).get(name) if stored.get("fingerprint") == reranker.fingerprint else None
     if entry is None:
         return None
     try:
@@ -145,27 +159,28 @@ def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...])
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptBlock(f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again") from error
-    return found if set(found.signals) <= set(signals) else None
+    return found if found.signals == signals else None
 
 
-def save(directory: Path, name: str, fingerprint: str, fitted: Evidence) -> None:
-    """Writes a model beside a reranker. Stored models that were fitted on other weights are dropped, and those of a
-    damaged file.
+def save(reranker: PackedModel, models: Mapping[str, Evidence]) -> None:
+    """Writes models by name beside a reranker. Stored models that were fitted on other weights, and those of a damaged
+    file, are dropped.
 
     Raises:
         StorageError: the directory cannot be written.
     """
-    path = directory / FILE
+    path = reranker.path / FILE
     try:
         stored = read_sealed(path) or {}
     except CorruptBlock:
         stored = {}
-    kept = stored.get("models", {}) if stored.get("fingerprint") == fingerprint else {}
-    entry = {
-        "signals": list(fitted.signals), **fitted.model.to_json(), "threshold": round(fitted.threshold, 4),
-        "embedder": fitted.embedder, "examples": fitted.examples, "certain": fitted.certain,
-    }  # fmt: skip
-    write_sealed(path, {"fingerprint": fingerprint, "models": {**kept, name: entry}})
+    kept = stored.get("models", {}) if stored.get("fingerprint") == reranker.fingerprint else {}
+    for name, fitted in models.items():
+        kept[name] = {
+            "signals": list(fitted.signals), **fitted.model.to_json(), "threshold": round(fitted.threshold, 4),
+            "embedder": fitted.embedder, "examples": fitted.examples, "certain": fitted.certain,
+        }  # fmt: skip
+    write_sealed(path, {"fingerprint": reranker.fingerprint, "models": kept})
 
 
 def verify(directory: Path) -> None:

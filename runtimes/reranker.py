@@ -134,7 +134,8 @@ class Reranker(Closing):
 
         Args:
             retrieved: a retriever's score for each of `docs`, or True if they are in the retriever's order, best first.
-                These scores are independent evidence and are blended with the model's (`models.blending`).
+                These scores are independent evidence and are blended with the model's (`models.blending`). Further
+                scores belong to texts that are not ranked, and show how good the others are.
             mode: overrides the mode that this object was made with.
             threshold: overrides the threshold that this object was made with.
             enough: gets all results with a final score, best first, and returns whether they are enough. If not, the
@@ -143,7 +144,7 @@ class Reranker(Closing):
 
         Raises:
             InputError: the query is empty, there are no documents, `top_k` is not positive, a text is not valid
-                Unicode, or the number of retrieval scores is not the number of texts.
+                Unicode, or there are fewer retrieval scores than texts.
             BudgetExceeded: the request does not fit the limit; the error names the smallest that works.
         """
         ranking = self.explain(

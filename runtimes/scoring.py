@@ -233,8 +233,8 @@ class CandidatePool:
         self._logits = np.full(candidates, np.nan)
         self._spread = None if calibration is None else calibration.spread
         self._forecast = None if calibration is None else calibration.forecast(retrieved=found is not None)
-        self._places = np.zeros(candidates) if found is None else standard(found)
-        self._prior = None if found is None else prior_logits(found, weight)
+        self._places = np.zeros(candidates) if found is None else standard(found)[:candidates]
+        self._prior = None if found is None else prior_logits(found, weight)[:candidates]
         self._sharpness = 1.0 if found is None else sharpness(weight)
 
     @property

@@ -109,8 +109,8 @@ class AnswerStats:
     spelled: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures in the form that `--json` prints. `floor` is the former name of `min_relevance`."""
-        return {**asdict(self), "floor": self.min_relevance}
+        """The figures in the form that `--json` prints."""
+        return asdict(self)
 
 
 _COUNTERS = {
@@ -235,7 +235,7 @@ def reasons(answer: Answer) -> Iterator[str]:
         for query in entry.queries:
             yield f"  looked for {' '.join(query.split())}"
         for hit in entry.passages:
-            relevance = "" if hit.stages.relevance is None else f"relevance {hit.stages.relevance:.3f}  "
+            relevance = "" if hit.relevance is None else f"relevance {hit.relevance:.3f}  "
             found = f"BM25 #{hit.stages.lexical_rank or '-'}, vectors #{hit.stages.vector_rank or '-'}"
             yield f"  {relevance}{found}  {from_here(hit.path)}:{hit.line_start}"
         if entry.below:

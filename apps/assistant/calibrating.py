@@ -1,4 +1,5 @@
-"""Fits when passages count as an answer, for one pair of an embedder and a reranker.
+"""Fits when passages count as an answer, and how probable it is that a result answers, for one pair of an embedder and
+a reranker.
 
 Each question is asked with the passages that answer it and without them. The signals of both (see `evidence`) tell how
 likely it is that their best quotation answers.
@@ -11,21 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge.apps.assistant.evidence import FITTED, SIGNALS, UnitJudge, UnitReading, document_of
+from edge.apps.assistant.evidence import SIGNALS, UnitJudge, UnitReading, document_of, pair_name
 from edge.apps.assistant.generator import PickedSentences
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.requests import AskOptions
 from edge.errors import InputError
-from edge.models.evidence import Evidence, fit
+from edge.models.evidence import RESULT_SIGNALS, Evidence, fit, result_signals, results_name
 from edge.runtimes.generation.base import Message, Sampling
 from edge.runtimes.generation.extractive import Quoted
 
-_LEAST, _CERTAIN = 0.15, 0.7
+_LEAST, _CERTAIN = 0.15, 0.8
 """The probability that the best quotation is right, from which the closest passages are shown, and from which the
 quotation is shown as the answer. A refusal hides a passage that the user could have judged. Chosen on the halves
-`choose` of the benchmarks `answers` and `household` with both known embedders."""
+`choose` of the benchmarks `answers` and `household` with both known embedders, each question judged by a model that was
+fitted on other files."""
 
 _FEWEST = 8
 """The fewest questions to fit a pair on."""
@@ -42,18 +44,20 @@ class JudgedUnit:
         there: whether its answer was in the documents.
         right: whether the quotation of the passages is right.
         reading: what the units of the passages tell.
+        results: the blended score of each passage, best first, and whether it answers.
     """
 
     kind: str
     there: bool
     right: bool
     reading: UnitReading
+    results: tuple[tuple[float, bool], ...]
 
 
 def fitted_pair(
     collection: Collection, asked: Sequence[tuple[str, frozenset[str]]], progress: Callable[[int, int], None] | None
-) -> Evidence:
-    """Fits the collection's embedder and reranker.
+) -> dict[str, Evidence]:
+    """The models fitted for the collection's embedder and reranker, by the names under which they are stored.
 
     Args:
         asked: questions, each with the paths of the texts of the collection that answer it.
@@ -82,19 +86,26 @@ def with_and_without(
     """The examples of a question asked with the passages that answer it, whose paths are `right`, and without them."""
     pool = AskOptions().pool
     hits = collection.candidates(question, k=2 * pool)
-    yield example_of(collection, judge, question, hits[:pool], "there", lambda text, best: best in right)
+    yield example_of(collection, judge, question, hits, "there", lambda text, best: best in right)
     gone = [hit for hit in hits if hit.path not in right]
-    yield example_of(collection, judge, question, gone[:pool], "gone", None)
+    yield example_of(collection, judge, question, gone, "gone", None)
 
 
-def fitted_on(examples: Sequence[JudgedUnit], embedder: str) -> Evidence:
-    """Fits the probability that a quotation is right. A quotation of the right passages may be wrong, too."""
+def fitted_on(examples: Sequence[JudgedUnit], embedder: str) -> dict[str, Evidence]:
+    """Fits the probability that a quotation is right, and that a result answers. Returns both models by the names under
+    which they are stored. A quotation of the right passages may be wrong, too."""
     # The signals do not tell one name from another. Questions that their names decide would only blur the fit.
     told = [example for example in examples if example.reading.most == 1.0]
-    places = [SIGNALS.index(name) for name in FITTED]
-    values = np.array([[example.reading.signals[place] for place in places] for example in told])
+    values = np.array([example.reading.signals for example in told])
     model = fit(values, np.array([example.right for example in told]), ridge=_RIDGE)
-    return Evidence(FITTED, model, _LEAST, embedder, len(examples), _CERTAIN)
+    found = [example.results for example in examples]
+    blended = [values for results in found for values in result_signals([score for score, _ in results])]
+    answers = np.array([right for results in found for _, right in results])
+    result = fit(np.array(blended), answers, ridge=_RIDGE)
+    return {
+        pair_name(embedder): Evidence(SIGNALS, model, _LEAST, embedder, len(examples), _CERTAIN),
+        results_name(embedder): Evidence(RESULT_SIGNALS, result, 0.0, embedder, len(answers)),
+    }
 
 
 def example_of(
@@ -108,15 +119,18 @@ def example_of(
     """The example of a question and its candidates, with the signals that the assistant would compute.
 
     Args:
-        right: tells by the quotation and the path of its first passage whether it is right; None if nothing is.
+        hits: twice as many as are judged.
+        right: tells by the text and the path of a passage or of a quotation's first one whether it is right; None if
+            nothing is.
     """
-    read = AskOptions().read
+    read, pool = AskOptions().read, AskOptions().pool
     asked = judged_question(question)
-    ranked = merge(collection.rerank(asked, hits, read), read)
+    ranked = merge(collection.rerank(asked, hits, read, judged=pool), read)
     reading = judge.reading(asked, ranked)
     documents = [document_of(hit) for hit in ranked]
     pieces = list(PickedSentences(judge).stream([Message("user", asked)], Sampling(), documents=documents))
     cited = [int(piece.text.strip(" []")) for piece in pieces if not isinstance(piece, Quoted)]
     text = "".join(piece.text for piece in pieces)
     answers = right is not None and bool(cited) and right(text, ranked[cited[0] - 1].path)
-    return JudgedUnit(kind, right is not None, answers, reading)
+    results = tuple((hit.stages.blend or 0.0, right is not None and right(hit.text, hit.path)) for hit in ranked)
+    return JudgedUnit(kind, right is not None, answers, reading, results)

@@ -331,7 +331,7 @@ def _citation(number: int, hit: Hit, statement: str) -> Citation:
     at, quote = support(hit.text, statement, hit.kinds)
     line = hit.line_at(at)
     return Citation(
-        number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance,
+        number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.relevance,
         hit.collection, hit.mail,
     )  # fmt: skip
 

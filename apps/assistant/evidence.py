@@ -32,8 +32,7 @@ from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem, stems
-from edge.models import evidence
-from edge.models.evidence import Evidence, log_odds
+from edge.models.evidence import Evidence, load, log_odds
 from edge.runtimes.generation.base import Document
 
 Floats = npt.NDArray[np.float32]
@@ -106,34 +105,26 @@ def pair_name(embedder: str) -> str:
     return f"answers with {embedder}"
 
 
-SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated", "unit", "cosine", "value", "file_lead")
-"""The signals of fitted models. A model uses some of them.
+SIGNALS = ("passage", "cosine_lead", "least_near", "repeated", "unit", "value", "file_lead")
+"""The signals that models are fitted on. Of several lists it was best on the halves `choose` of the benchmarks
+`answers` and `household`, with both known embedders.
 
 - passage: the reranker's log-odds for the best passage.
-- words: the BM25 score of the best unit's passage.
 - cosine_lead: the best cosine of a unit, less the mean cosine of the next units.
 - least_near: the smallest nearness of a word of the question to the words of the best unit's passage.
 - repeated: the share of the question's words that the best unit repeats. A unit that repeats the question without a
   high relevance is often about a similar subject only.
 - unit: the reranker's log-odds for the best unit.
-- cosine: the cosine of the best unit.
 - value: of the best unit (see `Window`).
 - file_lead: the score of the best unit, less that of the best unit of another file. If two files seem to answer, often
   neither does.
 """
-
-FITTED = ("passage", "cosine_lead", "least_near", "repeated", "unit", "value", "file_lead")
-"""The signals that models are fitted on. Of several lists it was best on the halves `choose` of the benchmarks
-`answers` and `household`, with both known embedders."""
 
 RELEVANCE, COSINE, NEARNESS, LENGTH, VALUE = 0.37, 11.8, 6.9, 0.49, 1.5
 """The weights of a unit's score: of the reranker's log-odds, of its cosine with the question, of the mean nearness of
 the question's words, of the logarithm of the unit's number of words, and of the value asked for. They were fitted on
 the half `choose` of `edge bench answers`, so that a score is the log-odds that the unit is the answer. The last one was
 chosen on it and on the half `choose` of `household`: 1 to 2.5 are alike."""
-
-_MOST_WORDS_SCORE = 30.0
-"""BM25 scores are cut at this value, above which they tell no more."""
 
 _NEXT = 5
 """The number of units that the best unit's cosine is compared with."""
@@ -193,9 +184,7 @@ class UnitReading:
 
     def probability(self, fitted: Evidence) -> float:
         """The probability that the best quotation of the passages answers the question."""
-        places = [SIGNALS.index(name) for name in fitted.signals]
-        both = (self.signals, self.named)
-        return min(self.most, *(fitted.probability([values[place] for place in places]) for values in both))
+        return min(self.most, *map(fitted.probability, (self.signals, self.named)))
 
 
 class UnitJudge:
@@ -257,9 +246,8 @@ class UnitJudge:
     def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
         """The probability that hits answer a question, the one that is enough, and the one that is certain; None if no
         model was fitted for the embedder and reranker in use. Raises the errors of `windows`."""
-        reranker = self._collection.reranker.model
         name = pair_name(self._collection.embedder.model.name)
-        fitted = evidence.load(reranker.path, name, reranker.fingerprint, SIGNALS)
+        fitted = load(self._collection.reranker.model, name, SIGNALS)
         if fitted is None or not hits:
             return None
         found = self.reading(question, hits).probability(fitted)
@@ -290,18 +278,16 @@ class UnitJudge:
 def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
     """The values of `SIGNALS` for the judged units of some hits. Without units, the values mean "no answer"."""
     if not windows:
-        return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0, log_odds(0.0), 0.0, -1.0, 0.0]
+        return [log_odds(0.0), 0.0, 0.0, 0.0, log_odds(0.0), -1.0, 0.0]
     best = max(windows, key=lambda window: window.score)
     cosines = sorted((window.cosine for window in windows), reverse=True)
     others = [window.score for window in windows if hits[window.passage].file != hits[best.passage].file]
     return [
-        log_odds(max(hit.stages.relevance or 0.0 for hit in hits)),
-        min(hits[best.passage].stages.lexical_score or 0.0, _MOST_WORDS_SCORE),
+        log_odds(max(hit.stages.reranker or 0.0 for hit in hits)),
         float(cosines[0] - np.mean(cosines[1 : 1 + _NEXT])) if len(cosines) > 1 else 0.0,
         best.least_near,
         best.repeated,
         log_odds(best.relevance),
-        best.cosine,
         float(best.value),
         min(_LONGEST_LEAD, best.score - max(others, default=-math.inf)),
     ]

@@ -14,7 +14,7 @@ from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.question import asked_parts, judged_question
 from edge.apps.assistant.retrieval import Retrieval
-from edge.apps.assistant.steps import Steps, dealt, merge_passages, relevance
+from edge.apps.assistant.steps import Steps, dealt, merge_passages
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
 from edge.runtimes.generation.base import Piece
@@ -197,7 +197,7 @@ def _score(question: str, passage: Hit, draft: str, steps: Steps) -> float | Non
         return None
     use = prompts.read_grade(steps.write(prompts.useful(question, draft)))
     return (
-        relevance(passage)
+        passage.score
         + (_UNJUDGED_SUPPORT if support is None else support)
         + _USEFUL_WEIGHT * ((_UNJUDGED_USE if use is None else use) - 1) / 4
     )

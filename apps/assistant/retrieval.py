@@ -149,10 +149,10 @@ class CollectionLibrary:
         texts = list(dict.fromkeys(text for query in queries for text in query.near))
         return list(mean_vectors(dict(zip(texts, collection.embed_queries(texts), strict=True)), queries))
 
-    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-        """The best of `hits`, which are given in retrieval order. The result has `stages.relevance` set."""
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int, judged: int) -> list[Hit]:
+        """The best of the first `judged` of `hits`, which are given in retrieval order."""
         self._make_room()
-        return merge(self._first.rerank(query, hits, top_k), top_k)
+        return merge(self._first.rerank(query, hits, top_k, judged=judged), top_k)
 
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
         """The probability that `hits` answer a question, the one that is enough, and the one that is certain. None if

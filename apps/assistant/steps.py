@@ -281,13 +281,13 @@ class Steps:
         started = time.perf_counter()
         reranking = self._predictor.seconds(_RERANKING, self.options.pool) if self.options.rerank else None
         left = None if seconds is None else seconds - (reranking.upper if reranking else 0.0)
-        pools = self._search(queries, self.options.pool, left)
+        pools = self._search(queries, 2 * self.options.pool, left)
         searched = time.perf_counter()
-        pool = fused(pools)[: self.options.pool]
+        pool = fused(pools)[: 2 * self.options.pool]
         if self.options.rerank and isinstance(self.generator, ReusesStates):
             # Most of the best found passages will be in the prompt. Their states are read while the reranker computes.
             self.generator.read_ahead([hit.key for hit in pool[: self.most]])
-        hits = self._rank(rank_by, pool)
+        hits = self._rank(rank_by, pool, self.options.pool)
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
@@ -297,12 +297,12 @@ class Steps:
         share = max(self.most, self.options.pool // len(queries))
         self._begin_round(queries)
         started = time.perf_counter()
-        pools = self._search(queries, share, None)
+        pools = self._search(queries, 2 * share, None)
         search_s = (time.perf_counter() - started) / len(queries)
         found = []
         for query, question, pool in zip(queries, map(judged_question, questions), pools, strict=True):
             started = time.perf_counter()
-            hits = self._rank(question, pool)
+            hits = self._rank(question, pool, share)
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
         return found
 
@@ -343,14 +343,15 @@ class Steps:
         with self.trace.timed("assistant.embed_s", "embed", "retrieval"):
             return self.library.embed_queries(texts)
 
-    def _rank(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
+    def _rank(self, question: str, hits: Sequence[Hit], judged: int) -> list[Hit]:
+        """The best of the first `judged` of `hits`. The others show how good the scores of these are."""
         self._go_on()
         if not hits or not self.options.rerank:
             return list(hits[: self.options.read])
         started = time.perf_counter()
         with self.trace.timed("assistant.rerank_s", "rerank", "retrieval"):
-            ranked = self.library.rerank(question, hits, self.options.read)
-        self._predictor.learn(_RERANKING, len(hits), time.perf_counter() - started)
+            ranked = self.library.rerank(question, hits, self.options.read, judged)
+        self._predictor.learn(_RERANKING, min(len(hits), judged), time.perf_counter() - started)
         return ranked
 
     def _keep(
@@ -378,8 +379,8 @@ class Steps:
             judged = self.library.answered(question, hits)
         if judged is None:
             least = MIN_RELEVANCE if self.options.min_relevance is None else self.options.min_relevance
-            relevance = [hit.stages.relevance for hit in hits if hit.stages.relevance is not None]
-            kept = [hit for hit in hits if hit.stages.relevance is None or hit.stages.relevance >= least]
+            relevance = [hit.stages.reranker for hit in hits if hit.stages.reranker is not None]
+            kept = [hit for hit in hits if hit.stages.reranker is None or hit.stages.reranker >= least]
             self.needed = least
             return kept, max(relevance, default=None)
         found, enough, self.certain = judged
@@ -428,9 +429,9 @@ def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
     follow, so that a prompt begins like the one before it and KV states are reused."""
     seen: dict[str, Hit] = {}
     for hit in (hit for hits in sets for hit in hits):
-        if hit.key not in seen or relevance(hit) > relevance(seen[hit.key]):
+        if hit.key not in seen or hit.score > seen[hit.key].score:
             seen[hit.key] = hit
-    kept = sorted(seen.values(), key=relevance, reverse=True)[:most]
+    kept = sorted(seen.values(), key=lambda hit: hit.score, reverse=True)[:most]
     return [hit for hit in seen.values() if hit in kept]
 
 
@@ -439,11 +440,6 @@ def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
     thus gets its share of the passages."""
     turns = (hit for turn in zip_longest(*sets) for hit in turn if hit is not None)
     return list({hit.key: hit for hit in turns}.values())[:most]
-
-
-def relevance(hit: Hit) -> float:
-    """The reranker's probability of a passage; without reranking its retrieval score."""
-    return hit.score if hit.stages.relevance is None else hit.stages.relevance
 
 
 def documents_read(
@@ -499,7 +495,7 @@ def cached_first(
         documents: the passages in the form in which the generator reads them.
         tolerance: see `AskOptions.order_tolerance`.
     """
-    scores = [relevance(hit) for hit in passages]
+    scores = [hit.score for hit in passages]
     if not tolerance or not isinstance(generator, ReusesStates) or scores != sorted(scores, reverse=True):
         return list(range(len(passages)))
     return generator.cached_order(messages, documents, sampling, scores=scores, tolerance=tolerance)

@@ -182,7 +182,7 @@ class Cluster(Closing):
         trips = max(source.trips for source in sources.values())
         if chosen.rerank:
             with self.trace.timed("search.rerank_s", "rerank", "search"):
-                hits = reranked(self.models, parts.asked, hits, chosen.top_k)
+                hits = reranked(self.models, parts.asked, hits, chosen.top_k, judged=chosen.judged)
         found = [shown(hit, weights) for hit in kept(hits, chosen)]
         return Spread(found, tuple(sorted(missing)), version.number, trips, spelled, nonsense)
 

@@ -316,12 +316,13 @@ class Collection(Closing):
             ]
 
     def rerank(
-        self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None
-    ) -> list[Hit]:
-        """Orders `hits`, which must be in retrieval order, by the reranker (see `reranked`). Returns as many hits as
-        `merge` needs for the best `top_k` results, or all if `top_k` is None. Raises as `search` does."""
+        self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None,
+        judged: int | None = None,
+    ) -> list[Hit]:  # fmt: skip
+        """Orders the first `judged` of `hits`, which must be in retrieval order, by the reranker (see `reranked`).
+        Raises as `search` does."""
         with self.trace.timed("search.rerank_s", "rerank", "search"):
-            return reranked(self.models, query, hits, top_k, watch)
+            return reranked(self.models, query, hits, top_k, watch, judged)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
         """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the
@@ -519,7 +520,7 @@ class Together(Closing):
             seen.fused(self._shown(parts, merge(hits, chosen.top_k)))
         if chosen.rerank:
             watch = None if seen is None else partial(seen.judged, hits)
-            hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch)
+            hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch, judged=chosen.judged)
         return self._shown(parts, kept(hits, chosen))
 
     def spelled(self, query: str) -> dict[str, str]:

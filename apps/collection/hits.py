@@ -33,7 +33,8 @@ class Stages:
         lexical_rank, lexical_score: among the BM25 results.
         vector_rank, vector_score: among the nearest vectors; the score is the cosine.
         fused_rank, fused_score: after the fusion of both scores; the score is in 0 ... 1.
-        relevance: the reranker's own probability that the passage answers the query, in 0 ... 1.
+        reranker: the reranker's own probability that the passage answers the query, in 0 ... 1.
+        blend: `reranker` mixed with `fused_score`; comparable only within one search.
     """
 
     lexical_rank: int | None = None
@@ -42,7 +43,8 @@ class Stages:
     vector_score: float | None = None
     fused_rank: int | None = None
     fused_score: float | None = None
-    relevance: float | None = None
+    reranker: float | None = None
+    blend: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Hit:
         path: the file's absolute path, or the id of an added text.
         line_start, line_end: first and last line of the passage in the file, from 1.
         page: page, slide or chapter, if the format has them.
-        score: decides the order; in 0 ... 1, higher is better; comparable only within one search.
+        score: decides the order; in 0 ... 1, higher is better. With reranking it is the probability that the passage
+            answers the query (see `CollectionModels.rank`), otherwise `fused_score`.
         snippet: the matching part of the passage, on one line.
         text: the passage.
         title, kind: title and kind of the file.
@@ -107,9 +110,9 @@ class Hit:
         return f"{self.path}:{self.line or self.line_start}" if self.page is None else f"{self.path} p. {self.page}"
 
     @property
-    def relevance(self) -> float:
-        """The reranker's probability that the passage answers the query; 0 if the reranker did not run."""
-        return self.stages.relevance or 0.0
+    def relevance(self) -> float | None:
+        """The probability that the passage answers the query; None if the reranker did not run."""
+        return None if self.stages.reranker is None else self.score
 
     def line_at(self, offset: int) -> int:
         """The line of the document that holds the character `offset` of `text`."""
@@ -130,7 +133,7 @@ class Hit:
             "line_end": self.line_end,
             "line": self.line,
             "score": self.score,
-            "relevance": self.stages.relevance,
+            "relevance": self.relevance,
             "snippet": self.snippet,
             "id": self.id,
         }
@@ -202,11 +205,7 @@ def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
 def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
     """The results of a search from its hits, best first: neighbours are merged, and low scores left out, and what does
     not fit the tokens."""
-    found = [
-        hit
-        for hit in merge(hits, options.top_k)
-        if hit.score >= options.min_blended and hit.relevance >= options.min_score
-    ]
+    found = [hit for hit in merge(hits, options.top_k) if hit.score >= options.min_score]
     if options.max_tokens is None:
         return found
     fitting = fit([expected_tokens(hit.passage) for hit in found], options.max_tokens)
@@ -214,22 +213,24 @@ def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
 
 
 def reranked(
-    models: CollectionModels, query: str, hits: Sequence[Hit], top_k: int | None, watch: Watch | None = None
-) -> list[Hit]:
-    """Orders `hits`, which must be in retrieval order, by the reranker's probability blended with their retrieval
-    scores, or with their ranks if a hit has no score. Returns as many hits as `merge` needs for the best `top_k`
-    results, or all if `top_k` is None.
+    models: CollectionModels, query: str, found: Sequence[Hit], top_k: int | None, watch: Watch | None = None,
+    judged: int | None = None,
+) -> list[Hit]:  # fmt: skip
+    """Orders the first `judged` of `found` (all if None), which must be in retrieval order, by the reranker's
+    probability blended with their retrieval scores, or with their ranks if a hit has no score. Returns as many hits as
+    `merge` needs for the best `top_k` results, or all if `top_k` is None. The retrieval scores of the others tell how
+    good those of the judged ones are, so that a result's score is the same in pools of all sizes.
 
     Neighbours are merged into one result, so more hits are ranked than results are wanted. Candidates that the reranker
     dropped early are judged completely only if the results are still too few.
 
     Args:
-        watch: receives the ranking after each layer; its numbers are indices of `hits`.
+        watch: receives the ranking after each layer; its numbers are indices of `found`.
     """
+    hits = found[:judged]
     if not hits:
         return []
-    scores = [hit.stages.fused_score for hit in hits]
-    known = [score for score in scores if score is not None]
+    known = [hit.stages.fused_score for hit in found if hit.stages.fused_score is not None]
     wanted = min(top_k or len(hits), len(hits))
 
     def enough(found: Sequence[Ranked]) -> bool:
@@ -237,14 +238,14 @@ def reranked(
 
     passages = [hit.passage for hit in hits]
     asked = needed(hits, wanted)
-    found = models.rank(query, passages, asked, known if len(known) == len(hits) else True, enough, watch)
+    ranked = models.rank(query, passages, asked, known if len(known) == len(found) else True, enough, watch)
     return [
         replace(
             hits[result.index],
-            score=result.score,
-            stages=replace(hits[result.index].stages, relevance=result.relevance),
+            score=score,
+            stages=replace(hits[result.index].stages, reranker=result.relevance, blend=result.score),
         )
-        for result in found
+        for result, score in zip(ranked, models.confidence([result.score for result in ranked]), strict=True)
     ]
 
 

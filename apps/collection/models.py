@@ -21,6 +21,7 @@ from edge.config import Config
 from edge.errors import ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
+from edge.models.evidence import RESULT_SIGNALS, load, result_signals, results_name
 from edge.models.registry import KNOWN, cosine_floor, installed, models_dir
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
@@ -172,6 +173,20 @@ class CollectionModels:
         return self._reranker.run(
             lambda reranker: reranker.explain(query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch)
         ).results
+
+    def confidence(self, blended: Sequence[float]) -> Sequence[float]:
+        """The probability that each result of a search answers the query, from the blended scores, best first.
+
+        Blended scores compare the candidates of one query. The best one tells how sure the others are, too, so the
+        order stays, and probabilities of different queries can be compared. They are the blended scores themselves if
+        nothing was fitted for the embedder and the reranker (`edge models calibrate` does it).
+        """
+        embedder = self.identity()
+        name = "" if embedder is None else results_name(embedder.name)
+        fitted = load(self.reranker().model, name, RESULT_SIGNALS)
+        if fitted is None or not blended:
+            return blended
+        return list(map(float, fitted.model.probability(result_signals(blended))))
 
     def working(self) -> int:
         """Bytes that a pass of the embedder needs, free or releasable; 0 for an embedder that the caller passed open.

@@ -200,7 +200,6 @@ def _fit_refusal(examples: list[Any], config: Config) -> None:
     from tempfile import TemporaryDirectory
 
     from edge.apps.assistant.calibrating import fitted_pair
-    from edge.apps.assistant.evidence import pair_name
     from edge.apps.collection.collection import Collection
     from edge.models.evidence import save
 
@@ -210,9 +209,8 @@ def _fit_refusal(examples: list[Any], config: Config) -> None:
         collection.add(list(texts), ids=list(texts.values()))
         with ProgressBar(" queries", "fitting refusal") as progress:
             fitted = fitted_pair(collection, asked, progress)
-        reranker, embedder = collection.reranker.model, collection.embedder.model.name
-        save(reranker.path, pair_name(embedder), reranker.fingerprint, fitted)
-    click.echo(f"answers with {embedder}: refused below a probability of {fitted.threshold:.2f}")
+        save(collection.reranker.model, fitted)
+    click.echo(f"fitted the probabilities of {' and '.join(f'`{name}`' for name in fitted)}")
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:

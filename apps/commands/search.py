@@ -71,9 +71,9 @@ def search(
     may consist of parts: `lex: words to look up`, `vec: a question to look up by meaning`, `hyde: a passage as the
     answer might read`; it must begin with one of them.
 
-    Each result is shown with the reranker's probability that it answers, which does not depend on the other results;
-    --min-score compares it, and the page shows it, too. The order is that of a blend with retrieval's scores, which
-    --explain shows. With --no-rerank the fused score is shown.
+    Each result is shown with the probability that it answers, which decides the order and can be compared between
+    queries; --min-score compares it, and the page shows it, too. With --no-rerank it is the fused score of words and
+    vectors, which is no probability.
     """
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
@@ -137,7 +137,7 @@ def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], e
 
 def _shown(hit: Hit) -> str:
     """The number of a result for people."""
-    return f"{hit.score if hit.stages.relevance is None else hit.stages.relevance:.2f}"
+    return f"{hit.score:.2f}"
 
 
 def _lines(number: int, hit: Hit, explain: bool) -> list[str]:
@@ -173,7 +173,7 @@ def _stages(hit: Hit) -> str:
     words = "-" if stages.lexical_rank is None else f"#{stages.lexical_rank} ({stages.lexical_score:.2f})"
     vectors = "-" if stages.vector_rank is None else f"#{stages.vector_rank} ({stages.vector_score:.3f})"
     shown = f"words {words}  vectors {vectors}  fused #{stages.fused_rank} ({stages.fused_score:.3f})"
-    return shown if stages.relevance is None else f"{shown}  relevance {stages.relevance:.4f}  blend {hit.score:.3f}"
+    return shown if stages.blend is None else f"{shown}  reranker {stages.reranker:.4f}  blend {stages.blend:.3f}"
 
 
 def _print_stats(figures: dict[str, Any]) -> None:

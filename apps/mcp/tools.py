@@ -49,7 +49,7 @@ def files_server(collections: Together) -> MCPServer[Any]:
         for hit in hits:
             result = {
                 "path": hit.path, "line_start": hit.line_start, "line_end": hit.line_end, "line": hit.line,
-                "score": hit.score, "relevance": hit.stages.relevance, "id": hit.id, "snippet": hit.snippet,
+                "score": hit.score, "relevance": hit.relevance, "id": hit.id, "snippet": hit.snippet,
                 "text": hit.text, "context": hit.context,
             }  # fmt: skip
             results.append(result | hit.optional)

@@ -371,7 +371,7 @@ class Memory(Closing):
 
         Returns:
             `{"results": [{"id", "memory", "score", "relevance", "timestamp", "metadata", ...}]}`. The order follows
-            `score`. `relevance` does not depend on the other results: it is the cosine with the query or, with
+            `score`. `relevance` can be compared between queries: it is the cosine with the query or, with
             reranking, the probability that the memory helps.
 
         Raises:

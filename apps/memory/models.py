@@ -167,9 +167,8 @@ class MemoryModels:
         packed = getattr(self._reranker.run(lambda reranker: reranker), "model", None)
         if not isinstance(packed, PackedModel):
             return None
-        found = load(packed.path, name, packed.fingerprint, signals)
-        usable = found is not None and (found.embedder, found.signals) == (self.describe().name, signals)
-        return found if usable else None
+        found = load(packed, name, signals)
+        return found if found is not None and found.embedder == self.describe().name else None
 
     def close(self) -> None:
         """Frees the memory of the models that this object opened. They are opened again when needed."""

@@ -360,10 +360,11 @@ class Searcher:
             ranked = self._store.models.rank(query, docs, top_k, retrieved=[c.score for c in candidates])
         fitted = self._store.models.evidence(NAME, SIGNALS)
         personal = [0.0] * len(candidates) if fitted is None else self._personal(query, candidates, scope)
-        found = []
+        found, value = [], 1.0
         for r in ranked:
             candidate = candidates[r.index]
-            value = relevance(fitted, r.relevance, candidate.details["semantic"], personal[r.index])
+            own = relevance(fitted, r.relevance, candidate.details["semantic"], personal[r.index])
+            value = min(value, own)  # a better place is at least as relevant
             details = {**candidate.details, "reranker": r.relevance}
             found.append(replace(candidate, score=r.score, relevance=value, details=details))
         return found
@@ -462,8 +463,8 @@ class Candidate:
 
     Attributes:
         score: the score that orders the results, in 0 ... 1.
-        relevance: a judgement of this memory that does not depend on the other results: the cosine or, with
-            reranking, the probability that the memory helps to answer (see `relevance`).
+        relevance: a judgement that can be compared between queries: the cosine or, with reranking, the probability that
+            the memory helps to answer (see `relevance`), at most that of a better result.
         details: the score and rank of each stage, by name.
     """
 

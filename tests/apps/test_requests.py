@@ -82,7 +82,6 @@ def test_options_together_are_changed_by_options_one_by_one() -> None:
     assert search_options(None, options, {}) is options
     assert search_options(5, options, {"pool": np.int64(7)}) == SearchOptions(top_k=5, pool=7, rerank=False)
     assert type(SearchOptions(pool=np.int64(7)).pool) is int
-    assert AskOptions.of(AskOptions(seed=1), floor=0.5) == AskOptions(seed=1, min_relevance=0.5)
 
 
 def test_a_pool_holds_what_is_asked_for() -> None:

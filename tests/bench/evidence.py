@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -22,15 +23,17 @@ from bench.household import SOURCE, read, write_files
 from bench.options import Folder, Output, benchmark
 from bench.process import say
 from edge.apps.assistant.calibrating import JudgedUnit, example_of, fitted_on
-from edge.apps.assistant.evidence import FITTED, UnitJudge, pair_name
+from edge.apps.assistant.evidence import SIGNALS, UnitJudge, pair_name
 from edge.apps.collection.collection import Collection
 from edge.apps.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, save
+from edge.models.evidence import Evidence, result_signals, results_name, save
 from edge.models.training.corpora import Corpus, load
 
 _DOCUMENTS = 600
+_EDGES = (0.0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 1.01)
+"""Bounds of the numbers that are counted together."""
 
 
 @benchmark
@@ -58,13 +61,14 @@ def evidence(
                 examples[half].append(example)
         with Collection(Path(folder) / "own", config=config, budget=budget) as collection:
             reranker, name = collection.reranker.model, collection.embedder.model.name
-            place, fingerprint = reranker.path, reranker.fingerprint
-    fitted = fitted_on(examples["choose"], name)
+    models = fitted_on(examples["choose"], name)
+    fitted = models[pair_name(name)]
     if saved:
-        save(place, pair_name(name), fingerprint, fitted)
+        save(reranker, models)
     report = {half: errors(fitted, found) for half, found in examples.items()}
-    result = {"signals": FITTED, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
-    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(FITTED, fitted.model.weights, strict=False))
+    report |= {f"results, {half}": reliability(models[results_name(name)], found) for half, found in examples.items()}
+    result = {"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(SIGNALS, fitted.model.weights, strict=False))
     shown = f"weights {weights}\nthreshold {fitted.threshold:.3f}, fitted on {fitted.examples} questions"
     output.put(result, figures(report), shown)
 
@@ -73,6 +77,7 @@ def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
     """The figures of a stored run, by half and kind of question."""
     columns = {
         "questions": neither("questions"), "wrong": lower("wrong", "%"), "certain": lower("wrong, unmarked", "%"),
+        "results": neither("results"), "shown": neither("number shown, mean"), "answer": neither("of these answer"),
     }  # fmt: skip
     for half, rows in report.items():
         yield from tabulate(rows, columns, half)
@@ -96,6 +101,22 @@ def errors(fitted: Evidence, examples: Sequence[JudgedUnit]) -> dict[str, dict[s
     }
 
 
+def reliability(fitted: Evidence, examples: Sequence[JudgedUnit]) -> dict[str, dict[str, float]]:
+    """The mean number that results have, by its size, and the share of these that answer."""
+    found = [example.results for example in examples]
+    blended = [values for results in found for values in result_signals([score for score, _ in results])]
+    shown, right = fitted.model.probability(blended), np.array([right for results in found for _, right in results])
+    rows: dict[str, dict[str, float]] = {}
+    for least, most in pairwise(_EDGES):
+        within = (shown >= least) & (shown < most)
+        if within.any():
+            rows[f"{least:.2f} to {min(most, 1.0):.2f}"] = {
+                "results": float(within.sum()), "shown": float(shown[within].mean()),
+                "answer": float(right[within].mean()),
+            }  # fmt: skip
+    return rows
+
+
 def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[str, JudgedUnit]]:
     documents = copy_documents(folder)
     with Collection(folder / "own", config=config, budget=budget) as collection:
@@ -104,7 +125,7 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
         for question in questions():
             if question.after:
                 continue
-            hits = collection.candidates(question.question, k=AskOptions().pool)
+            hits = collection.candidates(question.question, k=2 * AskOptions().pool)
             answers = (question.answers,) if question.answers else ()
             right = _shows(answers, [documents / question.file])
             yield question.half, example_of(collection, judge, question.question, hits, question.kind, right)
@@ -114,7 +135,7 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
         collection.index([folder / "household"])
         judge = UnitJudge(collection)
         for asked in everyday:
-            hits = collection.candidates(asked.question, k=AskOptions().pool)
+            hits = collection.candidates(asked.question, k=2 * AskOptions().pool)
             kind = f"household {'there' if asked.answers else 'gone'}"
             right = _shows(asked.answers, [folder / "household" / file for file in asked.files])
             yield asked.half, example_of(collection, judge, asked.question, hits, kind, right)
@@ -154,7 +175,7 @@ def _judged(
             for name in asked[half]:
                 own = {numbers[document] for document in judged[name]}
                 titles = {corpus.titles[number] for number in own} if in_articles else set()
-                hits = collection.candidates(corpus.queries[name], k=AskOptions().pool)
+                hits = collection.candidates(corpus.queries[name], k=2 * AskOptions().pool)
                 gone = [h for h in hits if int(h.path) not in own and corpus.titles[int(h.path)] not in titles]
                 right = frozenset(map(str, own)).__contains__
                 for found, kind in ((hits, "there"), (gone, "gone")):
@@ -164,6 +185,6 @@ def _judged(
             if other is not None:
                 names = sorted(other.train if half == "choose" else other.test)
                 for name in [names[i] for i in rng.permutation(len(names))[: count // 2]]:
-                    hits = collection.candidates(other.queries[name], k=AskOptions().pool)
+                    hits = collection.candidates(other.queries[name], k=2 * AskOptions().pool)
                     text = other.queries[name]
                     yield half, example_of(collection, judge, text, hits, f"{corpus.name} foreign", None)

@@ -56,7 +56,7 @@ def memory_relevance(
         examples, right = np.array([v for v, _ in found["choose"]]), np.array([r for _, r in found["choose"]])
         fitted = Evidence(SIGNALS, rising(examples, right), _USUAL, embedder.model.name, len(right))
         if saved:
-            save(reranker.model.path, NAME, reranker.model.fingerprint, fitted)
+            save(reranker.model, {NAME: fitted})
         if data is not None:
             found[data.name] = _conversations(data, embedder, reranker, count)
     for name, pairs in found.items():

@@ -29,7 +29,7 @@ from edge.errors import InputError
 from edge.runtimes.reranker import Ranking, Reranker
 from edge.streaming.pruning import Mode, ProgressivePruning
 
-THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0)
+THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 MODES: tuple[Mode, ...] = ("ranked", "top-k")
 _FULL = math.inf
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edge.errors import InputError
 from edge.models.blending import (
+    COMPARED,
     LONG,
     LONG_WEIGHT,
     WEIGHT,
@@ -18,8 +19,10 @@ from edge.models.blending import (
     retrieval_scores,
     retrieved_scores,
     share_of,
+    standard,
 )
 from edge.models.training.measures import blended
+from edge.runtimes.scoring import CandidatePool
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:
@@ -73,6 +76,18 @@ def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None
 def test_scores_that_are_not_the_candidates_are_refused(scores: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         retrieved_scores(3, scores)
+
+
+def test_a_candidates_part_is_the_same_in_pools_of_all_sizes() -> None:
+    """Also if fewer of them are judged than retrieval scored."""
+    scores = np.sort(np.random.default_rng(4).exponential(size=3 * COMPARED))[::-1]
+    whole = prior_logits(scores)
+    for count in (COMPARED, COMPARED + 1, 2 * COMPARED):
+        assert prior_logits(scores[:count]) == pytest.approx(whole[:count])
+    few, many = (CandidatePool(5, retrieved=scores[:count].tolist()) for count in (COMPARED, 3 * COMPARED))
+    ids, logits = np.arange(5), np.arange(5.0)
+    assert few.see(ids, logits) == pytest.approx(many.see(ids, logits))
+    assert standard(scores)[:COMPARED].mean() == pytest.approx(0)
 
 
 def test_a_weight_outside_its_range_is_refused() -> None:

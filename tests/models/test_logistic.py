@@ -21,12 +21,10 @@ def test_it_separates_what_can_be_separated() -> None:
     assert np.allclose(stored.probability(signals), model.probability(signals), atol=1e-4)
 
 
-def test_examples_count_as_much_as_is_said() -> None:
+def test_without_signals_it_is_the_share_of_the_right_ones() -> None:
     signals = np.zeros((10, 1))
     right = np.arange(10) < 5
     assert fit(signals, right).probability([[0.0]])[0] == pytest.approx(0.5)
-    counts = np.where(right, 3.0, 1.0)
-    assert fit(signals, right, counts=counts).probability([[0.0]])[0] == pytest.approx(0.75, abs=1e-3)
     assert fit(signals, np.ones(10, bool)).probability([[0.0]])[0] > 0.9
 
 

@@ -138,12 +138,13 @@ class FakeLibrary:
         order = sorted(range(len(self.texts)), key=lambda i: (-scores[i], i))[:k]
         return [make_hit(i, self.texts[i], score=scores[i]) for i in order]
 
-    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int, judged: int) -> list[Hit]:
+        hits = hits[:judged]
         self.log.append(("rerank", (query, len(hits), top_k)))
         asked = words(query)
         scores = [len(asked & words(hit.text)) / max(1, len(asked)) for hit in hits]
         order = sorted(range(len(hits)), key=lambda i: (-scores[i], i))[:top_k]
-        return [replace(hits[i], score=scores[i], stages=Stages(relevance=scores[i])) for i in order]
+        return [replace(hits[i], score=scores[i], stages=Stages(reranker=scores[i])) for i in order]
 
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
         return self.judged

@@ -93,7 +93,7 @@ def test_what_is_the_documents_own_stays_in_a_prompt(hit: Callable[..., Hit]) ->
 
 def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> None:
     text = "# Rivers\n\nThe Ombra is long.\nIt floods in spring. Fish like it.\nIts bridge is old."
-    citations, passages = Citations(), [hit(1, text, stages=Stages(relevance=0.7))]
+    citations, passages = Citations(), [hit(1, text, score=0.7, stages=Stages(reranker=0.2))]
     answer = read(citations, passages, "The bridge is old [1]. Spring floods come. [1]")
     first = citations.of("The bridge is old [1].")[0]
     assert first.line == 14

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from bench.evidence import errors
+from bench.evidence import errors, reliability
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.assistant import AnswerStream, Turns, Writing
@@ -28,13 +28,14 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.question import content_words
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.hits import Hit, Stages
-from edge.apps.requests import AskOptions
 from edge.errors import CorruptBlock
 from edge.files.sealed import write_sealed
 from edge.models import evidence
 from edge.models.evidence import Evidence, Logistic, log_odds, save
+from edge.models.packed import PackedModel
 
 NAME = pair_name("tiny")
+RESULTS = ((0.9, True), (0.3, False))
 
 
 def window(relevance: float, cosine: float, passage: int = 0, **words: Any) -> Window:
@@ -43,24 +44,21 @@ def window(relevance: float, cosine: float, passage: int = 0, **words: Any) -> W
 
 def test_signals_are_those_of_the_best_unit(hit: Callable[..., Hit]) -> None:
     hits = [
-        hit(1, "a", stages=Stages(relevance=0.2, lexical_score=7.5)),
-        hit(2, "b", stages=Stages(relevance=0.9, lexical_score=50.0)),
+        hit(1, "a", stages=Stages(reranker=0.2)),
+        hit(2, "b", stages=Stages(reranker=0.9)),
     ]
     windows = [window(0.5, 0.6, repeated=0.25, least_near=0.4), window(0.4, 0.2), window(0.01, 0.1, 1, least_near=0.9)]
     found = dict(zip(SIGNALS, signals(windows, hits), strict=True))
     assert found["passage"] == pytest.approx(log_odds(0.9)), "of the best passage, wherever the best unit stands"
-    assert found["words"] == 7.5
     assert found["cosine_lead"] == pytest.approx(0.6 - 0.15)
     assert (found["least_near"], found["repeated"]) == (0.4, 0.25)
     assert found["unit"] == pytest.approx(log_odds(0.5)), "of the best unit"
-    assert (found["cosine"], found["value"]) == (0.6, 0.0)
+    assert found["value"] == 0.0
     assert found["file_lead"] == 5.0, "both passages are of one file"
     other = [hits[0], hit(2, "b", file=2)]
     lead = signals([window(0.5, 0.6), window(0.5, 0.5, 1)], other)[SIGNALS.index("file_lead")]
     assert lead == pytest.approx(1.18), "the weight of a tenth of a cosine"
     assert signals([window(0.5, 0.6, value=-1)], hits)[SIGNALS.index("value")] == -1.0
-    (_, many, *_) = signals([window(0.9, 0.9, 1)], hits)
-    assert many == 30.0, "more says no more"
     assert len(signals([], hits)) == len(SIGNALS)
 
 
@@ -71,29 +69,32 @@ def test_units_near_to_the_question_in_their_words_stand_above_short_ones() -> N
 
 
 def model(**changes: Any) -> Evidence:
-    names = SIGNALS[:5]
     values = {
-        "signals": names, "model": Logistic((0.0,) * 2 + (9.0,) + (0.0,) * 3, (0.0, 0.0, 0.1, 0.0, 0.0), (0.1,) * 5),
+        "signals": SIGNALS, "model": Logistic((0.0, 9.0) + (0.0,) * 6, (0.0, 0.1) + (0.0,) * 5, (0.1,) * 7),
         "threshold": 0.5, "embedder": "tiny", "examples": 10,
     }  # fmt: skip
     return Evidence(**{**values, **changes})
 
 
 def test_a_model_is_stored_for_its_weights_and_signals_only(tmp_path: Path) -> None:
-    save(tmp_path, NAME, "abc", model())
-    save(tmp_path, "other", "abc", model(threshold=0.7))
-    assert evidence.load(tmp_path, NAME, "abc", SIGNALS) == model()
-    assert evidence.load(tmp_path, NAME, "abd", SIGNALS) is None
-    assert evidence.load(tmp_path, NAME, "abc", SIGNALS[1:]) is None
-    assert evidence.load(tmp_path / "nowhere", NAME, "abc", SIGNALS) is None
-    save(tmp_path, NAME, "abd", model())
-    assert evidence.load(tmp_path, "other", "abd", SIGNALS) is None, "it was fitted on other weights"
+    abc, abd, nowhere = (
+        cast(PackedModel, SimpleNamespace(path=path, fingerprint=name))
+        for path, name in ((tmp_path, "abc"), (tmp_path, "abd"), (tmp_path / "nowhere", "abc"))
+    )
+    save(abc, {NAME: model()})
+    save(abc, {"other": model(threshold=0.7)})
+    assert evidence.load(abc, NAME, SIGNALS) == model()
+    assert evidence.load(abd, NAME, SIGNALS) is None
+    assert evidence.load(abc, NAME, SIGNALS[1:]) is None
+    assert evidence.load(nowhere, NAME, SIGNALS) is None
+    save(abd, {NAME: model()})
+    assert evidence.load(abd, "other", SIGNALS) is None, "it was fitted on other weights"
     (tmp_path / evidence.FILE).write_text("{")
     with pytest.raises(CorruptBlock):
-        evidence.load(tmp_path, NAME, "abc", SIGNALS)
+        evidence.load(abc, NAME, SIGNALS)
     write_sealed(tmp_path / evidence.FILE, {"fingerprint": "abc", "models": {NAME: {"signals": 1}}})
     with pytest.raises(CorruptBlock, match="fit it again"):
-        evidence.load(tmp_path, NAME, "abc", SIGNALS)
+        evidence.load(abc, NAME, SIGNALS)
 
 
 class Models:
@@ -119,10 +120,10 @@ class Models:
 def test_hits_answer_a_question_if_the_model_says_so(
     tmp_path: Path, hit: Callable[..., Hit], cosine: float, found: bool
 ) -> None:
-    hits = [hit(1, "It floods in spring. Nobody works there.", stages=Stages(relevance=0.5))]
+    hits = [hit(1, "It floods in spring. Nobody works there.", stages=Stages(reranker=0.5))]
     models: Any = Models(tmp_path, cosine)
     assert UnitJudge(models).probability("when?", hits) is None
-    save(tmp_path, NAME, "abc", model())
+    save(models.reranker.model, {NAME: model()})
     judge = UnitJudge(models)
     judged = judge.probability("when?", hits)
     assert judged is not None
@@ -173,10 +174,6 @@ def test_an_answer_from_doubtful_passages_is_shown_with_a_warning(
     assert [line for line in notices(answer) if "read them before" in line] == list(notices(answer))[: int(uncertain)]
 
 
-def test_the_floor_is_another_name() -> None:
-    assert AskOptions(floor=0.4).min_relevance == 0.4
-
-
 def test_a_fit_tells_right_quotations_from_others() -> None:
     """Also from wrong ones of the right passages."""
     rng = np.random.default_rng(0)
@@ -186,13 +183,18 @@ def test_a_fit_tells_right_quotations_from_others() -> None:
         values = {name: 0.0 for name in SIGNALS} | {"cosine_lead": 0.4 * right + float(rng.normal(0, 0.15))}
         reading = UnitReading(tuple(values.values()), tuple(values.values()))
         there = number % 4 != 3
-        examples.append(JudgedUnit("there" if there else "gone", there, right, reading))
-    fitted = fitted_on(examples, "tiny")
+        examples.append(JudgedUnit("there" if there else "gone", there, right, reading, ((0.9, right), (0.3, False))))
+    fitted = fitted_on(examples, "tiny")[pair_name("tiny")]
     rows = errors(fitted, examples)
     assert rows["gone"]["wrong"] < 0.5, "half of the quotations are right, so little is refused"
     assert rows["gone"]["certain"] < 0.1
     assert rows["there"]["certain"] < 0.05
     assert sum(e.right and e.reading.probability(fitted) >= fitted.threshold for e in examples) > 90
+    results = fitted_on(examples, "tiny")[evidence.results_name("tiny")]
+    told = list(reliability(results, examples).values())
+    assert [(row["results"], round(row["answer"], 1)) for row in told] == [(200, 0.0), (200, 0.5)]
+    shares = results.model.probability(evidence.result_signals([0.9, 0.3]))
+    assert shares == pytest.approx([0.5, 0.0], abs=0.02), "half of the best results answer, and no other one"
 
 
 PLACES = {"suitcase": 0.0, "bag": 0.4, "airport": 1.5, "counter": 1.2, "costs": 3.0, "409": 0.1, "400": 0.1}
@@ -259,8 +261,8 @@ def test_a_number_is_near_to_itself_alone() -> None:
 
 
 def test_a_passage_on_another_name_is_neither_evidence_nor_quoted(tmp_path: Path, hit: Callable[..., Hit]) -> None:
-    other = hit(1, "The mill of Kell floods in spring.", file=1, stages=Stages(relevance=0.9))
-    own = hit(2, "Ombra floods as well.", file=2, stages=Stages(relevance=0.5))
+    other = hit(1, "The mill of Kell floods in spring.", file=1, stages=Stages(reranker=0.9))
+    own = hit(2, "Ombra floods as well.", file=2, stages=Stages(reranker=0.5))
     judge = UnitJudge(Models(tmp_path, 0.9))  # type: ignore[arg-type]
     question = "When does the mill of Ombra flood?"
     reading = judge.reading(question, [other, own])
@@ -271,7 +273,7 @@ def test_a_passage_on_another_name_is_neither_evidence_nor_quoted(tmp_path: Path
 
 
 def test_the_worst_reading_counts() -> None:
-    certain, doubtful = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, -0.4, 0.0, 0.5)
+    certain, doubtful = ((0.0, lead, *(0.0,) * 5) for lead in (0.4, -0.4))
     assert UnitReading(certain, certain).probability(model()) > 0.9
     for reading in (
         UnitReading(certain, doubtful),
@@ -287,10 +289,9 @@ def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
     examples = []
     for number in range(60):
         there = number % 2 == 0
-        values = (*(0.0,) * 5, 2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0, 0.0)
-        examples.append(JudgedUnit("there" if there else "gone", there, there, UnitReading(values, values)))
-    named = [JudgedUnit("other-name", False, False, UnitReading(e.reading.signals, e.reading.named, most=0.1))
+        values = (*(0.0,) * 4, 2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0)
+        examples.append(JudgedUnit("there" if there else "gone", there, there, UnitReading(values, values), RESULTS))
+    named = [JudgedUnit("other-name", False, False, UnitReading(e.reading.signals, e.reading.named, most=0.1), RESULTS)
              for e in examples if e.there]  # fmt: skip
-    assert fitted_on([*examples, *named], "tiny").model.weights == pytest.approx(
-        fitted_on(examples, "tiny").model.weights, rel=0.1
-    )
+    with_them, without = (fitted_on(found, "tiny")[pair_name("tiny")] for found in ([*examples, *named], examples))
+    assert with_them.model.weights == pytest.approx(without.model.weights, rel=0.1)

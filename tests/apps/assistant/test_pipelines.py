@@ -63,7 +63,7 @@ def test_plain_retrieves_once_and_answers_from_what_is_above_the_floor(
     ((_, documents, sampling),) = said.requests
     # The flour of the mill shares one word of five with the question, the bridge one, bread none.
     assert [d.text[:9] for d in documents] == ["The river"] + [d.text[:9] for d in documents[1:]]
-    assert all(hit.stages.relevance >= 0.2 for hit in made.rounds[0].passages)
+    assert all(hit.stages.reranker >= 0.2 for hit in made.rounds[0].passages)
     assert sampling.max_tokens == 256
     assert [c.path for c in made.showing.citations.of("In spring [1].")] == ["/notes/0.md"]
     assert library.calls("lookahead") == [], "nothing is written before the only retrieval"
@@ -155,7 +155,7 @@ def test_subquestion_searches_all_parts_as_one_batch(steps: Make, generator: Any
     assert answered("subquestion", made, "Where was the builder of the bridge born?").endswith("[2].")
     assert library.calls("embed")[1] == ("Who built the bridge over the Ombra?", "Where was Anna Berg born?")
     assert [call[0] for call in library.calls("rerank")] == list(library.calls("embed")[1])
-    assert [call[1] for call in library.calls("search")] == [4, 4], "the pool is shared"
+    assert [call[1] for call in library.calls("rerank")] == [4, 4], "the pool is shared"
     assert {c.path for c in made.showing.citations.of("")} == {"/notes/1.md", "/notes/2.md"}
     assert len(made.rounds) == 2
 

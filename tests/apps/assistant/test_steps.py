@@ -163,7 +163,7 @@ def test_more_passages_are_judged_than_a_language_model_is_given(
     hits = [hit(number, f"Bread {number}.") for number in range(8)]
     judged: list[int] = []
     monkeypatch.setattr(library, "candidates", lambda *_, **__: [hits[: options.get("pool", 8)]])
-    monkeypatch.setattr(library, "rerank", lambda question, found, top_k: list(found[:top_k]))
+    monkeypatch.setattr(library, "rerank", lambda question, found, top_k, judged: list(found[:judged][:top_k]))
     monkeypatch.setattr(library, "answered", lambda question, found: judged.append(len(found)) or (0.9, 0.5, 0.6))
     made = steps(generator(str, follows_instructions=writes), **options)
     assert [found.id for found in made.retrieve(QUESTION)] == [found.id for found in hits[:given]]
@@ -323,7 +323,7 @@ def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generato
     [
         {"passages": 0},
         {"pool": 0},
-        {"floor": 1.5},
+        {"min_relevance": 1.5},
         {"temperature": -1.0},
         {"max_tokens": 0},
         {"rounds": 0},

@@ -301,16 +301,13 @@ def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: A
     found = collection.search("ice bread river", 10, where=Filters(paths=("kitchen/**",)))
     assert {Path(hit.path).name for hit in found} == {"bread.md"}
     assert collection.search("river", 10, where=["smaller:1B"]) == []
-    assert collection.search("river", 10, rerank=False, min_blended=1.0) != collection.search("river", rerank=False)
-    for least in ({"min_blended": 1.01}, {"min_score": -0.1}, {"min_score": float("nan")}):
+    assert collection.search("river", 10, rerank=False, min_score=1.0) != collection.search("river", rerank=False)
+    for least in ({"min_score": 1.01}, {"min_score": -0.1}, {"min_score": float("nan")}):
         with pytest.raises(InputError, match="must be 0 to 1"):
             collection.search("river", 10, **least)
-    with pytest.raises(InputError, match="only the reranker tells"):
-        collection.search("river", 10, rerank=False, min_score=0.5)
-    judged = {hit.relevance for hit in collection.search("river", 10)}
-    assert all(0 < relevance < 1 for relevance in judged)
-    (best,) = collection.search("river", 10, min_score=max(judged))
-    assert best.relevance == max(judged)
+    first, *others = collection.search("river", 10)
+    assert all(0 < hit.score < first.score < 1 for hit in others)
+    assert collection.search("river", 10, min_score=first.score) == [first]
 
 
 def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> None:

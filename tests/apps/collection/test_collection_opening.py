@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from edge.apps.collection.schema import set_setting
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
+from edge.models.evidence import FILE, RESULT_SIGNALS, Evidence, Logistic, log_odds, results_name, save
 
 Make = Callable[..., Collection]
 Check = Callable[[Collection], None]
@@ -25,7 +27,7 @@ def test_without_reranking_the_reranker_stays_closed(make: Make, small: Any, tin
     make().index(small.path)
     reader = make(config=dataclasses.replace(tiny_config, reranker="absent"), read_only=True)
     hits = reader.search("river", 3, rerank=False)
-    assert hits[0].stages.relevance is None
+    assert hits[0].stages.reranker is None
     assert hits[0].stages.fused_rank == 1
     with pytest.raises(ModelError, match="absent"):
         reader.search("river", 3)
@@ -37,10 +39,30 @@ def test_stages_tell_how_a_hit_came_about(collection: Collection, small: Any) ->
     hit = next(hit for hit in hits if hit.path.endswith("rivers.md"))
     assert hit.stages.lexical_rank == 1
     assert hit.stages.vector_rank in (1, 2, 3)
-    assert hit.stages.relevance is not None
-    assert 0 <= hit.stages.relevance <= 1
+    assert hit.stages.reranker is not None
+    assert 0 <= hit.stages.reranker <= 1
     fused = [hit.stages.fused_rank for hit in collection.search("river flood", 3, rerank=False)]
     assert fused == [1, 2, 3]
+
+
+def test_a_fitted_model_makes_blended_scores_probabilities(collection: Collection, small: Any) -> None:
+    """The order stays, and what was fitted for other weights has no effect."""
+    collection.index(small.path)
+    blended = collection.search("river flood", 3)
+    assert [hit.score for hit in blended] == [hit.stages.blend for hit in blended], "nothing is fitted"
+    packed, name = collection.reranker.model, results_name(collection.embedder.model.name)
+    fitted = Evidence(RESULT_SIGNALS, Logistic((2.0, -1.0, 0.5), (0.0, 0.0), (1.0, 1.0)), 0.0, "any", 1)
+    save(SimpleNamespace(path=packed.path, fingerprint="other weights"), {name: fitted})  # type: ignore[arg-type]
+    assert collection.search("river flood", 3) == blended
+    save(packed, {name: fitted})
+    try:
+        hits = collection.search("river flood", 3)
+    finally:
+        (packed.path / FILE).unlink()
+    assert [hit.id for hit in hits] == [hit.id for hit in blended]
+    best, second, _ = (log_odds(hit.stages.blend or 0.0) for hit in hits)
+    assert log_odds(hits[1].score) == pytest.approx(2 * second - best + 0.5)
+    assert hits[0].relevance == hits[0].score > hits[1].score
 
 
 def test_the_embedder_cannot_be_changed(make: Make, small: Any, tiny_config: Config, model_folder: Path) -> None:

@@ -104,8 +104,6 @@ def test_what_is_not_there_is_refused(two: list[str], tiny_config: Config, tmp_p
     with pytest.raises(StorageError, match="there is no collection in"):
         Together.opened([two[0], str(tmp_path / "absent")], tiny_config)
     with Together.opened(two, tiny_config) as opened:
-        with pytest.raises(InputError, match="only the reranker"):
-            opened.search("river", min_score=0.1, rerank=False)
         with pytest.raises(InputError, match="1 to"):
             opened.search("river", 0)
         assert [excerpt.text for excerpt in opened.read(["two-0", "one-1"])] == [BREAD, "Ice is blue."]

@@ -42,7 +42,7 @@ def test_search_json_has_the_documented_keys(edge: Edge) -> None:
         assert 0 <= result["score"] <= 1
     assert {"seconds", "embed_s", "search_s", "rerank_s", "peak_resident", "limit"} <= set(document["stats"])
     explained = edge.json("search", "river", "--explain")["results"]
-    assert {"lexical_rank", "vector_rank", "fused_rank", "relevance"} <= set(explained[0]["explain"])
+    assert {"lexical_rank", "vector_rank", "fused_rank", "reranker", "blend"} <= set(explained[0]["explain"])
 
 
 def test_search_for_people(edge: Edge) -> None:
@@ -63,11 +63,12 @@ def test_a_result_is_got_by_the_id_that_search_prints(edge: Edge) -> None:
         assert edge.json("get", id)["documents"][0]["path"].endswith(place)
 
 
-def test_people_see_the_relevance_whatever_the_number_of_results(edge: Edge) -> None:
-    """The blended score of the same result grows with the pool, which grows with -n."""
-    relevance = {
-        result["id"]: result["relevance"] for result in edge.json("search", "river floods", "-n", "3")["results"]
-    }
+def test_a_result_has_one_number_whatever_the_number_of_results(edge: Edge) -> None:
+    """It falls with the order, and people see what programs get."""
+    results = edge.json("search", "river floods", "-n", "3")["results"]
+    relevance = {result["id"]: result["relevance"] for result in results}
+    assert list(relevance.values()) == sorted(relevance.values(), reverse=True)
+    assert list(relevance.values()) == [result["score"] for result in results]
     for count in ("1", "3"):
         rows = re.findall(r"^ +\d+  ([\d.]+)  .* #(\d+)$", edge("search", "river floods", "-n", count).stdout, re.M)
         assert rows
@@ -85,7 +86,7 @@ def test_lines_behind_the_end_of_a_document_are_not_found(edge: Edge) -> None:
 def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path) -> None:
     assert edge.json("search", "river", "--memory", "5.5GB")["stats"]["limit"] == 5_500_000_000
     fused = edge.json("search", "river", "--no-rerank", "--explain")["results"]
-    assert all(result["explain"]["relevance"] is None for result in fused)
+    assert all(result["relevance"] is None and result["explain"]["reranker"] is None for result in fused)
     assert edge.json("search", "river", "--no-rerank", "--reranker", "absent")["results"]
     assert "absent" in edge.refused("search", "river", "--reranker", "absent")
     assert "cannot be compared" in edge.refused("search", "river", "--embedder", "other-embedder")

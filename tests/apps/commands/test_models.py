@@ -82,9 +82,14 @@ def test_refusal_is_fitted_for_a_pair_and_stored_with_the_reranker(
     asked = ("models", "calibrate", "tiny", "--queries", str(queries), "--embedder", "tiny-embedder")
     ended = edge_verb(*asked, EDGE_MODELS_DIR=str(models))
     assert ended.code == 0, ended.err
-    assert "answers with tiny-bert-embedder: refused below" in ended.out
+    assert (
+        "fitted the probabilities of `answers with tiny-bert-embedder` and `results with tiny-bert-embedder`"
+        in ended.out
+    )
     stored = json.loads((models / "tiny" / "evidence.json").read_text("utf-8"))["models"]
     assert stored["answers with tiny-bert-embedder"]["examples"] == 16
+    assert stored["results with tiny-bert-embedder"]["signals"] == ["blend", "best"]
+    assert stored["results with tiny-bert-embedder"]["weights"][0] > 0, "the better blend is the more probable answer"
     queries.write_text("\n".join(json.dumps({**row, "relevant": None}) for row in rows), encoding="utf-8")
     ended = edge_verb(*asked, EDGE_MODELS_DIR=str(models))
     assert ended.code == 2

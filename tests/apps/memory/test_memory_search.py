@@ -236,3 +236,13 @@ def test_english_function_words_are_not_looked_for(memory: Memory) -> None:
     assert {hit["memory"]: "bm25" in hit["score_details"] for hit in found} == {
         "the cat is called Pixel": True, "fifty grams of salt": False,
     }  # fmt: skip
+
+
+def test_relevance_never_rises_down_the_results(memory: Memory) -> None:
+    """The order also counts words, so a memory may have a greater probability of its own than one above it."""
+    memory.add(["red green blue", "red green", "red", "yellow green", "blue yellow"], user_id="ann")
+    for count in (2, 5):
+        found = memory.search("green yellow red", count, user_id="ann", explain=True)["results"]
+        relevance = [hit["relevance"] for hit in found]
+        assert relevance == sorted(relevance, reverse=True)
+        assert all(hit["relevance"] <= hit["score_details"]["reranker"] for hit in found)
