@@ -69,14 +69,17 @@ def supersession(
     output: Output,
 ) -> None:
     """Count the endings that the judge of memories finds, the wrong ones, and the right facts after updates."""
-    report: dict[str, Any] = {"pairs": counts(), "questions": questions(memory)}
+    report: dict[str, Any] = {"pairs": counts(), "questions": {**questions(memory), "facts": facts(memory)}}
     if data is not None:
         report["conversations"] = conversations(data)
     columns = {
         "right_share": higher("endings found", "%"), "wrong_share": lower("wrong endings", "%"),
         "endings": neither("pairs that end"), "others": neither("other pairs"),
     }  # fmt: skip
-    asked = {"first": higher("right fact first", "%"), "questions": neither("questions")}
+    asked = {
+        "first": higher("right fact first", "%"), "in_three": higher("in the first three", "%"),
+        "questions": neither("questions"),
+    }  # fmt: skip
     figures = [*tabulate(report["pairs"], columns), *tabulate(report["questions"], asked, "questions after updates")]
     output.put(report, figures, "what a new statement ends")
 
@@ -96,6 +99,21 @@ def questions(limit: str) -> dict[str, dict[str, float]]:
             kind = "as_of" if as_of != "-" else "named times" if past else "now"
             asked[kind].append(bool(results) and results[0]["memory"] == right)
     return {kind: {"first": sum(found) / len(found), "questions": len(found)} for kind, found in asked.items()}
+
+
+def facts(limit: str) -> dict[str, float]:
+    """The shares of questions about 60 facts of one person whose right fact is the first result, or one of three."""
+    places: list[int] = []
+    lines = [line.split("\t") for line in (FOLDER / "facts.tsv").read_text("utf-8").splitlines()]
+    with TemporaryDirectory() as folder, Memory(folder, user_id="eva", memory=limit) as memory:
+        for fact, _ in lines:
+            memory.add(fact)
+        for fact, question in lines:
+            if question != "-":
+                found = [result["memory"] for result in memory.search(question, 3)["results"]]
+                places.append(found.index(fact) if fact in found else 3)
+    return {"first": places.count(0) / len(places), "in_three": 1 - places.count(3) / len(places),
+            "questions": len(places)}  # fmt: skip
 
 
 def conversations(data: Path) -> dict[str, Any]:

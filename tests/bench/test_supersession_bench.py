@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.supersession import counts, pairs
+from bench.supersession import FOLDER, counts, pairs
 
 
 def test_the_set_has_pairs_of_each_kind() -> None:
@@ -15,6 +15,12 @@ def test_the_set_has_pairs_of_each_kind() -> None:
         for language in ("en", "de", "fr", "es", "it")
         for ends in (True, False)
     }
+
+
+def test_the_facts_are_of_one_person_and_most_are_asked_for() -> None:
+    lines = [line.split("\t") for line in (FOLDER / "facts.tsv").read_text("utf-8").splitlines()]
+    assert len({fact for fact, _ in lines}) == len(lines) == 60
+    assert len({question for _, question in lines} - {"-"}) == 40
 
 
 def test_endings_are_found_and_few_are_wrong() -> None:
