@@ -57,6 +57,10 @@ class CollectionMissing(StorageError):
     """There is no collection in a directory that was named for reading."""
 
 
+class Unreachable(StorageError):
+    """A part of a store, on another machine, does not answer."""
+
+
 class CapabilityError(EdgeError):
     """A runtime or device is not installed, or cannot do the requested operation."""
 

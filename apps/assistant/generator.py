@@ -46,7 +46,7 @@ def picks_sentences(llm: str | os.PathLike[str]) -> bool:
 def retrieval_nbytes(collection: Collection) -> int:
     """Working memory of a collection's embedder and reranker and of a chat template, which run one after the other.
     Opens both models."""
-    engines = [] if collection.vectors is None else [collection.embedder.engine]
+    engines = [] if collection.identity is None else [collection.embedder.engine]
     return max(USUAL_NBYTES, *(engine.working for engine in [*engines, collection.reranker.engine]))
 
 

@@ -25,7 +25,7 @@ from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Within, candidates
+from edge.apps.collection.searching import Within
 from edge.cache.lookahead import Lookahead
 from edge.errors import EdgeError
 from edge.scheduling.background import Background
@@ -133,7 +133,7 @@ class CollectionLibrary:
         left = None if seconds is None else max(0.0, seconds - self._beside.upper)
         within = Within(left, window, floor=self._first.models.floor())
         words = [query.words for query in queries]
-        found = candidates(self._collections.sources, words, own, k, where=where or Filters(), within=within)
+        found = self._collections.candidates(words, own, k, where=where or Filters(), within=within)
         self._beside.add(time.perf_counter() - started - within.took)
         return found
 

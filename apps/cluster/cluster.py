@@ -11,23 +11,27 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from edge.apps.cluster.calling import Latencies, Places, Reading, send, send_all
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, has_version
 from edge.apps.cluster.documents import ShardDocument, packed
+from edge.apps.cluster.indexes import averaged, merged
 from edge.apps.cluster.messages import NoSuchVersion, ShardLost
 from edge.apps.cluster.rendezvous import home
 from edge.apps.cluster.source import Figures, ShardSource
-from edge.apps.collection.hits import Hit, kept, reranked
+from edge.apps.collection.excerpts import NotIndexed
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit, kept, merge, reranked
 from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.searching import (
     Floats,
     Query,
+    Seen,
     Within,
     candidates,
     checked_query,
@@ -40,11 +44,12 @@ from edge.apps.store.lexical import Statistics, shown_weights
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.spelling import respelled
+from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError
 from edge.ivf.base import IndexOptions, Quantizer
 from edge.ivf.maintenance.training import outgrown, train
-from edge.ivf.storage.manifest import State, flat
+from edge.ivf.storage.manifest import flat
 from edge.plugins import load
 from edge.resident import Closing
 from edge.trace import Trace
@@ -63,7 +68,7 @@ class Spread:
     """The results of a search.
 
     Attributes:
-        hits: best first; each names its shard as `collection`.
+        hits: best first. Their numbers are those of this version alone.
         missing: shards that did not answer. The hits are then those of the other shards alone.
         version: of the collection.
         trips: the most requests that a shard got.
@@ -94,6 +99,16 @@ class _Version:
         return len({one.quantizer for one in self.held.values()}) > 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[Result]):
+    """What was found out from the shards; see `Spread`."""
+
+    result: Result
+    missing: tuple[str, ...]
+    version: int
+    trips: int
+
+
 class Cluster(Closing):
     """A collection in several shards, on machines that `places` reaches. Threads may search while one writes; several
     processes may search, and one at a time writes.
@@ -108,6 +123,7 @@ class Cluster(Closing):
         *,
         config: Config,
         memory: str | int | None = None,
+        budget: MemoryBudget | None = None,
         embedder: Any = None,
         reranker: Any = None,
         trace: Trace | None = None,
@@ -118,13 +134,14 @@ class Cluster(Closing):
 
         Args:
             memory: the limit of this process, for the models and the catalogue.
+            budget: a budget shared with other parts of the program, instead of `memory`.
             embedder, reranker: see `Collection`.
             patience: seconds after which a shard counts as lost.
             options: of the vector index, for the training of a quantizer.
         """
         self.config = config
         self.trace = trace or Trace()
-        self.budget = opened_budget(
+        self.budget = budget or opened_budget(
             "the collection", config.memory if memory is None else parse_size(memory), config, embedder=embedder,
             reranker=reranker, candidates=2 * POOL,
         )  # fmt: skip
@@ -147,12 +164,13 @@ class Cluster(Closing):
 
     def search(
         self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, partial: bool = False,
-        **named: Any,
+        seen: Seen | None = None, **named: Any,
     ) -> Spread:  # fmt: skip
         """Searches like `Collection.search`.
 
         Args:
             partial: if a shard is lost, give the results of the others, and name it.
+            seen: see `Together.search`.
 
         Raises:
             ShardLost: a shard does not answer, and `partial` is not set, or none answers.
@@ -161,17 +179,82 @@ class Cluster(Closing):
         """
         chosen = search_options(top_k, options, named)
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
-        version, missing = self._current(), list[str]()
-        while True:
-            sources = self._sources(version, missing, checked_query(query), chosen.candidates)
-            try:
-                spelled = misspelled(query, list(sources.values()), self.models, self._fan)
-                asked = respelled(query, spelled)
-                parts, nonsense = Query.parse(asked), is_nonsense(asked, list(sources.values()), self.models)
-                hits, weights = self._candidates(
-                    sources, parts, self._embedded(parts), chosen, exhaustive=version.mixed
+
+        def work(version: _Version, sources: Mapping[str, ShardSource]) -> Any:
+            spelled = misspelled(query, list(sources.values()), self.models, self._fan)
+            asked = respelled(query, spelled)
+            parts, nonsense = Query.parse(asked), is_nonsense(asked, list(sources.values()), self.models)
+            vectors, within = [self._embedded(parts)], Within(floor=self.models.floor())
+            with self.trace.timed("search.search_s", "search", "search"):
+                (hits,) = self._candidates(
+                    version, sources, [parts.words], vectors, chosen.candidates, chosen.filters, within
                 )
-                break
+                terms = [functools.partial(source.shown, parts.shown) for source in sources.values()]
+                return spelled, parts, nonsense, hits, shown_weights(parts.shown, sum(self._fan(terms), Statistics()))
+
+        answer = self._asked(work, query, chosen.candidates, partial=partial)
+        spelled, parts, nonsense, hits, weights = answer.result
+        if seen is not None:
+            seen.fused([shown(hit, weights) for hit in merge(hits, chosen.top_k)])
+        if chosen.rerank:
+            watch = None if seen is None else functools.partial(seen.judged, hits)
+            with self.trace.timed("search.rerank_s", "rerank", "search"):
+                hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged)
+        found = [shown(hit, weights) for hit in kept(hits, chosen)]
+        return Spread(found, answer.missing, answer.version, answer.trips, spelled, nonsense)
+
+    def candidates(
+        self, words: Sequence[str], vectors: Sequence[Floats | None], k: int, *, where: Filters, within: Within
+    ) -> list[list[Hit]]:
+        """See `edge.apps.collection.searching.candidates`; `vectors` are given for each query. Raises as `search`."""
+        return self._asked(
+            lambda version, sources: self._candidates(version, sources, words, vectors, k, where, within), "", k
+        ).result
+
+    def spelled(self, query: str) -> dict[str, str]:
+        """See `Together.spelled`."""
+        return self._asked(
+            lambda _, sources: misspelled(query, [*sources.values()], self.models, self._fan), query
+        ).result
+
+    def is_nonsense(self, query: str) -> bool:
+        """See `Together.is_nonsense`."""
+        return self._asked(lambda _, sources: is_nonsense(query, [*sources.values()], self.models), query).result
+
+    @property
+    def count(self) -> int:
+        """The number of shards in the present version."""
+        return len(self._current().shards)
+
+    def each(self, verb: str, **arguments: Any) -> list[Any]:
+        """The answers of one copy of each shard of the present version to a request that names no version, in the order
+        of `search`'s numbers; `NotIndexed` where the shard has nothing of that name.
+
+        Raises:
+            ShardLost: a shard does not answer.
+            EdgeError: one has refused.
+        """
+
+        def one(copies: Sequence[Replica]) -> Any:
+            try:
+                return send(self._places, copies[0], verb, self._patience, **arguments)[0]
+            except NotIndexed as error:
+                return error
+
+        return self._fan([functools.partial(one, copies) for copies in self._current().shards.values()])
+
+    def _asked(
+        self, work: Callable[[_Version, Mapping[str, ShardSource]], Result], query: str, k: int = 0, *,
+        partial: bool = False,
+    ) -> _Asked[Result]:  # fmt: skip
+        """What `work` returns for the shards of the present version; again if they have changed meanwhile. Raises as
+        `search` does."""
+        version, missing = self._current(), list[str]()
+        checked_query(query)
+        while True:
+            sources = self._sources(version, missing, query, k)
+            try:
+                result = work(version, sources)
             except ShardLost as lost:
                 if self._current().number != version.number or (lost.changed and self._settled()):
                     version, missing = self._current(), []
@@ -179,12 +262,9 @@ class Cluster(Closing):
                     raise
                 else:
                     missing.append(lost.shard)
-        trips = max(source.trips for source in sources.values())
-        if chosen.rerank:
-            with self.trace.timed("search.rerank_s", "rerank", "search"):
-                hits = reranked(self.models, parts.asked, hits, chosen.top_k, judged=chosen.judged)
-        found = [shown(hit, weights) for hit in kept(hits, chosen)]
-        return Spread(found, tuple(sorted(missing)), version.number, trips, spelled, nonsense)
+            else:
+                trips = max(source.trips for source in sources.values())
+                return _Asked(result, tuple(sorted(missing)), version.number, trips)
 
     def _embedded(self, parts: Query) -> Floats | None:
         """The vectors of a query; None if it is searched by words alone."""
@@ -208,17 +288,18 @@ class Cluster(Closing):
         return found
 
     def _candidates(
-        self, sources: Mapping[str, ShardSource], parts: Query, vectors: Floats | None, chosen: SearchOptions, *,
-        exhaustive: bool,
-    ) -> tuple[list[Hit], Mapping[str, float]]:  # fmt: skip
-        """The candidates of all shards, and the weights of the words to show."""
-        with self.trace.timed("search.search_s", "search", "search"):
-            (hits,) = candidates(
-                sources, [parts.words], [[vectors]] * len(sources), chosen.candidates, where=chosen.filters,
-                within=Within(exhaustive=exhaustive, floor=self.models.floor()), fan=self._fan,
-            )  # fmt: skip
-            shown = [functools.partial(source.shown, parts.shown) for source in sources.values()]
-            return hits, shown_weights(parts.shown, sum(self._fan(shown), Statistics()))
+        self, version: _Version, sources: Mapping[str, ShardSource], words: Sequence[str],
+        vectors: Sequence[Floats | None], k: int, where: Filters, within: Within,
+    ) -> list[list[Hit]]:  # fmt: skip
+        """The candidates of all shards, with numbers that no two of them share."""
+        within.exhaustive = version.mixed
+        found = candidates(
+            sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self._fan
+        )  # fmt: skip
+        at = {name: number for number, name in enumerate(version.shards)}
+        return [
+            [replace(hit, collection="", id=hit.id * len(at) + at[hit.collection]) for hit in hits] for hits in found
+        ]
 
     def _fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         return list(self._threads.map(lambda call: call(), calls))
@@ -339,8 +420,8 @@ class Cluster(Closing):
         replicas = self.catalogue.replicas()
         self._all(replicas, "maintain", lambda _: (b"", {}))
         states = self.states()
-        merged = _merged([states[one.name]["index"] for one in replicas if one.number == 0])
-        if outgrown(merged, self._options):
+        whole = merged([states[one.name]["index"] for one in replicas if one.number == 0])
+        if outgrown(whole, self._options):
             self.train()
         return self.publish()
 
@@ -370,7 +451,7 @@ class Cluster(Closing):
         quantizer = Quantizer(last.version + 1, spec, centroids)
         body = quantizer.to_bytes()
         curves = self._all(replicas, "install", lambda _: (body, {}))
-        curve = _averaged(
+        curve = averaged(
             [(rows[one.shard], answer) for one, answer in zip(replicas, curves, strict=True) if one.number == 0]
         )
         quantizer = Quantizer(quantizer.version, spec, centroids, curve)
@@ -512,26 +593,3 @@ class Cluster(Closing):
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
     ) -> list[Any]:
         return [answer for answer, _ in send_all(self._places, replicas, verb, arguments)]
-
-
-def _merged(states: Sequence[dict[str, Any]]) -> State:
-    """The state of all indexes as one."""
-    whole = dict(states[0])
-    rows = sum(state["trained_rows"] for state in states)
-    for name in ("rows", "trained_rows", "newer_rows", "newer_misfit"):
-        whole[name] = sum(state[name] for state in states)
-    weighted = sum(state["trained_misfit"] * state["trained_rows"] for state in states)
-    return State(**{**whole, "trained_misfit": weighted / max(1, rows), "recall": ()})
-
-
-def _averaged(curves: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> tuple[tuple[int, float], ...]:
-    """The recall of all shards by the lists probed: the mean of theirs by their rows. It is a lower bound, because the
-    nearest neighbours among all rows are nearer than those in a shard."""
-    known = [(rows, curve) for rows, curve in curves if curve]
-    total = sum(rows for rows, _ in known)
-    points = sorted({nprobe for _, curve in known for nprobe, _ in curve})
-
-    def at(curve: Sequence[tuple[int, float]], nprobe: int) -> float:
-        return next((recall for lists, recall in reversed(curve) if lists <= nprobe), 0.0)
-
-    return tuple((nprobe, sum(rows * at(curve, nprobe) for rows, curve in known) / total) for nprobe in points)

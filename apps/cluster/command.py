@@ -37,23 +37,43 @@ _shards = click.option(
 )  # fmt: skip
 
 
+def existing(*chosen: Path | str | None) -> Path:
+    """The directory of the one collection in shards that has a name or is in a directory.
+
+    Raises:
+        InputError: several are named.
+        CollectionMissing: there is no catalogue.
+    """
+    if len(chosen) > 1:
+        raise InputError("with --cluster one collection is searched; name one")
+    folder = locate(*chosen)
+    if not Catalogue.exists(folder):
+        raise CollectionMissing(f"there is no collection in shards in {folder}; `edge cluster create` makes one")
+    return folder
+
+
 @contextmanager
-def opened(address: str, chosen: Path | str | None, config: Config, trace: Trace | None = None) -> Iterator[Cluster]:
+def opened(
+    address: str, chosen: Sequence[Path | str | None], config: Config, trace: Trace | None = None
+) -> Iterator[Cluster]:
     """The collection whose catalogue is in a directory or has a name.
 
     Raises:
         CollectionMissing: there is no catalogue.
         CapabilityError, StorageError: the shards cannot be reached.
     """
-    folder = locate(chosen)
-    if not Catalogue.exists(folder):
-        raise CollectionMissing(f"there is no collection in shards in {folder}; `edge cluster create` makes one")
-    with _connected(address, config) as places, Cluster(folder, places, config=config, trace=trace) as cluster:
+    folder = existing(*chosen)
+    with connected(address, config) as places, Cluster(folder, places, config=config, trace=trace) as cluster:
         yield cluster
 
 
 @contextmanager
-def _connected(address: str, config: Config) -> Iterator[Places]:
+def connected(address: str, config: Config) -> Iterator[Places]:
+    """The places of shards, while the block runs.
+
+    Raises:
+        CapabilityError, StorageError: see `RayPlaces`.
+    """
     if address == HERE:
         places: Places = LocalPlaces(config=config)
     else:
@@ -76,10 +96,8 @@ def searched(
         InputError: several collections are named.
         The errors of `Cluster`.
     """
-    if len(collections) > 1:
-        raise InputError("with --cluster one collection is searched; name one")
     recorder = Trace(events=trace is not None)
-    with ResidentWatch() as resident, opened(address, next(iter(collections), None), config, recorder) as cluster:
+    with ResidentWatch() as resident, opened(address, collections, config, recorder) as cluster:
         found = cluster.search(query, options=options, partial=partial)
         limit = cluster.budget.limit
     counters = recorder.snapshot()
@@ -101,14 +119,12 @@ def indexed(
 
     if not roots:
         raise InputError("with --cluster the folders are named each time")
-    folder = locate(chosen)
-    if not Catalogue.exists(folder):
-        raise CollectionMissing(f"there is no collection in shards in {folder}; `edge cluster create` makes one")
+    folder = existing(chosen)
 
     def tell(done: Indexed) -> None:
         click.echo(f"{counted(done.counts['indexed'], 'file')}, {counted(done.passages, 'passage')}", err=True)
 
-    with _connected(address, config) as places, Cluster(folder, places, config=config) as found:
+    with connected(address, config) as places, Cluster(folder, places, config=config) as found:
         done = index(found, places.readers(readers), roots, progress=tell)
     if as_json:
         failed = [{"path": path, "reason": reason} for path, reason in done.failed]
@@ -161,7 +177,7 @@ def create(shards: tuple[str, ...], address: str, embedder: str | None, collecti
         raise InputError(f"{folder} holds a collection already; name another folder for the catalogue")
     config = setup.config(embedder=embedder)
     replicas = _replicas(shards, config.memory)
-    with _connected(address, config) as places, Cluster(folder, places, config=config) as made:
+    with connected(address, config) as places, Cluster(folder, places, config=config) as made:
         made.create(replicas)
     click.echo(f"{counted(len(shards), 'shard')} made; `edge index --cluster {address} DIR` fills them", err=True)
 
@@ -174,7 +190,7 @@ def create(shards: tuple[str, ...], address: str, embedder: str | None, collecti
 def grow(shards: tuple[str, ...], address: str, collection: Path | None, setup: Setup) -> None:
     """Add a shard, and move its share of the documents to it. Searches go on meanwhile. --memory is its limit."""
     config = setup.config()
-    with opened(address, collection, config) as found:
+    with opened(address, [collection], config) as found:
         moved = found.grow(_replicas(shards, config.memory))
     click.echo(f"{counted(moved, 'document')} moved", err=True)
 
@@ -186,7 +202,7 @@ def grow(shards: tuple[str, ...], address: str, collection: Path | None, setup: 
 @json_option
 def status(address: str, collection: Path | None, setup: Setup, as_json: bool) -> None:
     """Print the shards: their documents, their memory, and the version that searches see."""
-    with opened(address, collection, setup.config()) as found:
+    with opened(address, [collection], setup.config()) as found:
         number, held = found.catalogue.version()
         states = found.states()
         replicas = {one.name: one for one in found.catalogue.replicas()}

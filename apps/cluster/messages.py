@@ -9,14 +9,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.filters import NoSuchType
-from edge.errors import EdgeError, InputError, StorageError
+from edge.errors import EdgeError, InputError, StorageError, Unreachable
 
 Call = Callable[[str, bytes, bytes], tuple[bytes, bytes]]
 """Sends a request, and returns its answer. Raises `ShardLost` if there is none."""
 
 
-class ShardLost(StorageError):
+class ShardLost(Unreachable):
     """A shard cannot be reached, or did not answer in time.
 
     Attributes:
@@ -35,7 +36,7 @@ class NoSuchVersion(StorageError):
 
 
 _ERRORS: dict[str, type[EdgeError]] = {
-    kind.__name__: kind for kind in (NoSuchType, NoSuchVersion, InputError, StorageError)
+    kind.__name__: kind for kind in (NoSuchType, NotIndexed, NoSuchVersion, InputError, StorageError)
 }
 """Errors that keep their kind. Others arrive as `StorageError`."""
 

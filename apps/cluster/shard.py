@@ -22,6 +22,7 @@ from edge.apps.cluster.messages import NoSuchVersion, answered
 from edge.apps.cluster.rendezvous import home
 from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.schema import description_of, read_descriptions, set_setting
@@ -87,7 +88,10 @@ class Shard(Closing):
             "statistics": self._statistics, "gather": self._gather, "hits": self._hits,
             "resembling": self._resembling, "put": self._put,
             "remove": self._remove, "leaving": self._leaving, "known": self._known, "below": self._below,
-            "sample": self._sample, "install": self._install, "maintain": self._maintain,
+            "sample": self._sample, "install": self._install, "maintain": self._maintain, "read": self._read,
+            "files": lambda raw: ([asdict(one) for one in self.collection.files()], b""),
+            "status": lambda raw: (self.collection.status().to_json(), b""),
+            "descriptions": lambda raw: (self.collection.descriptions(), b""),
         }  # fmt: skip
 
     def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
@@ -203,6 +207,11 @@ class Shard(Closing):
         with self.collection.database.read() as db:
             described = read_descriptions(db)
         return [replace(hit, description=description_of(hit.path, described)) for hit in found.values()]
+
+    def _read(self, raw: bytes, *, target: str, lines: int | None, max_bytes: int) -> tuple[Any, bytes]:
+        """See `read_excerpts`; of the present state."""
+        found = read_excerpts(self.collection.database, [target], lines=lines, max_bytes=max_bytes)
+        return [asdict(one) for one in found], b""
 
     # Writing
 

@@ -4,6 +4,7 @@ hits that the search will ask for. `Figures`: the statistics of one version that
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -86,6 +87,7 @@ class ShardSource:
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
         """See `PassageSource.gather`."""
+        began = time.monotonic()
         rows = [np.empty((0, 0), np.float32) if own is None else np.atleast_2d(own) for _, own in queries]
         self.trips += 1
         answer, _ = asked(
@@ -94,6 +96,7 @@ class ShardSource:
             whole={"rows": whole.rows, "words": whole.words, "counts": dict(whole.counts)}, where=where.texts,
             within={"seconds": within.share, "exhaustive": within.exhaustive, "floor": within.floor}, k=self._k,
         )  # fmt: skip
+        within.took = max(within.took, time.monotonic() - began)
         self._places.update((i, (path, ordinal)) for i, path, ordinal in answer["places"])
         self._take(answer["hits"])
         return [

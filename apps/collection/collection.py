@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
-from edge.apps.collection.hits import Hit, kept, merge, reranked
-from edge.apps.collection.models import CollectionModels
+from edge.apps.collection.hits import Hit, kept, merge
+from edge.apps.collection.models import CollectionModels, Searchable
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
@@ -40,17 +40,16 @@ from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import INDEXING, opened_budget
-from edge.apps.store.rebuilding import EmbedderIdentity, Progress, Rebuilding
+from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.apps.store.rows import held
 from edge.apps.store.spelling import respelled
-from edge.budget import MemoryBudget, OperationStage
+from edge.budget import MemoryBudget
 from edge.config import Config, counted, parse_size
 from edge.ivf.index import VectorIndex
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
-from edge.runtimes.scoring import Watch
 from edge.trace import Trace
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @checked_arguments
-class Collection(Closing):
+class Collection(Searchable):
     """Files and texts, searched by meaning and by words within one memory limit.
 
     Threads and other processes may read while one thread writes. Models are opened when they are first needed.
@@ -128,16 +127,6 @@ class Collection(Closing):
         return holds_collection(Path(path))
 
     @property
-    def embedder(self) -> Embedder:
-        """The embedder; it is opened if necessary. Raises as `search` does."""
-        return self.models.embedder()
-
-    @property
-    def reranker(self) -> Reranker:
-        """The reranker; it is opened if necessary. Raises as `search` does."""
-        return self.models.reranker()
-
-    @property
     def vectors(self) -> VectorIndex | None:
         """The vector index; None if nothing was embedded yet."""
         with self._opening:
@@ -159,11 +148,6 @@ class Collection(Closing):
     def source(self) -> PassageSource:
         """The passages, as a search asks for them."""
         return PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
-
-    @property
-    def identity(self) -> EmbedderIdentity | None:
-        """The model that makes the collection's vectors; None if it is not decided yet."""
-        return self.models.identity()
 
     @property
     def embedder_name(self) -> str:
@@ -289,12 +273,6 @@ class Collection(Closing):
         """
         return Together({"": self}).search(query, top_k, options=options, **named)
 
-    def check_room(
-        self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
-    ) -> None:
-        """See `CollectionModels.check_room`; vectors are added if there are further stages."""
-        self.models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
-
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
     ) -> list[Hit]:
@@ -314,28 +292,6 @@ class Collection(Closing):
             return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where), within=within)[
                 0
             ]
-
-    def rerank(
-        self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None,
-        judged: int | None = None,
-    ) -> list[Hit]:  # fmt: skip
-        """Orders the first `judged` of `hits`, which must be in retrieval order, by the reranker (see `reranked`).
-        Raises as `search` does."""
-        with self.trace.timed("search.rerank_s", "rerank", "search"):
-            return reranked(self.models, query, hits, top_k, watch, judged)
-
-    def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the
-        collection. Raises as `search` does."""
-        found = [0.0] * len(texts)
-        for ranked in self.models.rank(query, texts, len(texts), False) if texts else ():
-            found[ranked.index] = ranked.relevance
-        return found
-
-    def embed_queries(self, queries: Sequence[str]) -> Floats:
-        """Vectors of queries [n, dim]. Raises as `search` does."""
-        with self.trace.timed("search.embed_s", "embed", "search"):
-            return self.models.embed([checked_query(query) for query in queries], query=True)
 
     def lookahead(
         self, queries: Floats, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
@@ -431,6 +387,7 @@ class Together(Closing):
         """Takes open collections that share one budget, by the names they were chosen by; the default collection has an
         empty name. `close` closes them."""
         self.collections = dict(collections)
+        self.budget = self.first.budget
 
     @property
     def sources(self) -> dict[str, PassageSource]:
@@ -479,11 +436,6 @@ class Together(Closing):
             )
         )
 
-    @property
-    def budget(self) -> MemoryBudget:
-        """The budget that all collections share."""
-        return self.first.budget
-
     def search(
         self,
         query: str,
@@ -512,16 +464,22 @@ class Together(Closing):
                     vectors[identity.fingerprint] = collection.models.embed_parts(parts.questions, parts.passages)
             own.append([None if identity is None else vectors[identity.fingerprint]])
         with first.trace.timed("search.search_s", "search", "search"):
-            (hits,) = candidates(
-                self.sources, [parts.words], own, chosen.candidates, where=chosen.filters,
-                within=Within(floor=first.models.floor()),
-            )  # fmt: skip
+            (hits,) = self.candidates(
+                [parts.words], own, chosen.candidates, where=chosen.filters, within=Within(floor=first.models.floor())
+            )
         if seen is not None:
             seen.fused(self._shown(parts, merge(hits, chosen.top_k)))
         if chosen.rerank:
             watch = None if seen is None else partial(seen.judged, hits)
             hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch, judged=chosen.judged)
         return self._shown(parts, kept(hits, chosen))
+
+    def candidates(
+        self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
+        within: Within,
+    ) -> list[list[Hit]]:  # fmt: skip
+        """See `edge.apps.collection.searching.candidates`; `vectors` are given for each collection."""
+        return candidates(self.sources, words, vectors, k, where=where, within=within)
 
     def spelled(self, query: str) -> dict[str, str]:
         """The words of a query that no passage holds and that are probably misspelled, each with the most similar word
@@ -542,14 +500,6 @@ class Together(Closing):
             for hit in source.show(query.shown, [hit for hit in hits if hit.collection == name])
         }
         return [shown[hit.collection, hit.id] for hit in hits]
-
-    def check_room(self) -> None:
-        """Checks that a usual search fits the limit, before the first one.
-
-        Raises:
-            BudgetExceeded: it does not. The message names the smallest limit that works.
-        """
-        self.first.check_room("searching")
 
     def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int | None = None) -> list[Excerpt]:
         """Reads targets (see `read_excerpts`), each from the first collection that has it.

@@ -1,4 +1,5 @@
-"""`CollectionModels`: a collection's embedder and reranker. Each opens on first use, within the collection's budget."""
+"""`CollectionModels`: a collection's embedder and reranker. Each opens on first use, within the collection's budget.
+`Searchable`: what they do for a collection, or for one in shards."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
+from edge.apps.collection.searching import Floats, checked_query
 from edge.apps.pool import Held, ModelPool, Result
+from edge.apps.requests import POOL
 from edge.apps.store.database import Database
 from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.rebuilding import EmbedderIdentity
@@ -23,6 +27,8 @@ from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import RESULT_SIGNALS, load, result_signals, results_name
 from edge.models.registry import KNOWN, cosine_floor, installed, models_dir
+from edge.public_calls import checked_arguments
+from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
@@ -282,6 +288,57 @@ class CollectionModels:
         by_path = isinstance(chosen, Embedder | Held) or (named and Path(os.path.expanduser(named)).resolve() == path)
         source = path if by_path else named or model.name
         return EmbedderIdentity(model.name, str(source), model.fingerprint, embedder.dim)
+
+
+@checked_arguments
+class Searchable(Closing):
+    """A collection's models at work. A subclass sets `models` and `trace`, and says how passages are found."""
+
+    models: CollectionModels
+    trace: Trace
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder; it is opened if necessary. Raises as `search` does."""
+        return self.models.embedder()
+
+    @property
+    def reranker(self) -> Reranker:
+        """The reranker; it is opened if necessary. Raises as `search` does."""
+        return self.models.reranker()
+
+    @property
+    def identity(self) -> EmbedderIdentity | None:
+        """The model that makes the collection's vectors; None if it is not decided yet."""
+        return self.models.identity()
+
+    def check_room(
+        self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
+    ) -> None:
+        """See `CollectionModels.check_room`; vectors are added if there are further stages."""
+        self.models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
+
+    def rerank(
+        self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None,
+        judged: int | None = None,
+    ) -> list[Hit]:  # fmt: skip
+        """Orders the first `judged` of `hits`, which must be in retrieval order, by the reranker (see `reranked`).
+        Raises as `search` does."""
+        with self.trace.timed("search.rerank_s", "rerank", "search"):
+            return reranked(self.models, query, hits, top_k, watch, judged)
+
+    def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+        """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the
+        collection. Raises as `search` does."""
+        found = [0.0] * len(texts)
+        for ranked in self.models.rank(query, texts, len(texts), False) if texts else ():
+            found[ranked.index] = ranked.relevance
+        return found
+
+    def embed_queries(self, queries: Sequence[str]) -> Floats:
+        """Vectors of queries [n, dim]. Raises as `search` does."""
+        with self.trace.timed("search.embed_s", "embed", "search"):
+            return self.models.embed([checked_query(query) for query in queries], query=True)
 
 
 def _has_passages(db: Connection) -> bool:

@@ -152,7 +152,7 @@ def files(collections: tuple[str, ...], setup: Setup) -> None:
     _greet("files")
     config = setup.config()
     with Together.opened(collections, config) as opened:
-        opened.check_room()
+        opened.first.check_room("searching")
         serve(files_server(opened), opened.budget)
 
 

@@ -136,6 +136,9 @@ _USUAL = Limits()
     metavar="COMMAND",
     help="Opens a document from the page, such as 'code --goto {path}:{line}'; {page} of a PDF.",
 )
+@click.option(
+    "--cluster", metavar="ADDRESS", help="Serve one collection in shards, which Ray at ADDRESS reaches (-c names it)."
+)
 @click.option("--no-sharing", is_flag=True, help="Rerank one request after the other, for comparisons.")
 @collections_option
 @setup_options()
@@ -163,6 +166,7 @@ def serve(
     idle: float | None,
     what: str | None,
     editor: str,
+    cluster: str | None,
     no_sharing: bool,
     collections: tuple[str, ...],
     setup: Setup,
@@ -204,6 +208,12 @@ def serve(
     if outside and editor:
         raise ConfigError("--editor opens documents on this machine, and --host lets other machines ask for it")
     with ExitStack() as held:
+        places = None
+        if cluster is not None:
+            from edge.apps.cluster.command import connected, existing
+
+            existing(*collections)
+            places = held.enter_context(connected(cluster, config))
         # First, so that a limit that is too small is refused before anything else is.
         server = held.enter_context(
             HttpServer(
@@ -219,6 +229,7 @@ def serve(
                 {} if planned is None else planned.options,
                 no_port,
                 idle or 0.0,
+                places,
             )
         )
         opened = [] if no_port else [bound_socket(host, port)]

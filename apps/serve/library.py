@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.generator import open_llm, picks_sentences, retrieval_nbytes
@@ -34,6 +34,10 @@ from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.reranker import Ranking, Reranker
 from edge.runtimes.scoring import LayerReport, Watch
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.apps.cluster.calling import Places
+    from edge.apps.cluster.served import ServedCluster
 
 OWN_LLM = "llm"
 """The name of this server's own generator."""
@@ -222,7 +226,7 @@ class Assistants:
                 entry.users -= 1
             self._close_unused()
 
-    def close(self, of: Collection | None = None) -> None:
+    def close(self, of: Collection | ServedCluster | None = None) -> None:
         """Closes all of them, or those of one collection."""
         with self._lock, ExitStack() as closing:
             for key in [key for key in self._entries if of is None or of in dict(key[0]).values()]:
@@ -241,7 +245,7 @@ class Assistants:
                 assistant.close()
 
 
-Store = TypeVar("Store", Collection, Memory)
+Store = TypeVar("Store", Collection, Memory, "ServedCluster")
 
 
 Identity = tuple[int, int] | None
@@ -263,7 +267,7 @@ class ServedLibrary:
 
     def __init__(
         self, pool: ServedModels, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
-        longest_s: float = 300.0, private: bool = False,
+        longest_s: float = 300.0, private: bool = False, places: Places | None = None,
     ) -> None:  # fmt: skip
         """Opens nothing yet.
 
@@ -274,6 +278,7 @@ class ServedLibrary:
             llm: the generator, where a request does not choose one; see `Assistant`.
             longest_s: a request works for at most so long.
             private: all requests come from the owner, and may name the directory of any collection.
+            places: of the shards of the one collection, if it is in shards.
         """
         self.pool = pool
         self._chosen = [(name, locate(name)) for name in collections]
@@ -282,6 +287,7 @@ class ServedLibrary:
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
         self._private = private
+        self._places = places
         self._turns: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
         self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
         self._stores: dict[tuple[Hashable, str | None], tuple[Any, Path, Identity]] = {}
@@ -297,9 +303,15 @@ class ServedLibrary:
 
     def described(self) -> list[dict[str, Any]]:
         """The name and the directory of each collection, and whether it holds one yet."""
-        return [
-            {"name": name, "path": str(path), "exists": Collection.exists(path)} for name, path in self.names().items()
-        ]
+        return [{"name": name, "path": str(path), "exists": self.holds(path)} for name, path in self.names().items()]
+
+    def holds(self, path: Path) -> bool:
+        """Whether there is a collection in a directory, or one in shards where that is served."""
+        if self._places is None:
+            return Collection.exists(path)
+        from edge.apps.cluster.catalogue import Catalogue
+
+        return Catalogue.exists(path)
 
     def collection(self, name: str = "") -> Collection:
         """The collection of a name, opened for reading.
@@ -309,11 +321,32 @@ class ServedLibrary:
             StorageError: there is none in its directory.
             BudgetExceeded: it does not fit.
         """
-        return self._opened(self._path(name))
+        return self._opened(self._path(name)) if self._places is None else cast("Collection", self._spread(name))
+
+    def _spread(self, name: str) -> ServedCluster:
+        """The collection in shards."""
+        from edge.apps.cluster.catalogue import FILE
+        from edge.apps.cluster.cluster import Cluster
+        from edge.apps.cluster.served import ServedCluster
+
+        path, places, pool = self._path(name), self._places, self.pool
+        assert places is not None
+
+        def opening() -> tuple[ServedCluster, Path]:
+            with Cluster(path, places, config=pool.config, budget=pool.budget) as described:
+                embedder = described.models.named_embedder()
+            return ServedCluster(Cluster(
+                path, places, config=pool.config, budget=pool.budget, trace=pool.trace,
+                embedder=self.embedder(str(embedder)), reranker=self.reranker(),
+            )), path / FILE  # fmt: skip
+
+        return self._current(path, "", opening)
 
     def collection_in(self, path: Path) -> Collection:
         """The collection in a directory, which must be one of those that are served unless all requests come from
         the owner. Raises as `collection` does."""
+        if self._places is not None:
+            raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
         if not self._private and path not in self.names().values():
             raise InputError(f"the collection in {path} is not served")
         return self._opened(path)
@@ -355,9 +388,15 @@ class ServedLibrary:
         stores = [store for store, _, _ in list(self._stores.values()) if isinstance(store, Collection)]
         return [{"collection": one.path.name, **found} for one in stores if (found := one.picture()) is not None]
 
-    def together(self, names: Sequence[str]) -> Together:
-        """Collections to be searched as one; they stay the library's to close. Raises as `collection` does."""
+    def together(self, names: Sequence[str], *, partial: bool = False) -> Together:
+        """Collections to be searched as one; they stay the library's to close. With `partial` the shards of one that
+        answer are enough. Raises as `collection` does."""
         chosen = dict.fromkeys(names or [""])
+        if self._places is not None:
+            name = next(iter(chosen))
+            return self._spread(name).view(name, partial=partial)
+        if partial:
+            raise InputError("`partial` needs a collection in shards; the server was started without --cluster")
         return Together({name: self.collection(name) for name in chosen})
 
     def together_in(self, places: Iterable[tuple[str, str]]) -> Together:
@@ -446,11 +485,11 @@ class ServedLibrary:
             closing.callback(self._assistants.close)
         self._stores.clear()
 
-    def _close_later(self, store: Collection | Memory) -> None:
+    def _close_later(self, store: Collection | Memory | ServedCluster) -> None:
         """Closes a store, and its assistants, when all requests that may use it have ended."""
 
         def close() -> None:
-            if isinstance(store, Collection):
+            if not isinstance(store, Memory):
                 self._assistants.close(store)
             store.close()
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.collection.collection import Collection, Together
+from edge.apps.collection.collection import Together
 from edge.apps.mcp.protocol import ANSWER
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.serve.endpoint import Call, ServedPath
@@ -144,14 +144,15 @@ def tool_paths(server: HttpServer) -> list[ServedPath]:
     library = server.library
 
     def collections() -> Mapping[str, Any]:
-        names = [name for name, path in library.names().items() if Collection.exists(path)]
+        names = [name for name, path in library.names().items() if library.holds(path)]
         distinct = {library.names()[name]: name for name in reversed(names)}
         return library.together(list(reversed(list(distinct.values())))).collections
 
     def files(stores: Mapping[str, Any]) -> MCPServer[Any]:
         from edge.apps.mcp.tools import files_server
 
-        return files_server(Together(stores))
+        only = stores.get("")
+        return files_server(only if isinstance(only, Together) else Together(stores))
 
     def memory(stores: Mapping[str, Any]) -> MCPServer[Any]:
         from edge.apps.mcp.tools import memory_server

@@ -18,6 +18,7 @@ from edge.errors import (
     EdgeError,
     InputError,
     ModelError,
+    Unreachable,
     Withdrawn,
 )
 from edge.text.control_characters import escaped
@@ -50,6 +51,7 @@ _STATUS: tuple[tuple[type[EdgeError], int], ...] = (
     (ModelError, 424),
     (DeadlinePassed, 504),
     (Withdrawn, 499),
+    (Unreachable, 503),
 )
 """The status of a request whose work raised an error; the first that fits counts. Other errors are the server's own."""
 

@@ -39,16 +39,18 @@ class Chosen(Struct, kw_only=True):
 
 @with_options(SearchOptions)
 class SearchBody(Chosen, kw_only=True):
-    """A search; see `Collection.search`."""
+    """A search; see `Collection.search`. With `partial` a collection in shards gives the results of those that answer,
+    and `health` names the others."""
 
     query: str
     stream: bool | None = None
+    partial: bool | None = None
 
 
 def search(call: Call, body: SearchBody) -> dict[str, Any]:
     """Finds passages, best first. With `stream` the results come in events: `fused`, one `layer` after each layer whose
     scores were looked at, `final`."""
-    collections = call.library.together(body.names)
+    collections = call.library.together(body.names, partial=bool(body.partial))
     seen = None if call.events is None else StageEvents(call.events)
     hits = collections.search(body.query, options=options_of(body, SearchOptions), seen=seen)
     return {"results": list(map(record, hits)), "health": collections.health().to_json()}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.apps.assistant.assistant import AnswerStream
 from edge.apps.serve.body import Requests
@@ -21,6 +21,9 @@ from edge.config import Config
 from edge.resident import Closing, anonymous_resident
 from edge.runtimes.engine import Tuning
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.apps.cluster.calling import Places
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class HttpServer(Closing):
         idle_s: the server ends when it was not used for so many seconds; 0: it does not.
         used: when the last request ended that was not about the server itself, by `time.monotonic`.
         needed: the smallest limit under which it answers one search, in bytes.
+        places: of the shards, if its one collection is in shards; the caller closes them.
     """
 
     config: Config
@@ -53,6 +57,7 @@ class HttpServer(Closing):
     usual: Mapping[str, Any] = field(default_factory=dict)
     private: bool = False
     idle_s: float = 0.0
+    places: Places | None = None
     used: float = field(default_factory=time.monotonic, init=False)
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
@@ -93,6 +98,7 @@ class HttpServer(Closing):
             llm=self.llm,
             longest_s=self.limits.request_s,
             private=self.private,
+            places=self.places,
         )
         self.requests = Requests(self.budget, self.limits, self.needed)
         self.workers = Workers(self.limits)

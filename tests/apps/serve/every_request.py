@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.catalogue import Replica
+from edge.apps.cluster.cluster import Cluster
+from edge.apps.cluster.indexing import index
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
 from edge.apps.serve.application import application, paths
@@ -305,23 +309,30 @@ def _has_mcp() -> bool:
 
 
 @contextmanager
-def site(models: Path, base: Path) -> Iterator[Site]:
-    """A server inside this process, whose files are in `base`."""
+def site(models: Path, base: Path, *, shards: int = 0) -> Iterator[Site]:
+    """A server inside this process, whose files are in `base`; its collection may be in shards."""
     config = Config(
         memory=anonymous_resident() + 10**9, models_dir=str(models), embedder="tiny-embedder", reranker="tiny",
         scratch_dir=str(base / "scratch"),
     )  # fmt: skip
     (base / "documents").mkdir()
     (base / "documents" / "river.md").write_text(RIVER)
-    with Collection(base / "collection", config=config) as collection:
-        collection.index([base / "documents"])
-    with HttpServer(
-        config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}"),
-        opener=Editor("true {path}"),
-    ) as server:  # fmt: skip
+    with ExitStack() as stack:
+        places = None
+        if shards:
+            places = stack.enter_context(LocalPlaces(config=config))
+            with Cluster(base / "collection", places, config=config) as cluster:
+                cluster.create([Replica(f"s{n}", 0, "", str(base / f"s{n}"), 10**11) for n in range(shards)])
+                index(cluster, places.readers(1), [str(base / "documents")], progress=lambda _: None)
+        else:
+            with Collection(base / "collection", config=config) as collection:
+                collection.index([base / "documents"])
+        server = stack.enter_context(HttpServer(
+            config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}"),
+            opener=Editor("true {path}"), places=places,
+        ))  # fmt: skip
         found = Site(server, base)
         added = server.library.memory().add("Ada likes the sea.", user_id="ada")
         found.memory_id = added["results"][0]["id"]
-        with server.library.collection().database.read() as db:
-            found.passage = db.execute("SELECT min(id) FROM chunks").fetchone()[0]
+        found.passage = server.library.together([]).search("river", rerank=False)[0].id
         yield found

@@ -1,0 +1,152 @@
+"""`ServedCluster`: a collection in shards with the calls that a server and its assistants make of collections."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from edge.apps.cluster.cluster import Cluster
+from edge.apps.collection.collection import Together
+from edge.apps.collection.excerpts import MOST_BYTES, Excerpt, NotIndexed
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit
+from edge.apps.collection.models import Searchable
+from edge.apps.collection.report import CollectionStatus, IndexedFile
+from edge.apps.collection.searching import Floats, Seen, Within
+from edge.apps.requests import SearchOptions
+from edge.apps.store.health import Health, Trouble
+from edge.errors import CapabilityError, InputError
+
+_NUMBER = re.compile(r"#([0-9]{1,18})")
+_PATTERN = re.compile(r"[*?[]")
+
+
+class ServedCluster(Searchable, Together):
+    """One collection, which is its own only part. Closing it closes the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self._name, self._partial = cluster, "", False
+        self.models, self.trace, self.config, self.budget = (
+            cluster.models,
+            cluster.trace,
+            cluster.config,
+            cluster.budget,
+        )
+        self.path = cluster.catalogue.database.path.parent
+        self.collections: Any = {"": self}
+        self._missing: tuple[str, ...] = ()
+
+    def view(self, name: str, *, partial: bool) -> ServedCluster:
+        """This collection for one request, whose hits get a name. With `partial`, if a shard is lost, the results are
+        those of the others, and `health` names it."""
+        made = copy(self)
+        made._name, made._partial = name, partial
+        return made
+
+    @property
+    def first(self) -> Any:
+        """This collection."""
+        return self.collections[""]
+
+    @property
+    def database(self) -> Any:
+        """
+        Raises:
+            CapabilityError: always. The page and the tool `get` read documents from a database.
+        """
+        raise CapabilityError(f"the documents in {self.path} are in shards; /v1/documents and get_documents read them")
+
+    def search(
+        self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, seen: Seen | None = None,
+        **named: Any,
+    ) -> list[Hit]:  # fmt: skip
+        """See `Cluster.search`."""
+        found = self.cluster.search(query, top_k, options=options, partial=self._partial, seen=seen, **named)
+        self._missing = found.missing
+        return [replace(hit, collection=self._name) for hit in found.hits]
+
+    def candidates(
+        self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
+        within: Within,
+    ) -> list[list[Hit]]:  # fmt: skip
+        """See `Cluster.candidates`."""
+        return self.cluster.candidates(words, vectors[0], k, where=where, within=within)
+
+    def spelled(self, query: str) -> dict[str, str]:
+        """See `Together.spelled`."""
+        return self.cluster.spelled(query)
+
+    def is_nonsense(self, query: str) -> bool:
+        """See `Together.is_nonsense`."""
+        return self.cluster.is_nonsense(query)
+
+    def lookahead(self, queries: Floats, **named: Any) -> None:
+        """Nothing is fetched ahead: the lists are in the shards."""
+
+    def health(self) -> Health:
+        """The shards that the last search did without."""
+        lost = ", ".join(self._missing)
+        told = f"shard {lost} is missing, and these are the results of the others"
+        return Health((Trouble("missing shard", told, ""),) if lost else ())
+
+    def status(self) -> CollectionStatus:
+        """The content of all shards. `edge cluster status` describes their indexes."""
+        found = self.cluster.each("status")
+        whole: dict[str, Any] = {name: sum(one[name] for one in found) for name in _SUMS}
+        kinds = Counter[str]()
+        for one in found:
+            kinds.update(one["kinds"])
+        return CollectionStatus(
+            path=self.path, roots=sorted({root for one in found for root in one["roots"]}), kinds=dict(kinds),
+            skipped=(), failed=(), embedder=self.identity, vectors=None, health=self.health(), resident_nbytes=0,
+            database_nbytes=sum(one["database_bytes"] for one in found),
+            source_nbytes=sum(one["source_bytes"] for one in found), list_hits=0, list_misses=0, **whole,
+        )  # fmt: skip
+
+    def descriptions(self) -> Mapping[str, str]:
+        """The descriptions of folders and files, by path."""
+        return {path: text for one in self.cluster.each("descriptions") for path, text in one.items()}
+
+    def files(self) -> list[IndexedFile]:
+        """The indexed files of all shards, in the order of their paths."""
+        found = [IndexedFile(**file) for one in self.cluster.each("files") for file in one]
+        return sorted(found, key=lambda file: file.path)
+
+    def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int | None = None) -> list[Excerpt]:
+        """See `Together.read`. A passage's number is that of a search in the same version."""
+        left = MOST_BYTES if max_bytes is None else max_bytes
+        found: list[Excerpt] = []
+        for target in targets:
+            if found and left <= 0:
+                break
+            for one in self._excerpts(target, lines, left):
+                if left > 0:
+                    found.append(one)
+                    left -= len(one.text.encode())
+        return found
+
+    def _excerpts(self, target: str, lines: int | None, most: int) -> list[Excerpt]:
+        """What the shards have of one target, in the order of paths."""
+        number, count = _NUMBER.fullmatch(target), self.cluster.count
+        asked = f"#{int(number[1]) // count}" if number else target
+        answers = self.cluster.each("read", target=asked, lines=lines, max_bytes=most)
+        if number:
+            answers = [answers[int(number[1]) % count]]
+        found = [Excerpt(**one) for answer in answers if isinstance(answer, list) for one in answer]
+        if not found:
+            raise NotIndexed(str(answers[0]))
+        paths = {one.path for one in found}
+        if len(paths) > 1 and not _PATTERN.search(target):
+            raise InputError(f"several files match {target}: {', '.join(sorted(paths)[:3])}")
+        return sorted(found, key=lambda one: (one.path, one.line_start))
+
+    def close(self) -> None:
+        """Closes the cluster."""
+        self.cluster.close()
+
+
+_SUMS = ("indexed", "pending", "chunks")
