@@ -38,6 +38,7 @@ from edge.models.training.corpora import load
 
 _ANY_MEMORY = 10**11
 _BATCH = 500
+_PATIENCE_S = 600.0
 _PENDING = 0.01
 """Share of the documents that come last, so that their vectors are not in a segment."""
 
@@ -82,7 +83,7 @@ def shards(
         for count in counts:
             again = sampled if count == (4 if 4 in counts else max(counts)) else []
             say(f"{count} shards")
-            one = Cluster(folder / str(count), places, config=config, options=options)
+            one = Cluster(folder / str(count), places, config=config, options=options, patience=_PATIENCE_S)
             with one:
                 names = [f"s{number}" for number in range(count)]
                 one.create(
