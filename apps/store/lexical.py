@@ -249,7 +249,7 @@ class LexicalIndex:
         same = (own.rows, own.words) == (whole.rows, whole.words)
         # FTS5 orders all rows by its own scores in a quarter of the time that it takes to read their parts. Scores with
         # other statistics are at most `bound` times as high, so its best rows are enough if the k best are beyond that.
-        bound = 1.0 if same else _bound(terms, own, whole)
+        least, bound = (1.0, 1.0) if same else _bounds(terms, own, whole)
         for limit in (k + 1, _WIDE * k) if same else (_WIDE * k, _WIDE**2 * k):
             best = db.execute(
                 f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? {condition} "
@@ -258,7 +258,8 @@ class LexicalIndex:
             found = best
             if not same:
                 among = f"{condition} AND +rowid IN (SELECT value FROM json_each(?))"
-                ids = json.dumps([identifier for identifier, _ in best])
+                far = best[min(k, len(best)) - 1][1] * least / bound if best else 0.0  # no row below is among the best
+                ids = json.dumps([identifier for identifier, score in best if score >= far])
                 found = self._scored(db, terms, own, whole, k, among, (*params, ids))
             if len(found) <= k and len(best) < limit:
                 return found
@@ -341,11 +342,11 @@ def bounded_query(text: str) -> str:
     return text
 
 
-def _bound(terms: Iterable[str], own: Statistics, whole: Statistics) -> float:
-    """The most by which the statistics `whole` multiply the score of a row. A margin covers rounding."""
-    rarer = max(whole.weight(term) / own.weight(term) for term in terms)
+def _bounds(terms: Sequence[str], own: Statistics, whole: Statistics) -> tuple[float, float]:
+    """The least and the most by which the statistics `whole` multiply the score of a row. A margin covers rounding."""
+    rarer = [whole.weight(term) / own.weight(term) for term in terms]
     longer = (whole.words / whole.rows) / (own.words / own.rows)
-    return 1.000001 * rarer * max(1.0, longer)
+    return 0.999999 * min(rarer) * min(1.0, longer), 1.000001 * max(rarer) * max(1.0, longer)
 
 
 def _score(
