@@ -144,8 +144,8 @@ def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
     """
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
-    results, told = found["results"], found.get("conversations", [])
-    tokens = [expected_tokens(f"{spoken(one['began'])}: {' '.join(one['about'])}") for one in told]
+    results, told = found["results"], found.get("conversations")
+    tokens = [expected_tokens(f"{spoken(one['began'])}: {' '.join(one['about'])}") for one in told or ()]
     taken = fit(tokens, max_tokens)
     spent = sum(compress(tokens, taken))
     kept: list[dict[str, Any]] = []
@@ -165,7 +165,7 @@ def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
         kept.append(result)
     ids = {result["id"] for result in kept}
     left_out = [result["id"] for result in results if result["id"] not in ids]
-    beside = {"conversations": list(compress(told, taken))} if told else {}
+    beside = {} if told is None else {"conversations": list(compress(told, taken))}
     return {"results": kept, "tokens": most_tokens(spent), "left_out": left_out} | beside
 
 

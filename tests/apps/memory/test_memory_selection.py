@@ -110,6 +110,9 @@ def test_results_fit_the_tokens_and_no_turn_comes_twice(memory: Memory) -> None:
         assert len(said) == len(set(said))
         assert {r["id"] for r in found["results"]} | set(found["left_out"]) == {r["id"] for r in whole}
     assert found["left_out"] == []
+    assert memory.search("none", user_id="bob", conversations=1, max_tokens=9) == {
+        "results": [], "tokens": 0, "left_out": [], "conversations": [],
+    }  # fmt: skip
     for wrong in (0, True, 1.5):
         with pytest.raises(EdgeError):
             memory.search("tea", user_id="ann", max_tokens=wrong)
