@@ -70,12 +70,19 @@ def test_no_file_makes_the_worker_exceed_its_lease(
             time.sleep(0.0005)
 
     def looked_at(worker: WorkerProcess) -> None:
-        """Beside other programs, this thread may get no turn while a worker reads a long line."""
         look()
         kill(worker)
 
-    kill = WorkerProcess.kill
+    def looked_at_first(self: Extractor, memory: int) -> WorkerProcess:
+        worker = started(self, memory)
+        look()
+        return worker
+
+    # Beside other programs, the thread may get no turn while a worker reads a long line; and of one that has ended by
+    # itself, nothing is left to look at.
+    kill, started = WorkerProcess.kill, Extractor._started
     monkeypatch.setattr(WorkerProcess, "kill", looked_at)
+    monkeypatch.setattr(Extractor, "_started", looked_at_first)
 
     with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=90_000_000) as extractor:
         watch = threading.Thread(target=look_on)
