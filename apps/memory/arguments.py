@@ -100,9 +100,8 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     for key in metadata:
         if not isinstance(key, str):
             raise InputError(f"metadata is a mapping with text keys, not with {type(key).__name__} keys")
-    if _NUL.search(
-        json_text(dict(metadata), "metadata")
-    ):  # SQLite would end a key or value at NUL, and filters would match other memories
+    # SQLite would end a key or value at NUL, and filters would match other memories.
+    if _NUL.search(json_text(dict(metadata), "metadata")):
         raise InputError("metadata must not hold the character NUL")
     return dict(metadata)
 

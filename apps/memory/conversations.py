@@ -14,7 +14,7 @@ SHARE = 0.3
 _COUNTED = 5
 """The best turns of a conversation that count in its score, each with half of the weight of the one before."""
 
-_READ = 300
+READ = 300
 """The most turns of a conversation whose words are counted, evenly spaced."""
 
 _CENTRAL = 3
@@ -47,11 +47,6 @@ def beside_their_conversations(turns: Sequence[tuple[int, float]], first: Mappin
     scores = conversation_scores(turns, first)
     mixed = [(turn, (1 - SHARE) * score + SHARE * scores[first[turn]]) for turn, score in turns]
     return [(turn, min(1.0, score)) for turn, score in sorted(mixed, key=lambda item: (-item[1], item[0]))]
-
-
-def stride(turns: int) -> int:
-    """Every so many of the turns of a conversation are read."""
-    return math.ceil(turns / _READ)
 
 
 def central_sentences(texts: Iterable[str], terms: Callable[[str], Iterable[str]]) -> list[str]:

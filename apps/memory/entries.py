@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edge.apps.memory.arguments import (
     check_metadata,
@@ -20,6 +20,9 @@ from edge.apps.memory.arguments import (
 )
 from edge.errors import InputError
 from edge.runtimes.generation.base import Generator, Message, Sampling
+
+if TYPE_CHECKING:
+    from edge.apps.memory.records import Record
 
 _ROLES_LEFT_OUT = frozenset({"system"})
 """Roles whose messages are not stored. System messages are instructions to a model, not memories (as in mem0)."""
@@ -111,17 +114,7 @@ def _nbytes(message: object) -> int:
     return 0
 
 
-class TimedStatement(Protocol):
-    """A statement with a time: an `Entry` or a `Record`."""
-
-    @property
-    def timestamp(self) -> str | None: ...
-
-    @property
-    def local_timestamp(self) -> str | None: ...
-
-
-def goes_on(earlier: TimedStatement, later: TimedStatement) -> bool:
+def goes_on(earlier: Entry | Record, later: Entry | Record) -> bool:
     """Whether two turns of a run belong to one conversation: if they were on the same local day or within a few hours.
     Two turns without timestamps belong together."""
     if earlier.timestamp is None or later.timestamp is None:
@@ -172,23 +165,10 @@ _LONGEST_FACT = 2_000
 _MOST_TOKENS = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
-    """Entries to store.
-
-    Attributes:
-        entries: the facts; or the original messages if the extraction failed.
-        failure: the reason of the failure; None if there was none.
-    """
-
-    entries: Sequence[Entry]
-    failure: str | None = None
-
-
 def extract(
-    generator: Generator, entries: Sequence[Entry], shared: Entry, instructions: str | None = None
-) -> Extraction:
-    """Asks the generator for the facts in `entries`. If that fails for any reason, the entries are returned instead.
+    generator: Generator, entries: list[Entry], shared: Entry, instructions: str | None = None
+) -> tuple[list[Entry], str | None]:
+    """Asks the generator for the facts in `entries`. If that fails for any reason, they are returned with the reason.
 
     Args:
         shared: an entry with the values of every fact: metadata, expiry, and a timestamp for messages without one.
@@ -200,12 +180,12 @@ def extract(
         answer = "".join(piece.text for piece in generator.stream(messages, Sampling(max_tokens=_MOST_TOKENS)))
         facts = parse_facts(answer)
     except Exception as error:  # a foreign generator may raise any exception, and the messages must not be lost
-        return Extraction(entries, f"the extraction failed ({type(error).__name__}: {error})")
+        return entries, f"the extraction failed ({type(error).__name__}: {error})"
     if facts is None:
-        return Extraction(entries, "the generator did not answer in the form it was asked for")
+        return entries, "the generator did not answer in the form it was asked for"
     latest = max((entry for entry in entries if entry.timestamp), key=lambda one: one.timestamp or "", default=shared)
     shared = replace(shared, timestamp=latest.timestamp, local_timestamp=latest.local_timestamp)
-    return Extraction([replace(shared, text=fact) for fact in facts])
+    return [replace(shared, text=fact) for fact in facts], None
 
 
 def parse_facts(answer: str) -> list[str] | None:

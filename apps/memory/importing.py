@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edge.apps.documents.secrets import without_secrets
@@ -12,7 +11,7 @@ from edge.apps.memory.arguments import Clock, Scope, parse_local, stamp
 from edge.apps.memory.entries import goes_on
 from edge.apps.memory.records import Record, find_record, text_hash
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.transcripts import PassedOver, Spoken, files_of, turns
+from edge.apps.memory.transcripts import ImportReport, Spoken, files_of, turns
 from edge.apps.memory.transfer import (
     ALWAYS_READ,
     LINES_BESIDE,
@@ -27,28 +26,6 @@ from edge.errors import InputError, StorageError
 
 _NAMES = uuids.UUID("5b0a6ed9-0d5c-4a75-9a0f-5b3f7a1f2f6c")
 _PER_CHARACTER = 16
-
-
-@dataclass(slots=True)
-class ImportReport:
-    """What an import took, or would take.
-
-    Attributes:
-        files: the files that were read.
-        turns: the turns and memories in them.
-        new: those that the memory did not have.
-        secrets: keys and tokens that were left out of them.
-        skipped: entries that are too long or cannot be read.
-    """
-
-    files: int = 0
-    turns: int = 0
-    new: int = 0
-    secrets: int = 0
-    skipped: int = 0
-
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Clock, *, dry_run: bool) -> ImportReport:
@@ -70,16 +47,15 @@ def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Cl
 
 def _read(store: MemoryStore, scope: Scope, source: Path, clock: Clock, report: ImportReport) -> Iterator[Line]:
     files = files_of(source)
-    skipped = PassedOver()
     for path in files:
         before: tuple[Spoken, Record] | None = None
         most = max(ALWAYS_READ, store.budget.free // LINES_BESIDE)
         try:
-            for turn in turns(path, most, skipped):
+            for turn in turns(path, most, report):
                 try:
                     line = _line(turn, before, scope, stamp(clock()), report)
                 except InputError:
-                    skipped.entries += 1
+                    report.skipped += 1
                     continue
                 before = (turn, line.record)
                 report.turns += 1
@@ -89,11 +65,9 @@ def _read(store: MemoryStore, scope: Scope, source: Path, clock: Clock, report: 
         except InputError:
             if len(files) == 1:
                 raise
-            skipped.entries += 1  # a folder may hold other files
+            report.skipped += 1  # a folder may hold other files
             continue
         report.files += 1
-        report.skipped = skipped.entries
-    report.skipped = skipped.entries
 
 
 def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now: str, report: ImportReport) -> Line:
@@ -101,8 +75,7 @@ def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now:
     name = str(uuids.uuid5(_NAMES, "\n".join((*(str(value) for value in scope), turn.run, turn.key))))
     report.secrets += secrets
     if turn.document is not None:
-        line = read_memory({"id": name, **turn.document, "memory": text}, scope, now)
-        return line
+        return read_memory({"id": name, **turn.document, "memory": text}, scope, now)
     timestamp, local = (None, None) if turn.when is None else parse_local(turn.when)
     run = scope.run_id or turn.run or None
     record = Record(

@@ -30,13 +30,14 @@ from edge.apps.memory.arguments import (
 )
 from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
-from edge.apps.memory.importing import ImportReport, import_transcripts
+from edge.apps.memory.importing import import_transcripts
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher, Weights
 from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.time_questions import time_asked
+from edge.apps.memory.transcripts import ImportReport
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
 from edge.apps.memory.validity import Asked, chain, moment_of
 from edge.apps.memory.writing import Writer, check_validity
@@ -193,20 +194,15 @@ class Memory(Closing):
             self.store.check_room()
             entries, failure = read_entries(messages, shared), None
             if infer and entries:
-                entries, failure = self._extracted(entries, shared, prompt)
+                if self._generator is None:
+                    raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
+                entries, failure = extract(self._generator, entries, shared, prompt)
             added = self._writer.add(entries, scope, supersede=supersede)
             result: dict[str, Any] = {"results": [one.to_json(explain=explain) for one in added]}
         if failure is not None:
             logging.getLogger(__name__).warning("stored as it came, because %s", failure)
             result["extraction"] = {"stored": "messages", "reason": failure}
         return result
-
-    def _extracted(self, entries: list[Entry], shared: Entry, prompt: str | None) -> tuple[list[Entry], str | None]:
-        """The facts in entries, or the entries with the reason why there are none."""
-        if self._generator is None:
-            raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
-        extraction = extract(self._generator, entries, shared, prompt)
-        return list(extraction.entries), extraction.failure
 
     def update(
         self,

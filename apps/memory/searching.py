@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, age_days, check_share, stamp
 from edge.apps.memory.conversations import (
+    READ,
     beside_their_conversations,
     central_sentences,
     conversation_scores,
-    stride,
 )
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.models import REBUILD
@@ -186,7 +186,9 @@ class Searcher:
                 params = (first, first, *whose.params)
                 count, last = db.execute(f"SELECT count(*), max(id) {turns}", params).fetchone()
                 if count > 1:
-                    rows = islice(db.execute(f"SELECT id {turns} ORDER BY id", params), 0, None, stride(count))
+                    rows = islice(
+                        db.execute(f"SELECT id {turns} ORDER BY id", params), 0, None, math.ceil(count / READ)
+                    )
                     read = read_records(db, {*(turn for (turn,) in rows), last})
                     said = [read[turn] for turn in sorted(read)]
                     began, ended = (record.timestamp or record.created_at for record in (said[0], said[-1]))

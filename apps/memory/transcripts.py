@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,10 +49,25 @@ class Spoken:
 
 
 @dataclass(slots=True)
-class PassedOver:
-    """Counts what was not taken: entries too long for the memory, and lines that are no JSON object."""
+class ImportReport:
+    """What an import took, or would take.
 
-    entries: int = 0
+    Attributes:
+        files: the files that were read.
+        turns: the turns and memories in them.
+        new: those that the memory did not have.
+        secrets: keys and tokens that were left out of them.
+        skipped: entries that are too long for the memory, or cannot be read.
+    """
+
+    files: int = 0
+    turns: int = 0
+    new: int = 0
+    secrets: int = 0
+    skipped: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
 
 
 def files_of(source: Path) -> list[Path]:
@@ -77,7 +92,7 @@ def stamps(source: Path) -> dict[Path, tuple[int, int]]:
 _SUFFIXES = (".json", ".jsonl", ".md")
 
 
-def turns(path: Path, most: int, skipped: PassedOver) -> Iterator[Spoken]:
+def turns(path: Path, most: int, report: ImportReport) -> Iterator[Spoken]:
     """The turns of a file whose format is recognised by its first entry.
 
     Args:
@@ -93,7 +108,7 @@ def turns(path: Path, most: int, skipped: PassedOver) -> Iterator[Spoken]:
     session = ""
     read: Callable[[dict[str, Any], str], Iterator[Spoken]] | None = None
     with open_input(path) as file:
-        entries = _lines(file, most, skipped) if path.suffix == ".jsonl" else _elements(file, most, skipped)
+        entries = _lines(file, most, report) if path.suffix == ".jsonl" else _elements(file, most, report)
         for number, entry in entries:
             session = _session(entry) or session
             read = read or next((reader for known, reader in _FORMATS if known(entry)), None)
@@ -111,7 +126,7 @@ def _object(data: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _lines(file: BinaryIO, most: int, skipped: PassedOver) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(file: BinaryIO, most: int, report: ImportReport) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of JSON Lines with the numbers of their lines."""
     number = 0
     while (read := read_line(file, most))[1]:
@@ -121,10 +136,10 @@ def _lines(file: BinaryIO, most: int, skipped: PassedOver) -> Iterator[tuple[int
         if document is not None:
             yield number, document
         elif line.strip():
-            skipped.entries += 1
+            report.skipped += 1
 
 
-def _elements(file: BinaryIO, most: int, skipped: PassedOver) -> Iterator[tuple[int, dict[str, Any]]]:
+def _elements(file: BinaryIO, most: int, report: ImportReport) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of an array, which is the whole document or a member of its object, with their numbers."""
     opened: list[bytes] = []
     kept = bytearray()
@@ -151,7 +166,7 @@ def _elements(file: BinaryIO, most: int, skipped: PassedOver) -> Iterator[tuple[
                     document = _object(bytes(kept)) if len(kept) <= most else None
                     kept.clear()
                     if document is None:
-                        skipped.entries += 1
+                        report.skipped += 1
                     else:
                         yield number, document
         if inside and len(kept) <= most:

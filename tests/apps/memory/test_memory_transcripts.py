@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edge.apps.memory import importing, transcripts
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.transcripts import PassedOver, _elements
+from edge.apps.memory.transcripts import ImportReport, _elements
 from edge.errors import InputError
 
 Make = Callable[..., Memory]
@@ -218,13 +218,13 @@ def test_an_array_is_cut_into_its_objects(found: list[dict[str, Any]], piece: in
         data = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(transcripts, "_PIECE", piece)
-            read = list(_elements(io.BytesIO(data), 1 << 20, PassedOver()))
+            read = list(_elements(io.BytesIO(data), 1 << 20, ImportReport()))
         right = json.loads(data)
         assert [entry for _, entry in read] == (right["results"] if isinstance(document, dict) else right)
 
 
 def test_a_long_entry_is_skipped_and_the_others_read() -> None:
     data = json.dumps([{"a": "x" * 100}, {"b": 1}]).encode()
-    skipped = PassedOver()
+    skipped = ImportReport()
     assert list(_elements(io.BytesIO(data), 50, skipped)) == [(2, {"b": 1})]
-    assert skipped.entries == 1
+    assert skipped.skipped == 1
