@@ -15,7 +15,7 @@ from functools import partial
 
 from edge.errors import ModelError
 from edge.models.family import Config, Family, activation, number, whole
-from edge.models.keys import Keys, words
+from edge.models.keys import SHAPE, Keys, words
 from edge.models.spec import Activation, Architecture, HeadSpec, LayerSpec, ModelSpec, Precision
 
 _LEGACY = re.compile(r"\.LayerNorm\.(gamma|beta)$")
@@ -133,10 +133,7 @@ FAMILY = Family(
     dense="pooler.dense",
     out="classifier",
     keys=Keys(
-        used=words(
-            "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
-            " max_position_embeddings type_vocab_size embedding_size"
-        ),
+        used=SHAPE | words("hidden_act layer_norm_eps type_vocab_size embedding_size"),
         harmless=words(
             "tie_word_embeddings directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers"
             " pooler_size_per_head pooler_type summary_type summary_use_proj summary_activation summary_last_dropout"
@@ -200,10 +197,7 @@ MPNET = replace(
         "distances": ("encoder.relative_attention_bias.weight",),
     },
     keys=Keys(
-        used=words(
-            "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
-            " max_position_embeddings"
-        ),
+        used=SHAPE | words("hidden_act layer_norm_eps"),
         harmless=words("tie_word_embeddings"),
         accepted={"relative_attention_num_buckets": (_BUCKETS, None)},
     ),

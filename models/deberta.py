@@ -15,6 +15,8 @@ from edge.models.family import Config, activation, whole
 from edge.models.keys import OFF, Keys, words
 from edge.models.spec import HeadSpec, ModelSpec, Precision
 
+_QKV = ("query", "key", "value")
+
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
     """The model description from config.json.
@@ -58,24 +60,20 @@ FAMILY = replace(
     spec_from_config=spec_from_config,
     sanitize=partial(bert.sanitize, prefix="deberta.", used=("embeddings.", "encoder.", "pooler.", "classifier.")),
     prefix="deberta.",
-    layer=bert.layer_names(
-        "encoder.layer.{i}.",
-        {
-            "qkv": ("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
-            "out": ("attention.output.dense",),
-            "up": ("intermediate.dense",),
-            "down": ("output.dense",),
+    layer={
+        **bert.FAMILY.layer,
+        **{
+            f"qkv.{kind}": tuple(f"encoder.layer.{{i}}.attention.self.{name}_proj.{kind}" for name in _QKV)
+            for kind in ("weight", "bias")
         },
-        ("attention.output.LayerNorm", "output.LayerNorm"),
-    ),
+    },
     distances=("encoder.rel_embeddings.weight", "encoder.LayerNorm.weight", "encoder.LayerNorm.bias"),
     positions=None,
     keys=Keys(
-        used=words(
-            "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
-            " max_position_embeddings type_vocab_size embedding_size relative_attention max_relative_positions"
-            " position_buckets norm_rel_ebd share_att_key pos_att_type position_biased_input pooler_hidden_act"
-            " pooler_hidden_size"
+        used=bert.FAMILY.keys.used
+        | words(
+            "relative_attention max_relative_positions position_buckets norm_rel_ebd share_att_key pos_att_type"
+            " position_biased_input pooler_hidden_act pooler_hidden_size"
         ),
         harmless=words("tie_word_embeddings pooler_dropout cls_dropout legacy"),
         accepted={"conv_kernel_size": (0, None), "attention_head_size": (None,), "is_decoder": OFF},

@@ -9,9 +9,9 @@ from __future__ import annotations
 from edge.errors import ModelError
 from edge.models import qwen3
 from edge.models.family import Config, Family, activation, number, whole
-from edge.models.keys import OFF, Keys, words
-from edge.models.modernbert import GLOBAL, LOCAL, layer_kinds, layer_theta
-from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
+from edge.models.keys import OFF, SHAPE, Keys, words
+from edge.models.rotary import GLOBAL, LOCAL, layer_theta, local_layers, rotary_spec, window
+from edge.models.spec import HeadSpec, ModelSpec, Precision
 
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
@@ -22,49 +22,23 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     """
     if config.get("use_bidirectional_attention") is not True:
         raise ModelError("config.json: without use_bidirectional_attention the model is no encoder, and not supported")
-    config = {"sliding_window": 4096, "sliding_window_pattern": 6, "head_dim": 256, **config}
-    heads, kv_heads = whole(config, "num_attention_heads"), whole(config, "num_key_value_heads")
-    size, layers = whole(config, "head_dim"), whole(config, "num_hidden_layers")
-    if heads % kv_heads or size % 2:
-        raise ModelError(f"config.json: {heads} heads of {size} numbers cannot share {kv_heads} key-value heads")
-    if config.get("query_pre_attn_scalar", 256) != size:
+    config = {"sliding_window_pattern": 6, "head_dim": 256, **config}
+    if config.get("query_pre_attn_scalar", 256) != config["head_dim"]:
         raise ModelError("config.json: a query_pre_attn_scalar other than head_dim is not supported")
-    window = whole(config, "sliding_window") // 2
-    if not window:
-        raise ModelError("config.json: sliding_window = 1 is not supported")
     pattern = whole(config, "sliding_window_pattern")
-    layer = LayerSpec(
-        hidden=whole(config, "hidden_size"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=size,
-        ffn=whole(config, "intermediate_size"),
+    return rotary_spec(
+        config,
+        head,
+        precision,
+        "gemma3",
+        local_layers(config, pattern, pattern - 1),
         activation=activation(config, "gelu_pytorch_tanh", "hidden_activation"),
-        gated=True,
-        norm="rms",
-        norm_first=True,
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         rope_theta=layer_theta(config, GLOBAL, "rope_theta", 1_000_000.0),
-        causal=False,
         qk_norm=True,
-        bias=False,
-        precision=precision,
-        window=window,
+        window=window(config, "sliding_window", 4096),
         local_theta=layer_theta(config, LOCAL, "rope_local_base_freq", 10_000.0),
         post_norms=True,
-    )
-    default = [LOCAL if (number + 1) % pattern else GLOBAL for number in range(min(layers, 1000))]
-    return ModelSpec(
-        architecture="gemma3",
-        layers=layers,
-        layer=layer,
-        vocab=whole(config, "vocab_size"),
-        positions=0,
-        position_offset=0,
-        token_types=0,
-        max_tokens=whole(config, "max_position_embeddings"),
-        head=head,
-        local_layers=tuple(n for n, kind in enumerate(layer_kinds(config, layers, default)) if kind == LOCAL),
     )
 
 
@@ -85,10 +59,10 @@ FAMILY = Family(
     norm_offset=1.0,
     final_norm="norm.weight",
     keys=Keys(
-        used=words(
-            "hidden_size num_attention_heads num_key_value_heads num_hidden_layers head_dim intermediate_size"
-            " hidden_activation rms_norm_eps rope_theta rope_local_base_freq rope_parameters vocab_size layer_types"
-            " max_position_embeddings sliding_window sliding_window_pattern query_pre_attn_scalar"
+        used=SHAPE
+        | words(
+            "num_key_value_heads head_dim hidden_activation rms_norm_eps rope_theta rope_local_base_freq"
+            " rope_parameters layer_types sliding_window sliding_window_pattern query_pre_attn_scalar"
             " use_bidirectional_attention"
         ),
         harmless=words("tie_word_embeddings final_logit_softcapping _sliding_window_pattern"),

@@ -13,9 +13,9 @@ from functools import partial
 
 from edge.errors import ModelError
 from edge.models import bert
-from edge.models.family import Config, Family, number, whole
-from edge.models.keys import OFF, Keys, words
-from edge.models.qwen3 import rope_theta
+from edge.models.family import Config, number, whole
+from edge.models.keys import OFF, SHAPE, Keys, words
+from edge.models.rotary import rope_theta
 from edge.models.spec import Architecture, HeadSpec, ModelSpec, Precision
 
 _USED = ("embeddings.", "layers.", "pooler.", "classifier.")
@@ -94,15 +94,13 @@ _PUBLISHED = {
 """The keys of NomicBERT's published files, and those of transformers."""
 
 _KEYS = Keys(
-    used=words(
-        "hidden_size num_attention_heads num_hidden_layers intermediate_size hidden_act layer_norm_eps vocab_size"
-        " max_position_embeddings type_vocab_size rope_parameters rope_theta"
-    ),
+    used=SHAPE | words("hidden_act layer_norm_eps type_vocab_size rope_parameters rope_theta"),
     harmless=words("tie_word_embeddings"),
     accepted={"rope_scaling": (None,)},
 )
 
-GTE = Family(
+GTE = replace(
+    bert.FAMILY,
     architecture="gte",
     spec_from_config=partial(_spec, architecture="gte", defaults={"rope_theta": 160_000.0, "type_vocab_size": 1}),
     sanitize=sanitize,
@@ -122,14 +120,7 @@ GTE = Family(
         "up_gate_proj.weight": ("up_proj.weight", "gate_proj.weight"),
     },
     absent=frozenset(("up.bias",)),
-    table="embeddings.word_embeddings.weight",
-    embed={
-        "types": "embeddings.token_type_embeddings.weight",
-        "norm.weight": "embeddings.LayerNorm.weight",
-        "norm.bias": "embeddings.LayerNorm.bias",
-    },
-    dense="pooler.dense",
-    out="classifier",
+    positions=None,
     keys=_KEYS,
 )
 

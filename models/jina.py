@@ -11,7 +11,7 @@ from dataclasses import replace
 from edge.errors import ModelError
 from edge.models import bert
 from edge.models.family import Config
-from edge.models.keys import Keys, words
+from edge.models.keys import SHAPE, Keys, words
 from edge.models.spec import Activation, HeadSpec, ModelSpec, Precision
 
 _GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
@@ -44,10 +44,7 @@ FAMILY = replace(
     positions=None,
     code="jinaai/jina-bert-implementation",
     keys=Keys(
-        used=words(
-            "hidden_size num_attention_heads num_hidden_layers intermediate_size layer_norm_eps vocab_size"
-            " max_position_embeddings type_vocab_size feed_forward_type"
-        ),
+        used=SHAPE | words("layer_norm_eps type_vocab_size feed_forward_type"),
         # `emb_pooler` is for the published code's own method. The gates have their own activation.
         harmless=words("tie_word_embeddings emb_pooler hidden_act model_max_length"),
         accepted={"position_embedding_type": ("alibi",), "alibi_scaling": (None, 1, 1.0)},

@@ -68,6 +68,9 @@ def words(text: str) -> frozenset[str]:
 
 _MONOTONIC = (None, "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity")
 
+SHAPE = words("hidden_size num_attention_heads num_hidden_layers intermediate_size vocab_size max_position_embeddings")
+"""Keys of most families, all used."""
+
 CONFIG = Keys(
     used=words("model_type architectures"),
     harmless=words(

@@ -11,9 +11,10 @@ import re
 from dataclasses import replace
 
 from edge.errors import ModelError
-from edge.models.family import Config, Family, activation, number, whole
-from edge.models.keys import OFF, Keys, words
-from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
+from edge.models.family import Config, Family, activation, number
+from edge.models.keys import OFF, SHAPE, Keys, words
+from edge.models.rotary import rope_theta, rotary_spec
+from edge.models.spec import HeadSpec, ModelSpec, Precision
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 """The task that both model cards use by default."""
@@ -72,53 +73,19 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     if head.kind == "yes-no" and causal is not True:
         raise ModelError(f"config.json: is_causal = {causal!r} is not supported in a reranker of yes and no")
     theta = rope_theta(config.get("rope_parameters") or {}, number(config, "rope_theta", 10_000.0))
-    hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
-    kv_heads = whole(config, "num_key_value_heads") if "num_key_value_heads" in config else heads
-    if heads % kv_heads:
-        raise ModelError(f"config.json: {heads} heads cannot share {kv_heads} key-value heads evenly")
     second = config.get("model_type") == "qwen2"
-    layer = LayerSpec(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=whole(config, "head_dim") if config.get("head_dim") else hidden // heads,
-        ffn=whole(config, "intermediate_size"),
+    return rotary_spec(
+        config,
+        head,
+        precision,
+        "qwen2" if second else "qwen3",
         activation=activation(config, "silu"),
-        gated=True,
-        norm="rms",
-        norm_first=True,
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         rope_theta=theta,
         causal=bool(causal),
         qk_norm=not second,
         bias=second,
-        precision=precision,
     )
-    return ModelSpec(
-        architecture="qwen2" if second else "qwen3",
-        layers=whole(config, "num_hidden_layers"),
-        layer=layer,
-        vocab=whole(config, "vocab_size"),
-        positions=0,
-        position_offset=0,
-        token_types=0,
-        max_tokens=whole(config, "max_position_embeddings"),
-        head=head,
-    )
-
-
-def rope_theta(rope: object, default: float) -> float:
-    """The base of the rotary positions from a dictionary that transformers 5 writes.
-
-    Raises:
-        ModelError: the positions are scaled, or the dictionary has an unknown key.
-    """
-    if not isinstance(rope, dict):
-        raise ModelError(f"config.json: rope_parameters = {rope!r} is not supported, an object is needed")
-    Keys(
-        used=words("rope_theta"), accepted={"rope_type": ("default", None), "partial_rotary_factor": (1.0, 1, None)}
-    ).check("config.json: rope_parameters", rope)
-    return number(rope, "rope_theta", default)
 
 
 FAMILY = Family(
@@ -132,10 +99,10 @@ FAMILY = Family(
     final_norm="norm.weight",
     output="lm_head.weight",
     keys=Keys(
-        used=words(
-            "hidden_size num_attention_heads num_key_value_heads num_hidden_layers head_dim intermediate_size"
-            " hidden_act rms_norm_eps rope_theta rope_parameters vocab_size max_position_embeddings layer_types"
-            " is_causal tie_word_embeddings"
+        used=SHAPE
+        | words(
+            "num_key_value_heads head_dim hidden_act rms_norm_eps rope_theta rope_parameters layer_types is_causal"
+            " tie_word_embeddings"
         ),
         harmless=words("sliding_window max_window_layers"),  # without use_sliding_window they do nothing
         accepted={"use_sliding_window": OFF, "attention_bias": OFF, "rope_scaling": (None,)},
