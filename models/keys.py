@@ -149,6 +149,9 @@ NORMALIZE = Keys(
     }
 )
 
+_PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that take tokenizer.json as it is. BERT's set what its normalizer does by their own settings or defaults."""
+
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TOKENIZER = Keys(
     used=words(
@@ -185,17 +188,20 @@ def check_tokenizer(folder: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None
     if path.is_file() and read_json(path).get("do_lower_case") and not _lowers(tokenizer):
         raise ModelError(f"{path}: do_lower_case = True, but tokenizer.json keeps capital letters; save it anew")
     path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return
-    config = read_json(path)
+    written = config = read_json(path) if path.is_file() else {}
     TOKENIZER.check(path, config)
     found = _text_settings(tokenizer)
+    if "tokenize_chinese_chars" in found and config.get("tokenizer_class") not in _PLAIN_CLASSES:
+        config = {"do_lower_case": True, "tokenize_chinese_chars": True, **config}  # the defaults of BERT's classes
     for key in ("do_lower_case", "tokenize_chinese_chars", "strip_accents", "add_prefix_space"):
         stated = config.get(key)
         if key == "strip_accents" and stated is None and "do_lower_case" in config:
             stated = config["do_lower_case"]
         if stated is not None and stated != found.get(key, key != "do_lower_case" and stated):
-            raise ModelError(f"{path}: {key} = {_short(stated)}, but tokenizer.json does otherwise; save them anew")
+            default = "" if key in written else " by default"
+            raise ModelError(
+                f"{path}: {key} = {_short(stated)}{default}, but tokenizer.json does otherwise; save them anew"
+            )
     added = {number: _attributes(token) for number, token in tokenizer.get_added_tokens_decoder().items()}
     for number, token in _mapping(path, config, "added_tokens_decoder").items():
         if not (isinstance(token, dict) and number.isdigit() and added.get(int(number)) == _attributes(token)):
