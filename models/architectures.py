@@ -85,15 +85,20 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
             f"{folder} scores with the tensor score.weight, which is not supported: the text of its pairs is unknown"
         )
     if family.out is not None and f"{family.out}.weight" in names:
-        return _classifier(folder)
-    if (folder / "modules.json").is_file():
+        head = _classifier(folder)
+    elif (folder / "modules.json").is_file():
         return _sentence_transformer(folder, family)
-    if family.output is not None:
-        return qwen3.reranker_head()
-    raise ModelError(
-        f"{folder} has neither classification weights nor a modules.json that says how tokens are pooled; "
-        "pass the head, such as HeadSpec('mean', normalize=True)"
-    )
+    elif family.output is not None:
+        head = qwen3.reranker_head()
+    else:
+        raise ModelError(
+            f"{folder} has neither classification weights nor a modules.json that says how tokens are pooled; "
+            "pass the head, such as HeadSpec('mean', normalize=True)"
+        )
+    path = folder / "config_sentence_transformers.json"
+    if path.is_file() and _prompted(path, head, read_json(path)) != head:
+        raise ModelError(f"{path}: prompts of a reranker are not supported")
+    return head
 
 
 def _classifier(folder: Path) -> HeadSpec:

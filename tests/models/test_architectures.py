@@ -15,6 +15,9 @@ from edge.models.pack import pack
 from edge.models.spec import HeadSpec
 
 Variant = Callable[..., Path]
+OTHER_MODULES = """Asym BoW CLIPModel CNN Dropout LayerNorm LSTM MLMTransformer Router SparseAutoEncoder
+SparseStaticEmbedding SpladePooling StaticEmbedding WeightedLayerPooling WordEmbeddings WordWeights"""
+"""All other modules of sentence-transformers 5."""
 
 
 def write(path: Path, content: Any) -> None:
@@ -82,9 +85,10 @@ def test_modules(variant: Variant, tmp_path: Path) -> None:
     write(folder / "modules.json", [*modules, {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}])
     with pytest.raises(ModelError, match="names Transformer, Pooling, Normalize, Dense"):
         head_of(folder, tmp_path)
-    write(folder / "modules.json", [*modules, {"type": "sentence_transformers.models.LSTM", "path": "3_LSTM"}])
-    with pytest.raises(ModelError, match=r"a LSTM module of sentence_transformers\.models is not supported"):
-        head_of(folder, tmp_path)
+    for name in OTHER_MODULES.split():
+        write(folder / "modules.json", [*modules, {"type": f"sentence_transformers.models.{name}", "path": "3_Other"}])
+        with pytest.raises(ModelError, match=rf"a {name} module of sentence_transformers\.models is not supported"):
+            head_of(folder, tmp_path)
     write(folder / "modules.json", [modules[0], {**modules[1], "path": "../../elsewhere"}])
     with pytest.raises(ModelError, match="points outside"):
         head_of(folder, tmp_path)
@@ -127,6 +131,19 @@ def test_prompts(variant: Variant, tmp_path: Path) -> None:
         head_of(folder, tmp_path)
     write(folder / "config_sentence_transformers.json", {"prompts": {}})
     assert head_of(folder, tmp_path) == qwen3.embedder_head()
+
+
+@pytest.mark.parametrize("name", ["bert-reranker", "qwen3-reranker"])
+def test_prompts_of_a_reranker_are_refused(variant: Variant, tmp_path: Path, name: str) -> None:
+    folder = variant(name)
+    head = head_of(folder, tmp_path)
+    for config in ({"prompts": {"query": "Find: "}}, {"prompts": {"web": "W: "}, "default_prompt_name": "web"}):
+        write(folder / "config_sentence_transformers.json", config)
+        with pytest.raises(ModelError, match="prompts of a reranker"):
+            head_of(folder, tmp_path)
+    if name == "bert-reranker":
+        write(folder / "config_sentence_transformers.json", {"prompts": {"query": "", "document": ""}})
+        assert head_of(folder, tmp_path) == head
 
 
 @pytest.mark.parametrize(
