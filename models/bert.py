@@ -82,7 +82,7 @@ def encoder_spec(
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     if hidden % heads:
         raise ModelError(f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-    if config.get("embedding_size", hidden) != hidden:
+    if config.get("embedding_size", 128 if architecture == "electra" else hidden) != hidden:
         raise ModelError("config.json: an embedding_size other than hidden_size is not supported")
     if offset is None:
         # The row of the padding token is a row of the position table as well.

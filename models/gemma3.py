@@ -22,7 +22,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     """
     if config.get("use_bidirectional_attention") is not True:
         raise ModelError("config.json: without use_bidirectional_attention the model is no encoder, and not supported")
-    config = {"sliding_window_pattern": 6, "head_dim": 256, **config}
+    config = {"sliding_window_pattern": 6, "head_dim": 256, "num_key_value_heads": 4, **config}
     if config.get("query_pre_attn_scalar", 256) != config["head_dim"]:
         raise ModelError("config.json: a query_pre_attn_scalar other than head_dim is not supported")
     pattern = whole(config, "sliding_window_pattern")

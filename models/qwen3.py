@@ -75,7 +75,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     theta = rope_theta(config.get("rope_parameters") or {}, number(config, "rope_theta", 10_000.0))
     second = config.get("model_type") == "qwen2"
     return rotary_spec(
-        config,
+        {"num_key_value_heads": 32, **({} if second else {"head_dim": 128}), **config},
         head,
         precision,
         "qwen2" if second else "qwen3",

@@ -18,6 +18,7 @@ def test_the_page_is_up_to_date() -> None:
     spec.loader.exec_module(module)
     text = PAGE.read_text(encoding="utf-8")
     assert text == module.page(), "run `python docs/model_keys.py`"
+    assert not FAMILIES.keys() & set(module.OTHERS.split())
     for name, family in FAMILIES.items():
         assert name in text
         for key in (*family.keys.used, *family.keys.harmless, *family.keys.accepted):
