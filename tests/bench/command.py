@@ -29,6 +29,7 @@ _MODULES = {
     "memory": "memory",
     "memory-relevance": "memory_relevance",
     "overhead": "overhead",
+    "packing-loss": "packing_loss",
     "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
