@@ -52,7 +52,7 @@ WEEKDAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "s
 _WHOLE = MONTHS | WEEKDAYS
 _SILENT = (
     "a an the is are was were be been do does did how what when where which who whom whose why to of in on "
-    "at for from by with and or not no i my me we our you your it its this that these those there can could "
+    "at for from by with and or but not no i my me we our you your it its this that these those there can could "
     "may might must should will would have has had get one if than then as so about up out all each per any "
     "some more most other into also mr mrs ms dr only their they he she his her them much many long after "
     "before until since during within according passage document documents passages question answer please "
@@ -96,6 +96,9 @@ _PEOPLES = {
 
 _PEOPLE = re.compile(r"([^\W\d_]{3,})(?:ish|ese|ian|ean)|([^\W\d_]{4,})(?:an|ic|i)")
 """The adjective of a place begins like its name: Polish, Italian, German."""
+
+_ASKING = re.compile(r"\s*(?:\w+ )?(?:who|whom|whose|what|when|where|why|which|how)\b", re.IGNORECASE)
+"""The beginning of a question that yes, no and its own words do not answer."""
 
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
@@ -205,8 +208,9 @@ class Grounding:
         else:
             number, text = quoted
             shown = f'"{text}" [{number}]'
+        known = any(other.shown == shown for other in self.unsupported)
         self.unsupported.append(Unsupported(body, tuple(facts), shown))
-        return f"{before}{shown}{after}"
+        return "" if known else f"{before}{shown}{after}"
 
 
 def missing(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
@@ -265,11 +269,15 @@ def _ended(text: str) -> int | None:
 
 
 def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """The content words of a statement that is about something else than the passages; empty if it is about them, or
-    if the passages share no word with the question: they may be in another language."""
+    """The content words of a statement that is about something else than the passages, or that only repeats words of a
+    question; empty if it is about them, or if the passages share no word with the question: they may be in another
+    language."""
     held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
     said, asked = _content(statement), _content(question)
     new = said - asked
+    repeated = [word for word in _TOKEN.findall(statement) if _content(word)]
+    if not new and len(repeated) >= 2 * len(said) > 0 and _ASKING.match(question) and not any(_quantities(statement)):
+        return repeated
     if len(new) < _MANY_WORDS or not asked & held or len(new & held) >= _FEW_HELD * len(new):
         return []
     return [word for word in _TOKEN.findall(statement) if _content(word) - held - asked]

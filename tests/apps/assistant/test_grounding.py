@@ -29,6 +29,20 @@ STAFF = (
 )
 
 
+def test_a_sentence_that_only_repeats_the_question_answers_nothing() -> None:
+    """Unless yes and no are answers."""
+    passages = [GivenPassage.of(STAFF)]
+    loop = "The lighthouse is out of the lighthouse, but the lighthouse is old."
+    assert missing(loop, "When was the old lighthouse painted?", passages) == ["lighthouse"] * 3 + ["old"]
+    for statement, question in (
+        (loop, "Is the lighthouse old?"),
+        ("The old lighthouse was painted in 30 days.", "How long was the old lighthouse painted?"),
+        ("It did.", "When was the old lighthouse painted?"),
+    ):
+        found = missing(statement, question, passages)
+        assert found == ([] if "30" not in statement else ["30 days"]), statement
+
+
 @pytest.mark.parametrize(
     ("statement", "facts"),
     [
@@ -223,3 +237,10 @@ def test_a_loop_ends_the_generation(
     assert shown.strip() == loop.strip()
     assert writer.stats.new_tokens < 5 * len(loop.split()), "it is not waited for"
     assert writer.closed == 1
+
+
+def test_a_quotation_replaces_several_sentences_once(hit: Callable[..., Hit]) -> None:
+    check = Grounding(ASKED, [hit(1, LEASE)])
+    shown = check.feed("The deposit is 30 euros. The deposit is 40 euros. ") + check.finish()
+    assert shown.count(QUOTED) == 1
+    assert [found.facts for found in check.unsupported] == [("30 euros",), ("40 euros",)]
