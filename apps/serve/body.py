@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from edge.apps.requests import Option, Options, RequestOptions, value_type
-from edge.apps.serve.limits import Limits
+from edge.apps.serve.limits import RETRY_S, Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
 from edge.apps.store.json_size import JsonSize
@@ -125,10 +125,12 @@ _SMALL = 512 << 10
 """So much of each request is not counted towards its client's share. However much a client holds, others of its address
 that bring no key can still send small requests."""
 
+_LARGE = 64 << 10
+"""A request whose body needs more than this, read and parsed, is large: 15 kB of texts, or 700 short ones."""
+
 _ROOM = 16 << 20
 """Requests may try for so much together under the smallest limits, too; the budget then decides."""
 
-_RETRY_S = "2"
 _DRAINED_S = 2.0
 _DRAINED = 4
 """So many times the allowed size is read and thrown away, so that a client that writes first gets to read why it was
@@ -141,10 +143,12 @@ class _Claim:
 
     Attributes:
         nbytes: of its lease, less the part that is not counted.
+        large: whether it is one of its client's large requests, whose number is bounded.
     """
 
     client: str
     nbytes: int = 0
+    large: bool = False
 
 
 class Requests:
@@ -157,6 +161,11 @@ class Requests:
         self._needed = needed
         self._shares = Shares(max(budget.limit - needed, _ROOM))
         self._claims: dict[Lease, _Claim] = {}
+        self._large = Shares(max(2, limits.connections // 2))
+
+    def is_large(self, lease: Lease) -> bool:
+        """Whether the request of this lease has a large body, which has been read."""
+        return self._claims[lease].large
 
     @property
     def open(self) -> int:
@@ -178,6 +187,7 @@ class Requests:
         finally:
             del self._claims[lease]
             self._shares.shrinks(claim.client, claim.nbytes)
+            self._large.shrinks(claim.client, claim.large)
             lease.release()
 
     def hold(self, lease: Lease, nbytes: int) -> None:
@@ -196,8 +206,8 @@ class Requests:
                 raise HttpRefusal(
                     429,
                     f"the request needs {format_size(nbytes)} of memory, and {self.open - 1} other requests hold it: "
-                    f"send it again in {_RETRY_S} seconds, or start the server with --memory {needed}",
-                    {"Retry-After": _RETRY_S},
+                    f"send it again in {RETRY_S} seconds, or start the server with --memory {needed}",
+                    {"Retry-After": RETRY_S},
                 ) from None
             raise HttpRefusal(
                 413,
@@ -217,8 +227,8 @@ class Requests:
         return HttpRefusal(
             429,
             f"the request needs {format_size(nbytes)} of memory, and large requests of this client and others hold "
-            f"it: send it again in {_RETRY_S} seconds",
-            {"Retry-After": _RETRY_S},
+            f"it: send it again in {RETRY_S} seconds",
+            {"Retry-After": RETRY_S},
         )
 
     def _needed_for(self, counted: int) -> int:
@@ -277,6 +287,14 @@ class Requests:
             ) from None
         if reason is not None:
             raise reason
+        if lease.nbytes > _LEAST + _LARGE:
+            claim = self._claims[lease]
+            claim.large = self._large.grows(claim.client, 1)
+            if not claim.large:
+                raise HttpRefusal(
+                    429, f"enough large requests of this client wait already: send it again in {RETRY_S} seconds",
+                    {"Retry-After": RETRY_S},
+                )  # fmt: skip
         return bytes(body)
 
     def _too_long(self, length: int) -> HttpRefusal:

@@ -13,20 +13,21 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.serve.body import decoded, read_query
 from edge.apps.serve.connection import OWN
 from edge.apps.serve.library import ServedLibrary
-from edge.apps.serve.limits import Workers, attending, settled, urgency_of
+from edge.apps.serve.limits import attending, settled, urgency_of
 from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refusal_of, refused
 from edge.apps.serve.security import CLIENT, client_of
 from edge.apps.serve.server import HttpServer
 from edge.budget import Lease
 from edge.errors import EdgeError
-from edge.scheduling.waiting_line import PERSON, PROGRAM, Urgency
+from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Urgency
 from edge.text.control_characters import escaped
 
 if TYPE_CHECKING:
@@ -127,21 +128,23 @@ class Events:
 
 
 def event_answer(
-    workers: Workers, urgency: Urgency, work: Callable[[Events], None], failed: Callable[[Events, HttpRefusal], None]
-) -> Any:
+    run: Callable[[Callable[[], None]], Coroutine[Any, Any, None]], urgency: Urgency, work: Callable[[Events], None],
+    failed: Callable[[Events, HttpRefusal], None],
+) -> Any:  # fmt: skip
     """An answer of events that a thread sends: an ASGI application, which starts the work.
 
     Args:
-        work: sends the events; runs in a thread.
+        run: runs work in a thread.
+        work: sends the events.
         failed: tells the client of an error in an event: the status is on its way by then.
     """
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         events, ends = Events(urgency), False
 
-        async def run() -> None:
+        async def worked() -> None:
             try:
-                await workers.run(urgency, lambda: work(events))
+                await run(lambda: work(events))
             except Exception as error:
                 ended = ends and isinstance(error, EdgeError)
                 failed(events, refusal_of(asyncio.CancelledError() if ended else error))
@@ -152,7 +155,7 @@ def event_answer(
             async for text in events.texts():
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
-        running = asyncio.ensure_future(run())
+        running = asyncio.ensure_future(worked())
         try:
             async with attending(receive, urgency):
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -275,14 +278,16 @@ class Endpoint:
             given.append(decoded(await server.requests.read(request, lease), path.body))
         if path.query is not None:
             given.append(read_query(request.query_params, path.query))
-        urgency = urgency_of(request, server.limits, PERSON if path.for_person else PROGRAM)
+        large = server.requests.is_large(lease)
+        urgency = urgency_of(request, server.limits, PERSON if path.for_person else BATCH if large else PROGRAM)
+        run = partial(server.workers.run, urgency, large=large)
         call = Call(server, request, lease, urgency)
         if self._on_loop:
             return _response(await path.handler(call, *given))
         if given and getattr(given[0], "stream", False):
-            return event_answer(server.workers, urgency, lambda events: self._stream(call, given, events), self._failed)
+            return event_answer(run, urgency, lambda events: self._stream(call, given, events), self._failed)
         async with attending(request.receive, urgency):
-            return await server.workers.run(urgency, lambda: _response(path.handler(call, *given)))
+            return await run(lambda: _response(path.handler(call, *given)))
 
     def _stream(self, call: Call, given: list[Any], events: Events) -> None:
         found = self._path.handler(replace(call, events=events), *given)

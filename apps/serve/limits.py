@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +33,7 @@ class Limits:
     Attributes:
         body: of a request's body.
         connections: that are open at once. For one more, the connection ends that has waited longest for its client. If
-            all are at work, the new one is closed before anything is read from it.
+            all are at work, the new one is told to come again. Large requests keep at most half of them at work.
         workers: requests that are worked on at once. Others wait with their bodies read.
         head_s: for the first line and the headers of a request.
         body_s: for its body.
@@ -54,8 +54,12 @@ class Limits:
     rate: int = 0
 
 
-CONNECTION_BYTES = 96 << 10
-"""Memory of an open connection: its head in the HTTP library, the buffers of both directions."""
+CONNECTION_BYTES = 104 << 10
+"""Memory of an open connection: its head in the HTTP library, the buffers of both directions, and the transport of
+another one that is told to come again."""
+
+RETRY_S = "2"
+"""After so many seconds a client that was turned away may come again."""
 
 WORKER_BYTES = 160 << 10
 """Memory of a thread that works on a request: the touched part of its stack, Python's own frames and objects."""
@@ -191,9 +195,11 @@ class Workers:
         self._changed = threading.Condition()
         self._limiter: CapacityLimiter | None = None
         self._line = ThreadLine(limits.workers)
+        self._large = ThreadLine(max(1, limits.workers // 2))
 
-    async def run(self, urgency: Urgency, work: Callable[[], Result]) -> Result:
-        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors.
+    async def run(self, urgency: Urgency, work: Callable[[], Result], *, large: bool = False) -> Result:
+        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors. Large
+        requests wait in a line of their own first, which lets through half as many as there are threads.
 
         A task that is cancelled withdraws the work, and ends when the thread has: the request's memory is not given
         back while its work still uses it.
@@ -212,7 +218,8 @@ class Workers:
             finally:
                 self._count(-1)
 
-        async with self._line.turn(CLIENT.get()):
+        client = CLIENT.get()
+        async with self._large.turn(client) if large else nullcontext(), self._line.turn(client):
             thread = asyncio.ensure_future(anyio.to_thread.run_sync(counted, limiter=self._limiter))
             with anyio.CancelScope(shield=True):
                 cancelled = await settled(thread, urgency.cancel)

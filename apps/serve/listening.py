@@ -13,12 +13,19 @@ from typing import Any
 
 from edge.apps.serve.application import application
 from edge.apps.serve.connection import listen, socket_path
-from edge.apps.serve.limits import GRACE_S, LEAVE_S, Limits
+from edge.apps.serve.limits import GRACE_S, LEAVE_S, RETRY_S, Limits
 from edge.apps.serve.server import HttpServer
 from edge.errors import InputError, StorageError
 
 _LINGER_S = 2.0
 """Seconds in which the rest of a body is thrown away that no endpoint reads."""
+
+
+_BUSY_BODY = b'{"detail": "all connections of the server are at work: come again in %s seconds"}' % RETRY_S.encode()
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Retry-After: %s\r\nContent-Length: %d\r\n\r\n%s"
+) % (RETRY_S.encode(), len(_BUSY_BODY), _BUSY_BODY)
 
 
 class _Closing:
@@ -57,12 +64,15 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         _head: asyncio.TimerHandle | None = None
         _taking: asyncio.TimerHandle | None = None
 
+        _turned_away = 0
+        """Connections that were too many and are still told so."""
+
         _ending = False
         _since = 0.0
 
         def connection_made(self, transport: Any) -> None:
             if len(self.connections) >= limits.connections and not self._make_way():
-                transport.abort()
+                self._turn_away(transport)
                 return
             self._since = self.loop.time()
             closing: Any = _Closing(transport, self.loop, limits.pause_s)
@@ -81,12 +91,27 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 min(waiting, key=lambda other: other._since).transport.abort()
             return bool(waiting)
 
+        def _turn_away(self, transport: Any) -> None:
+            """Says that all connections are at work. What the client sends meanwhile is thrown away: it might not read
+            the answer otherwise."""
+            if self._turned_away >= limits.connections:
+                transport.abort()
+                return
+            BoundedProtocol._turned_away += 1
+            transport.write(_BUSY)
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._head = self.loop.call_later(_LINGER_S, transport.abort)
+
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
             if self.transport is not None:  # one that was too many was never ours
+                self._stop()
                 ours: Any = self.transport
                 ours.lost()
                 super().connection_lost(exc)
+            elif self._head is not None:
+                self._head.cancel()
+                BoundedProtocol._turned_away -= 1
 
         def data_received(self, data: bytes) -> None:
             if self.transport is None or self._ending:

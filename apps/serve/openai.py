@@ -23,6 +23,7 @@ from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.search import Show, written
+from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Message, Sampling
 from edge.runtimes.passes import RunStats
 from edge.scheduling.waiting_line import current_urgency
@@ -90,10 +91,15 @@ def embedded(
 ) -> tuple[list[Any], int]:
     """The vectors of texts as JSON has them, in base64 if `encoded`; and the number of tokens."""
     passes: list[RunStats] = []
-    vectors = call.library.served_embedder(model).run(
-        lambda embedder: embedder.embed(texts, query=query, watch=passes.append)
-    )
-    call.hold_more(vectors.size * (_BASE64_BYTES if encoded else _FLOAT_BYTES))
+    held = call.lease.nbytes
+
+    def embed(embedder: Embedder) -> Vectors:
+        # Before the work: a request whose answer has no room must not cost the others any time.
+        answer = len(texts) * embedder.dim * (_BASE64_BYTES if encoded else _FLOAT_BYTES)
+        call.server.requests.hold(call.lease, held + answer)
+        return embedder.embed(texts, query=query, watch=passes.append)
+
+    vectors = call.library.served_embedder(model).run(embed)
     each = _in_base64 if encoded else _as_json
     return [each(vector) for vector in _shortened(vectors, dimensions)], sum(stats.tokens for stats in passes)
 

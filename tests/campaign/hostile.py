@@ -484,7 +484,7 @@ class SlowClients(Attack):
 
             def join() -> socket.socket | None:
                 with suppress(OSError):
-                    raw = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=5))
+                    raw = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=0.1))
                     raw.sendall(_SLOW[kind])
                     raw.setblocking(False)
                     return raw
@@ -493,7 +493,10 @@ class SlowClients(Attack):
             clients = [join() for _ in range(number)]
             told, begun = Counter[int](), time.monotonic()
             while (seconds := time.monotonic() - begun) < _SIEGE_S or (told.keys() <= {429, 503} and seconds < _FAIR_S):
+                until = time.monotonic() + 1
                 for place_, raw in enumerate(clients):
+                    if time.monotonic() > until:
+                        break
                     if kind == "asking":
                         clients[place_] = _go_on(raw) or join()
                     elif raw is not None:

@@ -25,8 +25,8 @@ TINY = {"EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder"}
 
 _WARM = Warm()
 
-PATIENCE = 60.0
-"""Seconds after which a command counts as hanging."""
+PATIENCE = 300.0
+"""Seconds after which a command counts as hanging. A campaign may share its machine."""
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "OMP_NUM_THREADS", "PYTHONPYCACHEPREFIX")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")

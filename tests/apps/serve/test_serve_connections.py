@@ -107,13 +107,14 @@ class Stuck(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.closing = False
+        self.written = b""
         self.aborted = asyncio.Event()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
     def write(self, data: Any) -> None:
-        pass
+        self.written += data
 
     def is_closing(self) -> bool:
         return self.closing
@@ -210,8 +211,9 @@ def test_a_connection_that_has_ended_leaves_no_timer(unsent: int) -> None:
     assert timer.cancelled()
 
 
-def test_a_connection_beyond_those_at_work_is_closed() -> None:
+def test_a_connection_beyond_those_at_work_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for its client gives way instead; those at work never do."""
+    monkeypatch.setattr("edge.apps.serve.listening._LINGER_S", 0.01)
     pytest.importorskip("uvicorn")
     import uvicorn
     from uvicorn.server import ServerState
@@ -231,7 +233,15 @@ def test_a_connection_beyond_those_at_work_is_closed() -> None:
         assert [transport.aborted.is_set() for _, transport in pairs[:4]] == [False, True, False, False]
         pairs[1][0].connection_lost(None)
         pairs[4][0].connection_made(pairs[4][1])
-        assert [transport.aborted.is_set() for _, transport in pairs] == [False, True, False, False, True]
+        told = pairs[4][1].written
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nRetry-After: 2\r\n" in told
+        assert [transport.aborted.is_set() for _, transport in pairs[:4]] == [False, True, False, False]
+        pairs[4][0].data_received(b"POST / HTTP/1.1\r\n")
+        await pairs[4][1].aborted.wait()
+        assert made._turned_away == 1
+        pairs[4][0].connection_lost(None)
+        assert made._turned_away == 0
         for task in state.tasks:
             task.cancel()
         for protocol, _ in pairs:

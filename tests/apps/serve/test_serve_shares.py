@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from edge.apps.serve.limits import Limits, ThreadLine
 from edge.apps.serve.security import Access, client_of
 from edge.apps.serve.server import HttpServer
 from edge.resident import anonymous_resident
+from edge.scheduling.waiting_line import BATCH
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
 pytest.importorskip("starlette")
@@ -87,6 +89,44 @@ def test_what_one_client_may_never_hold_is_refused_with_the_limit_that_would_do(
     assert status == 413
     assert "that one client may hold; --memory " in said
     assert requests_hold(server) == 0
+
+
+def test_small_requests_are_not_behind_large_ones(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a flood of one client some work, some wait, and the others are told to come again."""
+    release = threading.Event()
+
+    def embedded(call: Any, model: str, texts: list[str], *_: Any, **__: Any) -> tuple[list[Any], int]:
+        if len(texts) > 1:
+            working.append(call.urgency.priority)
+            release.wait(100)
+        return [[1.0]] * len(texts), 1
+
+    working: list[int] = []
+    monkeypatch.setattr("edge.apps.serve.openai.embedded", embedded)
+    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
+    large, small = {"input": ["river"] * 3000, "model": "x"}, {"input": "river", "model": "x"}
+
+    async def flood(app: Any) -> None:
+        greedy = [asyncio.create_task(ask(app, "/v1/embeddings", large, key="greedy")) for _ in range(200)]
+        waiting = set(greedy)
+        while len(waiting) > 16:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in set(greedy) - waiting:
+            status, said, headers = await task
+            assert (status, headers["retry-after"]) == (429, "2")
+            assert "large requests of this client" in said["error"]["message"]
+        assert (await ask(app, "/v1/embeddings", small, key="greedy"))[0] == 200
+        other = asyncio.create_task(ask(app, "/v1/embeddings", large, key="another"))
+        assert (await ask(app, "/v1/embeddings", small, key="another"))[0] == 200
+        assert len(working) == 4, "half of the threads are for large requests"
+        assert set(working) == {BATCH}
+        release.set()
+        assert {(await task)[0] for task in (*waiting, other)} == {200}
+
+    with HttpServer(config, Limits(workers=8), Access(), (), tmp_path / "memory") as server:
+        in_a_loop(flood(application(server)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-WHOLE, WHOLE)), max_size=60))
