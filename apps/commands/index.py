@@ -12,7 +12,7 @@ import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import absence, check_there, contains, resolved
-from edge.apps.collection.registry import PROJECT, locate
+from edge.apps.collection.registry import PROJECT, holds_collection, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.commands.tuning import TuneOptions, as_figures, sentence, tune, tune_options
 from edge.apps.console import ProgressBar, tell
@@ -110,9 +110,15 @@ def _run(
     tuning: TuneOptions | None = None,
 ) -> None:
     goal = None if tuning is None else tuning.goal()
-    check_there([resolved(path) for path in paths])  # before a collection is made
+    check_there(named := [resolved(path) for path in paths])  # before a collection is made
+    place = locate(chosen)
+    if resolved(place) in named and not holds_collection(place):  # `edge index notes -c notes`
+        raise InputError(
+            f"the collection would lie among the files of {place}: `edge collections add {place.name}` names one "
+            f"that lies among your data, and `-c {chosen}/{PROJECT}` one in a folder of its own"
+        )
     recorder = Trace(events=report.trace is not None)
-    with ResidentWatch() as resident, Collection(locate(chosen), config=config, trace=recorder) as collection:
+    with ResidentWatch() as resident, Collection(place, config=config, trace=recorder) as collection:
         output = _Output(collection, resident, as_json=report.as_json, stats=report.stats)
         if rebuild:
             with ProgressBar(" passages") as bar:

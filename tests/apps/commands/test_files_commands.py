@@ -111,6 +111,14 @@ def test_nothing_found_is_exit_code_1(edge: Edge) -> None:
     assert done.stderr == "edge: not-there.txt is not in the collection; `edge list` shows what is\n"
 
 
+def test_no_collection_is_made_among_the_files_that_it_indexes(edge: Edge) -> None:
+    before = sorted((edge.project / "docs").iterdir())
+    done = edge("index", "docs", "-c", "docs")
+    assert done.returncode == 2
+    assert "`edge collections add docs`" in done.stderr
+    assert sorted((edge.project / "docs").iterdir()) == before
+
+
 def test_status_and_list(edge: Edge) -> None:
     status = edge.json("status")
     assert status["indexed"] == 3

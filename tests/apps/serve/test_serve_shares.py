@@ -120,6 +120,9 @@ def test_small_requests_are_not_behind_large_ones(
         assert (await ask(app, "/v1/embeddings", small, key="greedy"))[0] == 200
         other = asyncio.create_task(ask(app, "/v1/embeddings", large, key="another"))
         assert (await ask(app, "/v1/embeddings", small, key="another"))[0] == 200
+        while len(working) < 4:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
         assert len(working) == 4, "half of the threads are for large requests"
         assert set(working) == {BATCH}
         release.set()
