@@ -20,11 +20,11 @@ import numpy as np
 from edge.apps.cluster.documents import packed, paths_after, put, stored, take, unpacked_documents
 from edge.apps.cluster.messages import NoSuchVersion, answered
 from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.source import hit_values
 from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit
 from edge.apps.collection.schema import description_of, read_descriptions, set_setting
 from edge.apps.collection.searching import PassageSource, Ranking, Within
 from edge.apps.store.fusion import convex_combination
@@ -188,7 +188,7 @@ class Shard(Closing):
             return {
                 "rankings": found,
                 "places": [[i, *place] for i, place in places.items()],
-                "hits": [asdict(hit) for hit in self._described(source, list(likely))],
+                "hits": self._described(source, list(likely)),
             }
 
         return self._view(version).run(work), b""
@@ -199,14 +199,13 @@ class Shard(Closing):
 
     def _hits(self, raw: bytes, *, version: int, ids: list[int]) -> tuple[Any, bytes]:
         """Passages as hits."""
-        found = self._view(version).run(self._described, self.collection.source, ids)
-        return [asdict(hit) for hit in found], b""
+        return self._view(version).run(self._described, self.collection.source, ids), b""
 
-    def _described(self, source: PassageSource, ids: list[int]) -> list[Hit]:
+    def _described(self, source: PassageSource, ids: list[int]) -> list[list[Any]]:
         found = source.hits(ids)
         with self.collection.database.read() as db:
             described = read_descriptions(db)
-        return [replace(hit, description=description_of(hit.path, described)) for hit in found.values()]
+        return [hit_values(replace(hit, description=description_of(hit.path, described))) for hit in found.values()]
 
     def _read(self, raw: bytes, *, target: str, lines: int | None, max_bytes: int) -> tuple[Any, bytes]:
         """See `read_excerpts`; of the present state."""
