@@ -38,6 +38,10 @@ _AT_ONCE = 16
 _RETRIES = 3
 """How often Ray sends a request again whose process died."""
 
+_WITHOUT_HEAD_S = 7 * 86_400
+"""Seconds that a process goes on without Ray's head; Ray ends it after 60 otherwise. Calls to shards that run need no
+head."""
+
 _LOOPBACK = "127.0.0.1"
 _SHARE = 1e-3
 """Amount of its place that a shard takes, so that a place has room for as many shards as anyone puts there."""
@@ -74,7 +78,18 @@ class RayPlaces(Closing):
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
         """See `Places.send`. Starts the shard if it does not run."""
-        answer: Future[tuple[bytes, bytes]] = self._actor(replica).answer.remote(verb, head, raw).future()
+        answer: Future[tuple[bytes, bytes]] = Future()
+        if (actor := self._actors.get(_name(replica))) is not None:
+            answer = actor.answer.remote(verb, head, raw).future()
+            return answer
+
+        def first() -> None:  # in a thread of its own, because Ray waits for its head without end
+            try:
+                answer.set_result(self._actor(replica).answer.remote(verb, head, raw).future().result())
+            except Exception as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=first, name="edge-shard-starting", daemon=True).start()
         return answer
 
     def object_store_nbytes(self) -> int:
@@ -98,7 +113,7 @@ class RayPlaces(Closing):
         self._ray.shutdown()
 
     def _actor(self, replica: Replica) -> Any:
-        name = f"{replica.place}:{replica.folder}"
+        name = _name(replica)
         with self._starting:
             if name not in self._actors:
                 self._actors[name] = (
@@ -111,6 +126,10 @@ class RayPlaces(Closing):
                     .remote(replica.folder, memory=replica.memory, config=self._config)
                 )  # fmt: skip
             return self._actors[name]
+
+
+def _name(replica: Replica) -> str:
+    return f"{replica.place}:{replica.folder}"
 
 
 def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: int) -> None:
@@ -150,6 +169,7 @@ def _ray() -> Any:
         CapabilityError: it is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_WITHOUT_HEAD_S))
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN" not in os.environ:
         file = token_file()
         if not file.exists():

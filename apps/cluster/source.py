@@ -151,9 +151,7 @@ def _hit(values: list[Any]) -> Hit:
     """The passage that `hit_values` made values of, in which JSON has replaced tuples by lists."""
     values[_PAIRS] = tuple((kind, end) for kind, end in values[_PAIRS])
     values[_MAIL] = values[_MAIL] and Mail(*values[_MAIL])
-    return Hit(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in zip(_FIELDS, values, strict=True)
-        }
-    )
+    named: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in zip(_FIELDS, values, strict=True)
+    }
+    return Hit(**named)
