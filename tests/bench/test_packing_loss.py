@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 
 def test_single_layers() -> None:
-    options = ["--families", "distilbert", "--families", "modernbert", "--layers", "1", "--sequences", "2", "--json"]
+    options = ["--families", "distilbert,modernbert", "--layers", "1", "--sequences", "2", "--json"]
     ended = CliRunner().invoke(packing_loss, options)
     assert ended.exit_code == 0, ended.output
     found = json.loads(ended.output)["families"]
