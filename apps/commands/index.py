@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -112,7 +113,7 @@ def _run(
     goal = None if tuning is None else tuning.goal()
     check_there(named := [resolved(path) for path in paths])  # before a collection is made
     place = locate(chosen)
-    if resolved(place) in named and not holds_collection(place):  # `edge index notes -c notes`
+    if os.path.realpath(place) in named and not holds_collection(place):  # `edge index notes -c notes`
         raise InputError(
             f"the collection would lie among the files of {place}: `edge collections add {place.name}` names one "
             f"that lies among your data, and `-c {chosen}/{PROJECT}` one in a folder of its own"

@@ -129,7 +129,7 @@ def test_a_query_without_copies_is_asked_once(
     assert asked == [101]  # one more says whether others equal the last
 
 
-@pytest.mark.parametrize(("top_k", "pool", "asked"), [(5, 60, 60), (60, 60, 120), (20, 30, 40)])
+@pytest.mark.parametrize(("top_k", "pool", "asked"), [(5, 60, 60), (60, 60, 120), (20, 30, 60)])
 def test_neighbours_that_become_one_leave_enough_to_rerank(
     collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, top_k: int, pool: int, asked: int
 ) -> None:
