@@ -311,13 +311,14 @@ def forecast(records: Sequence[RecordedScores], *, retrieved: bool) -> Forecast:
     lines: list[tuple[float, float, float, float]] = []
     for layer in range(len(records[0].scores)):  # layer 0: before any layer was run
         seen = [record.scores[layer - 1] if layer else np.zeros_like(record.scores[0]) for record in records]
-        known = np.stack((_centred(seen), np.concatenate(places)))
+        known = np.stack((_centred(seen), _centred(places)))
         slope, pull = np.linalg.lstsq(known.T, goal, rcond=None)[0].tolist()
         if slope <= 0:  # this layer's logits order candidates no better than chance
             slope, pull = 0.0, np.linalg.lstsq(known[1:].T, goal, rcond=None)[0].item()
         missed = goal - slope * known[0] - pull * known[1]
         error = max(float(np.std(missed[domains == domain])) for domain in np.unique(domains))
-        offset = float(np.mean(np.concatenate(finals)) - slope * np.mean(np.concatenate(seen)))
+        final, start, place = (float(np.mean(np.concatenate(one))) for one in (finals, seen, places))
+        offset = final - slope * start - pull * place
         blind = not retrieved and error >= _BLIND * spread
         lines.append((slope, pull, offset, math.inf if blind else error))
     lines.append((1.0, 0.0, 0.0, 0.0))
