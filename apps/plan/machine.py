@@ -202,7 +202,16 @@ def measure_limit(
 ) -> LimitProfile:
     """Measures answers under the configuration's memory limit, with each reranking depth. Without reranking and at the
     middle depth, each number of passages is measured. If `answers` are given, the process is also measured as a server
-    at the middle depth, with one answer and so many at a time, exact and shared. See `visited`."""
+    at the middle depth, with one answer and so many at a time, exact and shared. See `visited`.
+
+    Raises:
+        CapabilityError: a library of the server is missing.
+        EdgeError: as `visited`.
+    """
+    from edge.apps.serve.limits import load_libraries
+
+    if answers:
+        load_libraries()  # its lack is told before anything is measured
     middle = DEPTHS[len(DEPTHS) // 2]
     schedules = [
         Setting(config.memory, depth, passages)

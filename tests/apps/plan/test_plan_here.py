@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from naive.program import output_of, settings_of, write_tiny_models
 from edge.apps.cli import edge
 from edge.apps.plan.serving import ServerPlan
 from edge.config import Config
-from edge.errors import EdgeError
+from edge.errors import CapabilityError, EdgeError
 from edge.planner.measured import Prediction, Reading
+
+SERVER = find_spec("starlette") is not None
+"""Whether the server's libraries are there."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def measured(first_home: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         enter(first_home, patch)
         return shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1",
-                     "--answers", "2")  # fmt: skip
+                     *(("--answers", "2") if SERVER else ()))  # fmt: skip
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, mea
     assert measured["origin"] == "measured"
     assert [(one["answers"], one["generation"]) for one in measured["company"]] == [
         (1, "exact"), (2, "exact"), (2, "shared"),
-    ]  # fmt: skip
+    ] * SERVER  # fmt: skip
     assert all(one["ratio"] > 0 < one["nbytes"] <= 2e9 for one in measured["company"])
     assert {row["depth"] for row in measured["readings"]} == {0, 8, 30, 60}
     assert all(row["search"] > 0 and 0 < row["nbytes"] <= 2e9 for row in measured["readings"])
@@ -100,6 +104,16 @@ def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, mea
             run("plan", "here", "-c", "store", *arguments)
 
 
+def test_a_server_without_its_libraries_is_refused_before_anything_is_measured(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.serve.limits.LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr("edge.apps.plan.machine.run_worker", None)
+    with pytest.raises(CapabilityError, match=r"edge-rag\[serve\]"):
+        run("profile", "-c", "store", "--questions", "questions.txt", "--answers", "2")
+
+
+@pytest.mark.skipif(not SERVER, reason="needs Starlette")
 def test_a_server_is_planned_for_a_rate_and_runs_the_plan(home: Path, measured: dict[str, Any]) -> None:
     with pytest.raises(EdgeError, match="no measured schedule keeps up"):
         run("plan", "serve", "-c", "store", "--rate", "1e6", "--within", "9")
