@@ -293,9 +293,7 @@ class Cluster(Closing):
     ) -> list[list[Hit]]:  # fmt: skip
         """The candidates of all shards, with numbers that no two of them share."""
         within.exhaustive = version.mixed
-        found = candidates(
-            sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self._fan
-        )  # fmt: skip
+        found = candidates(sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self._fan)
         at = {name: number for number, name in enumerate(version.shards)}
         return [
             [replace(hit, collection="", id=hit.id * len(at) + at[hit.collection]) for hit in hits] for hits in found

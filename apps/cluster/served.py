@@ -138,7 +138,7 @@ class ServedCluster(Searchable, Together):
             answers = [answers[int(number[1]) % count]]
         found = [Excerpt(**one) for answer in answers if isinstance(answer, list) for one in answer]
         if not found:
-            raise NotIndexed(str(answers[0]))
+            raise NotIndexed(str(answers[0]).replace(asked, target))  # a shard has numbers of its own
         paths = {one.path for one in found}
         if len(paths) > 1 and not _PATTERN.search(target):
             raise InputError(f"several files match {target}: {', '.join(sorted(paths)[:3])}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edge.apps.collection.excerpts import NotIndexed
 from tests.apps.serve.every_request import Request, Site, site
 
 pytest.importorskip("starlette")
@@ -101,6 +102,8 @@ def test_a_lost_shard_is_an_error_or_a_marked_result(sites: tuple[Site, Site], m
     home = spread.server.library.together([]).read([spread.document])
     assert [one.path for one in home] == [spread.document]
     assert spread.server.library.together([]).read([f"#{spread.passage}"])[0].path == spread.document
+    with pytest.raises(NotIndexed, match="no passage #99999 in"):
+        spread.server.library.together([]).read(["#99999"])
     places, send = spread.server.places, type(spread.server.places).send
 
     def lost(self: Any, replica: Any, *rest: Any) -> Any:
