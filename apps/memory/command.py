@@ -108,7 +108,7 @@ _ASKED = (
 @words_argument("query")
 @_top_k
 @_filters
-@click.option("--threshold", type=float, help="Lowest relevance, 0 ... 1.")
+@click.option("--threshold", type=float, help="Lowest score, 0 ... 1.")
 @click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--neighbours", type=int, default=0, help="Show so many turns before and after each result.")
@@ -134,8 +134,7 @@ def search(query: str, top_k: int, filters: str | None, no_rerank: bool, as_json
         print_json(result | {"health": health.to_json()})
         return 0 if result["results"] else 1
     for place, hit in enumerate(result["results"], 1):
-        # The results are ordered by score; --threshold compares the relevance.
-        click.echo(f"{place:3d}  score {hit['score']:.3f}  relevance {hit['relevance']:.2f}  {shown(hit)}")
+        click.echo(f"{place:3d}  {hit['score']:.2f}  {shown(hit)}")
         if asked["explain"]:
             stages = hit["score_details"].items()  # a rank is a whole number
             shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)

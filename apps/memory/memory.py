@@ -349,7 +349,7 @@ class Memory(Closing):
             top_k: the most results; 20 if neither it nor `limit` is given.
             limit: another name of `top_k`.
             filters: see `edge.apps.memory.filters`; they may also name the scope.
-            threshold: the lowest `relevance`, in 0 ... 1.
+            threshold: the lowest `score`, in 0 ... 1.
             rerank: let the cross-encoder judge the best candidates.
             explain: add each stage's figures as `score_details`.
             show_expired: include expired and forgotten memories, and those that hold no more.
@@ -366,9 +366,9 @@ class Memory(Closing):
             half_life: days in which a memory's recency halves.
 
         Returns:
-            `{"results": [{"id", "memory", "score", "relevance", "timestamp", "metadata", ...}]}`. The order follows
-            `score`. `relevance` can be compared between queries: it is the cosine with the query or, with
-            reranking, the probability that the memory helps.
+            `{"results": [{"id", "memory", "score", "timestamp", "metadata", ...}]}`. `score` can be compared between
+            queries. It is the probability that the memory helps to answer, or without reranking the cosine with the
+            query. Only the probability falls down the results, unless `recency` or `importance` orders them, too.
 
         Raises:
             InputError: the scope is missing, the query is empty, an operator is unknown, or a number is out of range.

@@ -146,7 +146,7 @@ class Searcher:
         """The best `top_k` memories of `scope` that meet `condition`, and the best `conversations`, best first.
 
         Args:
-            threshold: the lowest relevance; results below it are left out.
+            threshold: the lowest score; results below it are left out.
             asked: the time at which the memories held, if not now.
         """
         if top_k == conversations == 0:
@@ -171,7 +171,7 @@ class Searcher:
         if weights:
             candidates = weigh(candidates, weights, self._clock())
         if threshold is not None:
-            candidates = [candidate for candidate in candidates if candidate.relevance >= threshold]
+            candidates = [candidate for candidate in candidates if candidate.score >= threshold]
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         return candidates[:top_k], self._conversations(found, conversations, whose)
 
@@ -179,7 +179,7 @@ class Searcher:
         """The best conversations of more than one turn, each with its place, its times, and what it was about."""
         told: list[dict[str, Any]] = []
         with self._store.read() as db:
-            for first, score in found.conversations():
+            for first, _ in found.conversations():
                 if len(told) >= most:
                     break
                 turns = f"FROM memories WHERE (id = ? OR conversation = ?) AND {whose.sql}"
@@ -194,7 +194,7 @@ class Searcher:
                     began, ended = (record.timestamp or record.created_at for record in (said[0], said[-1]))
                     told.append({
                         "id": said[0].uuid, **{name: value for name, value in said[0].scope.items() if value},
-                        "began": began, "ended": ended, "turns": count, "score": score,
+                        "began": began, "ended": ended, "turns": count,
                         "about": central_sentences((record.text for record in said), self._store.lexical.terms),
                     })  # fmt: skip
         return told
@@ -359,7 +359,7 @@ class Searcher:
             turn = before.get(record.follows) if record.follows is not None else None
             docs.append(record.indexed_text if turn is None else f"{turn.text}\n{record.indexed_text}")
         with self._store.trace.span("rerank", "memory"):
-            ranked = self._store.models.rank(query, docs, top_k, retrieved=[c.score for c in candidates])
+            ranked = self._store.models.rank(query, docs, top_k, retrieved=[c.order for c in candidates])
         fitted = self._store.models.evidence(NAME, SIGNALS)
         personal = [0.0] * len(candidates) if fitted is None else self._personal(query, candidates, scope)
         found, value = [], 1.0
@@ -368,7 +368,7 @@ class Searcher:
             own = relevance(fitted, r.relevance, candidate.details["semantic"], personal[r.index])
             value = min(value, own)  # a better place is at least as relevant
             details = {**candidate.details, "reranker": r.relevance}
-            found.append(replace(candidate, score=r.score, relevance=value, details=details))
+            found.append(replace(candidate, order=r.score, score=value, details=details))
         return found
 
     def _personal(self, query: str, candidates: Sequence[Candidate], scope: Scope) -> list[float]:
@@ -429,9 +429,9 @@ def relevance(fitted: Evidence | None, reranker: float, cosine: float, personal:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of recency and importance beside relevance; both are 0 by default.
+    """The weights of recency and importance beside relevance in the order of results; both are 0 by default.
 
-    The score becomes `(1 - recency - importance) * score + recency * 0.5 ** (age / half_life) + importance * value`.
+    The order becomes `(1 - recency - importance) * order + recency * 0.5 ** (age / half_life) + importance * value`.
     All three parts lie in 0 ... 1. The age is counted from a memory's timestamp, or from its creation if it has none;
     pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned memory as 1.
 
@@ -464,27 +464,25 @@ class Candidate:
     """A memory that passes through the stages of a search.
 
     Attributes:
-        score: the score that orders the results, in 0 ... 1.
-        relevance: a judgement that can be compared between queries: the cosine or, with reranking, the probability that
-            the memory helps to answer (see `relevance`), at most that of a better result.
-        details: the score and rank of each stage, by name.
+        order: what orders the results of one search, in 0 ... 1.
+        score: the number that people see, which can be compared between queries: the cosine or, with reranking, the
+            probability that the memory helps to answer (see `relevance`), at most that of a better result.
+        details: the figures of each stage, by name.
     """
 
     record: Record
+    order: float
     score: float
-    relevance: float
     details: Mapping[str, float | int] = field(default_factory=dict)
 
     def to_json(self, *, explain: bool) -> dict[str, Any]:
-        """mem0's form of a result: the memory with `score` and `relevance`, and with `explain` its `score_details`."""
-        document = {**self.record.to_json(), "score": self.score, "relevance": self.relevance}
-        if explain:
-            document["score_details"] = dict(self.details)
-        return document
+        """mem0's form of a result: the memory with its `score`, and with `explain` its `score_details`."""
+        document = {**self.record.to_json(), "score": self.score}
+        return document | ({"score_details": {**self.details, "order": self.order}} if explain else {})
 
 
 def _each_once(candidates: Sequence[Candidate], found: Retrieved) -> Iterator[Candidate]:
-    """The candidates, each as the memory that it stands for, which has the score of the best of them."""
+    """The candidates, each as the memory that it stands for, which has the place of the best of them."""
     seen: set[int] = set()
     for candidate in candidates:
         memory = found.instead.get(candidate.record.id, candidate.record.id)
@@ -494,7 +492,7 @@ def _each_once(candidates: Sequence[Candidate], found: Retrieved) -> Iterator[Ca
 
 
 def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:
-    """The candidates ordered by score, recency and importance together, best first."""
+    """The candidates with recency and importance in their order, best first."""
     weighed = []
     for candidate in candidates:
         record = candidate.record
@@ -502,7 +500,7 @@ def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> l
         recency = 0.5 ** (age / weights.half_life)
         importance = 1.0 if record.pinned else 0.5 if record.importance is None else record.importance
         rest = 1.0 - weights.recency - weights.importance
-        score = rest * candidate.score + weights.recency * recency + weights.importance * importance
+        order = rest * candidate.order + weights.recency * recency + weights.importance * importance
         details = {**candidate.details, "recency": recency, "importance": importance}
-        weighed.append(replace(candidate, score=score, details=details))
-    return sorted(weighed, key=lambda candidate: -candidate.score)
+        weighed.append(replace(candidate, order=order, details=details))
+    return sorted(weighed, key=lambda candidate: -candidate.order)

@@ -123,7 +123,7 @@ def test_what_is_changed_meanwhile_keeps_its_own_vector(filled: Memory, make: Ma
     assert not changes
     for text in ("A bridge of stone.", "A tower of glass."):
         result = memory.search(text, 1, user_id="ada", rerank=False)["results"][0]
-        assert (result["memory"], round(result["relevance"], 5)) == (text, 1)
+        assert (result["memory"], round(result["score"], 5)) == (text, 1)
 
 
 def test_without_the_embedder_nothing_is_forgotten(filled: Memory, make: Make) -> None:

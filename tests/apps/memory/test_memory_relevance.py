@@ -59,8 +59,8 @@ def test_a_search_uses_what_was_fitted(memory: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(models, "evidence", fit_for)
     monkeypatch.setattr(memory.store, "embed", noted)
     (hit,) = memory.search("what does ann like? red", user_id="ann", explain=True)["results"]
-    assert hit["relevance"] == pytest.approx(1 / (1 + 2.718281828**-2), abs=1e-6)
-    assert hit["score_details"]["reranker"] == before["relevance"]
+    assert hit["score"] == pytest.approx(1 / (1 + 2.718281828**-2), abs=1e-6)
+    assert hit["score_details"]["reranker"] == before["score"]
     assert "what do I like? red" in asked
     assert memory.search("what does ann like? red", user_id="ann", threshold=0.95)["results"] == []
 

@@ -21,17 +21,16 @@ def texts(result: dict[str, Any]) -> list[str]:
     return [found["memory"] for found in result["results"]]
 
 
-def test_the_order_follows_the_score_and_the_threshold_the_relevance(memory: Memory) -> None:
+def test_the_threshold_compares_the_score(memory: Memory) -> None:
     memory.add(["red green blue", "red green", "red", "yellow"], user_id="ann")
     plain = memory.search("red green blue", user_id="ann", rerank=False)["results"]
     assert [hit["memory"] for hit in plain][:3] == ["red green blue", "red green", "red"]
-    assert [hit["score"] for hit in plain] == sorted((hit["score"] for hit in plain), reverse=True)
-    assert all(0 <= hit["score"] <= 1 and 0 <= hit["relevance"] <= 1 for hit in plain)
+    assert all(0 <= hit["score"] <= 1 and "relevance" not in hit for hit in plain)
     assert texts(memory.search("red green blue", user_id="ann", rerank=False, threshold=0.7)) == [
         "red green blue", "red green",
     ]  # fmt: skip
     reranked = memory.search("red green blue", user_id="ann", threshold=0.6)["results"]
-    assert [(hit["memory"], round(hit["relevance"], 2)) for hit in reranked] == [
+    assert [(hit["memory"], round(hit["score"], 2)) for hit in reranked] == [
         ("red green blue", 1.0), ("red green", 0.67),
     ]  # fmt: skip
 
@@ -62,7 +61,7 @@ def test_explain_tells_what_each_stage_thought(memory: Memory) -> None:
     memory.add(["red", "green", "blue wine"], user_id="ann")
     (hit,) = memory.search("blue", 1, user_id="ann", explain=True, recency=0.2)["results"]
     assert set(hit["score_details"]) == {
-        "semantic", "bm25", "fused", "fused_rank", "reranker", "recency", "importance",
+        "semantic", "bm25", "fused", "fused_rank", "reranker", "recency", "importance", "order",
     }  # fmt: skip
     assert "score_details" not in memory.search("blue", 1, user_id="ann")["results"][0]
 
@@ -80,7 +79,7 @@ def test_recency_and_importance_weigh_only_when_asked(memory: Memory, clock: Any
     assert order(importance=0.5)[0] == dear
     (first, *_) = memory.search("tea", user_id="ann", recency=0.5, half_life=1.5, explain=True)["results"]
     assert first["score_details"]["recency"] == pytest.approx(0.5)
-    assert first["score"] == pytest.approx(0.5 * 1.0 + 0.5 * 0.5)
+    assert first["score_details"]["order"] == pytest.approx(0.5 * 1.0 + 0.5 * 0.5)
     memory.pin(old)
     assert order(recency=0.5)[0] == old, "what is pinned does not age"
     assert order(importance=0.5)[:2] == [old, dear]
@@ -110,7 +109,7 @@ def test_a_turn_is_found_by_what_it_answers(memory: Memory) -> None:
     memory.add(["where was your cello", "downstairs"], user_id="bob")
     memory.add(["nothing of that", "or of this"], user_id="bob")
     found = memory.search("where is the cello", 9, user_id="bob", rerank=False)["results"]
-    assert next(hit for hit in found if hit["memory"] == "downstairs")["relevance"] == 0, "facts have no context"
+    assert next(hit for hit in found if hit["memory"] == "downstairs")["score"] == 0, "facts have no context"
 
 
 def test_a_run_goes_on_from_call_to_call(memory: Memory) -> None:
@@ -119,10 +118,10 @@ def test_a_run_goes_on_from_call_to_call(memory: Memory) -> None:
             memory.add({"role": role, "content": said}, user_id="ann", run_id=run, timestamp="2026-01-01")
     memory.add({"role": "user", "content": "tomorrow"}, user_id="ann", run_id="r", timestamp="2026-01-02")
     hits = memory.search("violin", 9, user_id="ann", rerank=False)["results"]
-    relevance = {(hit["memory"], hit.get("run_id")): hit["relevance"] for hit in hits}
-    assert relevance["upstairs", "r"] > 0.1
-    assert relevance["upstairs", None] == 0, "without a run nobody knows what came before"
-    assert relevance["tomorrow", "r"] == 0, "another day is another session"
+    scores = {(hit["memory"], hit.get("run_id")): hit["score"] for hit in hits}
+    assert scores["upstairs", "r"] > 0.1
+    assert scores["upstairs", None] == 0, "without a run nobody knows what came before"
+    assert scores["tomorrow", "r"] == 0, "another day is another session"
 
 
 def test_the_context_of_a_turn_is_part_of_its_vector() -> None:
@@ -138,7 +137,7 @@ def test_an_updated_turn_keeps_its_context(memory: Memory) -> None:
     second = memory.add(said, user_id="ann")["results"][1]["id"]
     memory.update(second, "downstairs")
     hits = memory.search("violin", 9, user_id="ann", rerank=False)["results"]
-    assert next(hit for hit in hits if hit["id"] == second)["relevance"] > 0.1
+    assert next(hit for hit in hits if hit["id"] == second)["score"] > 0.1
 
 
 def test_what_another_process_wrote_is_seen_at_once(make: Make) -> None:
@@ -172,7 +171,7 @@ def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
         found = memory.search(query, 5, user_id=user, rerank=False, explain=True)["results"]
         assert found[0]["memory"] == own[int(np.argmax(cosines))] == query
         for hit in found:
-            assert hit["relevance"] == pytest.approx(max(0.0, float(cosines[own.index(hit["memory"])])), abs=1e-3)
+            assert hit["score"] == pytest.approx(max(0.0, float(cosines[own.index(hit["memory"])])), abs=1e-3)
 
 
 def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ def test_without_an_importance_it_is_a_half(memory: Memory) -> None:
     memory.add("tea", user_id="ann")
     (hit,) = memory.search("tea", user_id="ann", importance=0.4, explain=True)["results"]
     assert hit["score_details"]["importance"] == 0.5
-    assert hit["score"] == pytest.approx(0.6 * 1.0 + 0.4 * 0.5)
+    assert hit["score_details"]["order"] == pytest.approx(0.6 * 1.0 + 0.4 * 0.5)
 
 
 def test_words_and_vectors_weigh_the_same(memory: Memory) -> None:
@@ -238,11 +237,11 @@ def test_english_function_words_are_not_looked_for(memory: Memory) -> None:
     }  # fmt: skip
 
 
-def test_relevance_never_rises_down_the_results(memory: Memory) -> None:
+def test_the_score_never_rises_down_the_results(memory: Memory) -> None:
     """The order also counts words, so a memory may have a greater probability of its own than one above it."""
     memory.add(["red green blue", "red green", "red", "yellow green", "blue yellow"], user_id="ann")
     for count in (2, 5):
         found = memory.search("green yellow red", count, user_id="ann", explain=True)["results"]
-        relevance = [hit["relevance"] for hit in found]
-        assert relevance == sorted(relevance, reverse=True)
-        assert all(hit["relevance"] <= hit["score_details"]["reranker"] for hit in found)
+        scores = [hit["score"] for hit in found]
+        assert scores == sorted(scores, reverse=True)
+        assert all(hit["score"] <= hit["score_details"]["reranker"] for hit in found)

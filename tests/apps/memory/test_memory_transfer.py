@@ -54,7 +54,7 @@ def test_what_is_exported_comes_back_the_same(make: Make, clock: Any, tmp_path: 
         assert [{**line, "id": ""} for line in after[:-1]] == [{**line, "id": ""} for line in before]
         assert after[-1]["event"] == "IMPORT"
     hit = other.search("cello", 9, user_id="ann", rerank=False)["results"]
-    assert next(h for h in hit if h["memory"] == "upstairs")["relevance"] > 0.1, "the turn before is still its context"
+    assert next(h for h in hit if h["memory"] == "upstairs")["score"] > 0.1, "the turn before is still its context"
     assert other.import_jsonl(tmp_path / "all.jsonl") == 0, "what is there stays"
     assert other.export_jsonl(tmp_path / "again.jsonl") == 4
 
