@@ -3,7 +3,8 @@
 Small models answer "The deposit is 30 euros" from a passage that says three months' rent. Every sentence is checked
 before it is shown. A number is supported if a unit of a passage holds the number with the same thing counted, and
 shares a word with the sentence or the question. A name is supported if the question holds it, or a passage at or beside
-the unit that shares most words with the sentence. A denial is supported if such a unit denies, too. A sentence without
+the unit that shares most words with the sentence. Both belong to the passage that shares most words with what is said
+about them, and not to another one. A denial is supported if such a unit denies, too. A sentence without
 unsupported facts is still about something else if the passages hold few of the words that it adds to the question. An
 unsupported sentence is replaced by a sentence of a passage on the question. If there is none, the unsupported facts are
 marked.
@@ -78,6 +79,10 @@ _FEW_HELD, _MANY_WORDS = 0.5, 2
 """A sentence with at least `_MANY_WORDS` content words that the question lacks is about something else if the passages
 hold less than the share `_FEW_HELD` of them. This finds 28 of 45 right statements of the benchmark `answers` beside
 another document, and one beside its own. The share of all its words, the question's among them, finds 7 and none."""
+
+_JOINED = re.compile(r"[,;] | (?:and|but|und|aber|et|mais) ")
+
+_ENGLISH = frozenset(["the", "and", "that", "with", "for", "are", "of", "to", "can", "be"])
 
 _KNOWN_ONES = frozenset([
     "the", "first", "second", "third", "last", "next", "previous", "other", "another", "this", "that", "these", "those",
@@ -196,7 +201,8 @@ class Grounding:
         cited = sorted({n for mark in MARK.finditer(sentence) for n in numbers_of(mark[1])})
         cited = [number for number in cited if 1 <= number <= len(self._passages)]
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
-        facts = missing(MARK.sub("", sentence), self._question, [source for _, source in given])
+        sources = [source for _, source in given]
+        facts = missing(MARK.sub("", sentence), self._question, sources, self._passages)
         if not facts or _FENCE in sentence or is_refusal(sentence):
             return sentence
         body = sentence.strip()
@@ -213,25 +219,35 @@ class Grounding:
         return "" if known else f"{before}{shown}{after}"
 
 
-def missing(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
+def missing(
+    statement: str, question: str, passages: Sequence[GivenPassage], others: Sequence[GivenPassage] = ()
+) -> list[str]:
     """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names. If all
-    are held, the words of a statement that is about something else than the passages."""
-    about = _content(statement) | _content(question)
-    parts = [(facts, stems & about) for passage in passages for facts, stems in _parts(passage)]
+    are held, the words of a statement that is about something else than the passages. `others` are passages that the
+    statement does not cite, to which a fact may belong instead."""
+    about, every = _content(statement) | _content(question), [*passages, *others]
     known = set(_words(_POSSESSIVE.sub("", f"{question}\n" + "\n".join(passage.text for passage in passages))))
     found: list[str] = []
     for value, counted, text in _quantities(statement):
-        held = [(facts, shared) for facts, shared in parts if value in {number for number, _ in facts}]
-        own = {counted} if counted else set()
-        supported = any(shared - own and (not counted or (value, counted) in facts) for facts, shared in held)
-        if not supported or _exchanged(value, counted, about - own, passages):
+        own = frozenset([counted] if counted else ())
+        holders = [
+            passage
+            for passage in passages
+            for facts, stems in _parts(passage)
+            if stems & about - own
+            and ((value, counted) in facts if counted else value in {number for number, _ in facts})
+        ]
+        supported = bool(holders) and not _exchanged(value, counted, about - own, passages)
+        if not supported or _misplaced(text, own, statement, question, holders, every):
             found.append(text)
     asked = _content(question)
     for name in _names(statement):
         if not known.intersection(_words(name)):
             found += [] if _placed(name, passages) else [name]
-        elif not _content(name) <= asked and _apart(name, statement, passages):
-            found.append(name)
+        elif not (own := _content(name)) <= asked:
+            holders = [passage for passage in passages if own <= _content(passage.text)]
+            if _apart(name, statement, passages) or _misplaced(name, own, statement, question, holders, every):
+                found.append(name)
     negated = _NEGATION.search(statement)
     if negated and not _NEGATION.search(question) and _affirmed(statement, passages):
         found.append(negated[0])
@@ -270,7 +286,7 @@ def _ended(text: str) -> int | None:
 
 def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
     """The content words of a statement that is about something else than the passages, or that only repeats words of a
-    question; empty if it is about them, or if the passages share no word with the question: they may be in another
+    question; empty if it is about them, or if the passages share no word with the question and may be in another
     language."""
     held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
     said, asked = _content(statement), _content(question)
@@ -278,7 +294,8 @@ def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) 
     repeated = [word for word in _TOKEN.findall(statement) if _content(word)]
     if not new and len(repeated) >= 2 * len(said) > 0 and _ASKING.match(question) and not any(_quantities(statement)):
         return repeated
-    if len(new) < _MANY_WORDS or not asked & held or len(new & held) >= _FEW_HELD * len(new):
+    foreign = not asked & held and not (_is_english(statement) and _is_english(passages[0].text))
+    if len(new) < _MANY_WORDS or foreign or len(new & held) >= _FEW_HELD * len(new):
         return []
     return [word for word in _TOKEN.findall(statement) if _content(word) - held - asked]
 
@@ -369,6 +386,23 @@ def _apart(name: str, statement: str, passages: Sequence[GivenPassage]) -> bool:
     return treated
 
 
+def _misplaced(
+    fact: str, own: frozenset[str], statement: str, question: str, holders: Sequence[GivenPassage],
+    passages: Sequence[GivenPassage],
+) -> bool:  # fmt: skip
+    """Whether a passage without a fact treats what is said about it, and the passages that hold it do so less. It
+    stands in place of another fact then. `own` are the stems of the fact."""
+    clauses = _JOINED.split(statement)
+    said = next((_content(clause) for clause in clauses if fact.split()[0] in clause), frozenset[str]())
+    if len(clauses) == 1:
+        said |= _content(question)
+
+    def shared(some: Sequence[GivenPassage]) -> int:
+        return max((len(_content(passage.text) & said - own) for passage in some), default=0)
+
+    return shared(passages) - shared(holders) >= _LEAST_SHARED
+
+
 def _affirmed(statement: str, passages: Sequence[GivenPassage]) -> bool:
     """Whether the units that share most words with a negated statement negate nothing."""
     said = _content(statement)
@@ -406,6 +440,10 @@ def _names(statement: str) -> Iterator[str]:
         text = _POSSESSIVE.sub("", text)
         if text.casefold() not in _EMPTY:
             yield text
+
+
+def _is_english(text: str) -> bool:
+    return len(_ENGLISH.intersection(_TOKEN.findall(text))) > 1
 
 
 def _content(text: str) -> frozenset[str]:

@@ -3,16 +3,17 @@
 Statements of four kinds are right: a sentence that holds the answer, and the question with its answer in the place of
 the asking words ("Who wrote Emma?" becomes "Jane Austen wrote Emma"), alone and behind a reference to the passage; the
 questions were worded by people who read the passage. From each of them wrong statements are made: a number, a date or a
-name is exchanged for another one of the same passage or of another passage, or the sentence is negated. Nothing is
-fitted on these statements.
+name is exchanged for another one of the same passage or of another passage, or the sentence is negated. With
+`--beside`, the check knows other passages with words of the question, as a language model is given several, and facts
+of theirs are exchanged, too. Nothing is fitted on these statements.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -28,6 +29,7 @@ _MONTH = re.compile(rf"\b(?:{'|'.join(month.title() for month in MONTHS if month
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)*")
 _ASKING = re.compile(r"(?:who|what|which (?:\w+ )?\w+|how many \w+)(?= (?:\w+ed|is|was|are|were|has|had|wrote|won|led|"
                      r"made|became|began|built|held|gave|took)\b)", re.IGNORECASE)  # fmt: skip
+_WORD = re.compile(r"\w+")
 _VERB = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|must|should)\b")
 
 
@@ -38,6 +40,7 @@ class Statement:
     Attributes:
         kind: how it was made.
         right: whether the passage says so.
+        beside: the titles and texts of the other passages.
     """
 
     kind: str
@@ -46,6 +49,7 @@ class Statement:
     text: str
     passage: str
     title: str
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 @benchmark
@@ -53,6 +57,7 @@ def answers_check(
     *,
     folders: Annotated[tuple[Folder, ...], ARGUMENT],
     count: Annotated[int, "--questions", "Of each set."] = 400,
+    beside: Annotated[int, "Other passages that the check knows."] = 0,
     train: Annotated[bool, "Train questions, on which a rule may be chosen, instead of test questions."] = False,
     output: Output,
 ) -> None:
@@ -60,9 +65,9 @@ def answers_check(
     rows: dict[str, dict[str, float]] = {}
     for corpus in map(load, folders):
         flagged = defaultdict[tuple[bool, str], list[bool]](list)
-        for made in statements(corpus, count, corpus.train if train else corpus.test):
-            passage = GivenPassage.of(made.passage, (), made.title)
-            flagged[made.right, made.kind].append(bool(missing(made.text, made.question, [passage])))
+        for made in statements(corpus, count, corpus.train if train else corpus.test, beside):
+            read = [GivenPassage.of(text, (), title) for title, text in ((made.title, made.passage), *made.beside)]
+            flagged[made.right, made.kind].append(bool(missing(made.text, made.question, read)))
         for right in (True, False):
             every = [found for (kind_is, _), several in flagged.items() if kind_is == right for found in several]
             flagged[right, "all"] = every
@@ -81,10 +86,12 @@ def figures(rows: Mapping[str, Mapping[str, float]]) -> Iterator[Figure]:
     yield from tabulate(rows, columns)
 
 
-def statements(corpus: Corpus, count: int, judged: Qrels) -> Iterator[Statement]:
-    """The right and the wrong statements of some questions."""
+def statements(corpus: Corpus, count: int, judged: Qrels, beside: int = 0) -> Iterator[Statement]:
+    """The right and the wrong statements of some questions, with so many other passages."""
     chosen = random.Random(0)
     place = {identifier: number for number, identifier in enumerate(corpus.ids)}
+    words = [set(_WORD.findall(text.casefold())) for text in corpus.texts] if beside else []
+    often = Counter(word for own in words for word in own)
     names = sorted(judged)
     for name in chosen.sample(names, min(count, len(names))):
         document = next((document for document, grade in judged[name].items() if grade > 0), None)
@@ -105,9 +112,24 @@ def statements(corpus: Corpus, count: int, judged: Qrels) -> Iterator[Statement]
         for kind, statement in right.items():
             if not statement:
                 continue
-            yield Statement(kind, True, question, statement, text, title)
+            others = tuple(
+                (corpus.titles[one], corpus.texts[one]) for one in nearest(question, words, often, at, beside)
+            )
+            yield Statement(kind, True, question, statement, text, title, others)
             for how, wrong in altered(statement, text, elsewhere, chosen).items():
-                yield Statement(how, False, question, wrong, text, title)
+                yield Statement(how, False, question, wrong, text, title, others)
+            for how, wrong in altered(statement, text, others[0][1], chosen).items() if others else ():
+                if how.endswith("of another passage"):
+                    yield Statement(
+                        how.replace("another passage", "one beside it"), False, question, wrong, text, title, others
+                    )
+
+
+def nearest(question: str, words: Sequence[set[str]], often: Counter[str], own: int, count: int) -> list[int]:
+    """The passages, but for one, that hold most words of a question, each weighing less the more passages hold it."""
+    asked = [word for word in set(_WORD.findall(question.casefold())) if often[word]]
+    worth = [sum(1 / often[word] for word in asked if word in held) for held in words]
+    return [at for at in sorted(range(len(words)), key=lambda at: (-worth[at], at))[: count + 1] if at != own][:count]
 
 
 def altered(statement: str, passage: str, elsewhere: str, chosen: random.Random) -> dict[str, str]:

@@ -36,6 +36,16 @@ def test_a_question_with_its_answer_is_a_right_statement_and_its_alterations_are
     assert found["negation"] == "The novel has not 55 chapters."
 
 
+def test_facts_of_passages_beside_it_are_exchanged() -> None:
+    texts = [TEXT, "Emma Stone won a prize in 2017.", "The river floods in spring."]
+    corpus = Corpus("set", ["d", "e", "f"], ["Emma", "", ""], texts, {"q": QUESTION}, test={"q": {"d": 1}},
+                    answers={"q": [ANSWER]})  # fmt: skip
+    made = list(statements(corpus, 5, corpus.test, 1))
+    assert {each.beside for each in made} == {(("", texts[1]),)}
+    wrong = [(each.kind, each.text) for each in made if not each.right]
+    assert ("date of one beside it", "Jane Austen wrote Emma in 2017.") in wrong
+
+
 def test_the_check_is_counted_on_a_judged_set(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     with gzip.open(tmp_path / "corpus.jsonl.gz", "wt") as file:

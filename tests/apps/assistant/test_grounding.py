@@ -103,6 +103,45 @@ def test_a_sentence_about_something_else_is_not_supported(statement: str, questi
     assert missing(statement, question, [GivenPassage.of(LEASE)]) == words
 
 
+DENTAL = GivenPassage.of(
+    "The dental cover pays 80 % of crowns for Marta. The yearly fee is 23 euros.", (), "Dental cover, Castor"
+)
+LIABILITY = GivenPassage.of(
+    "Covers the family and the dog, up to 10 million euros. It costs 89 euros a year. Ask Ms Nair.", (), "Liability"
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "question", "facts"),
+    [
+        ("The dental cover pays 89 euros a year.", "What does it pay of a crown?", ["89 euros"]),
+        ("The dental cover pays 80 % of crowns.", "What does it pay of a crown?", []),
+        ("The dental cover of crowns is for Nair.", "Who is it for?", ["Nair"]),
+        ("The dental cover pays for Marta, and the liability of the dog costs 89 euros.", "How much is it?", []),
+        ("The liability of the dog costs 89 euros, and the dental cover of crowns is paid by Nair.", "Who?", ["Nair"]),
+    ],
+)
+def test_a_fact_belongs_to_the_passage_that_treats_what_is_said(
+    statement: str, question: str, facts: list[str]
+) -> None:
+    assert missing(statement, question, [DENTAL, LIABILITY]) == facts
+    assert missing(statement, question, [LIABILITY, DENTAL]) == facts
+    if facts:
+        assert missing(statement, question, [LIABILITY], [DENTAL]) == facts, "also if it cites the other passage"
+
+
+def test_another_language_is_no_excuse_where_both_are_english() -> None:
+    """Passages that share no word with the question may be in another language, and then nothing can be said."""
+    question, statement = (
+        "What did we buy against snails?",
+        "There are a lot of things that make a restaurant pleasant.",
+    )
+    english = GivenPassage.of("Soak the beans for a night and brown the onions.")
+    french = GivenPassage.of("Cuire les haricots une nuit, puis dorer les oignons.")
+    assert missing(statement, question, [english, french]) != []
+    assert missing(statement, question, [french, english]) == []
+
+
 REPORT = "Labour won Poland's cup in Germany. The smaller house burned; Mr Brandt left for Ireland by ship."
 
 
