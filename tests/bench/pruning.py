@@ -1,7 +1,7 @@
-"""`pruning`: measures the work that pruning saves in each application by default, and the results it loses.
+"""`pruning`: measures the work and time that pruning saves in each application by default, and the results it loses.
 
-Every call that an application makes to its reranker is repeated at full depth. Calls that judge all their texts, such
-as the assistant's judgements of units, are not rankings and do not count.
+Every call that an application makes to its reranker is repeated at full depth, every other one before it. Calls that
+judge all their texts, such as the assistant's judgements of units, are not rankings and do not count.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from bench.texts import tasks
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.schema import action_text
 from edge.apps.options import configure
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -42,12 +44,19 @@ class Call:
         candidates: the number of candidates.
         work: the share of layers times candidates that was computed.
         overlap: the share of full depth's results that are among the results.
+        seconds, full_seconds: processor time of the ranking, and of full depth.
+        precision, full_precision: the share of the relevant candidates that are among the results, and among those of
+            full depth; with more of them than results, the share of relevant results. None without relevant candidates.
     """
 
     wanted: int
     candidates: int
     work: float
     overlap: float
+    seconds: float = 0.0
+    full_seconds: float = 0.0
+    precision: float | None = None
+    full_precision: float | None = None
 
 
 class WatchedReranker(Reranker):
@@ -55,23 +64,40 @@ class WatchedReranker(Reranker):
 
     Attributes:
         calls: the recorded rankings.
+        relevant: the texts that answer what is asked now.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.calls: list[Call] = []
+        self.relevant: Sequence[str] = ()
 
     def explain(self, query: str, docs: Sequence[str], top_k: int | None = None, **options: Any) -> Ranking:
         """See `Reranker.explain`."""
-        found = super().explain(query, docs, top_k, **options)
-        if top_k is not None and top_k < len(docs):
-            full = super().explain(query, docs, top_k, **{**options, "threshold": "inf", "enough": None})
-            best = {result.index for result in full.results}
-            kept = best & {result.index for result in found.results}
-            stats = found.stats
-            work = stats.evaluations / stats.evaluations_full
-            self.calls.append(Call(top_k, len(docs), work, len(kept) / len(best)))
+        if top_k is None or top_k >= len(docs):
+            return super().explain(query, docs, top_k, **options)
+        whole = {**options, "threshold": "inf", "enough": None}
+        passes: dict[bool, tuple[Ranking, float]] = {}
+        for pruned in (True, False) if len(self.calls) % 2 else (False, True):
+            started = time.process_time()
+            ranking = super().explain(query, docs, top_k, **(options if pruned else whole))
+            passes[pruned] = ranking, time.process_time() - started
+        (found, seconds), (full, full_seconds) = passes[True], passes[False]
+        kept, best = ({result.index for result in ranking.results} for ranking in (found, full))
+        right = {place for place, doc in enumerate(docs) if self._answers(doc)}
+        self.calls.append(
+            Call(
+                top_k, len(docs), found.stats.evaluations / found.stats.evaluations_full, len(kept & best) / len(best),
+                seconds, full_seconds,
+                *(len(right & those) / min(top_k, len(right)) if right else None for those in (kept, best)),
+            )
+        )  # fmt: skip
         return found
+
+    def _answers(self, doc: str) -> bool:
+        """Whether a candidate ends with a relevant text, or is a part of one."""
+        doc = " ".join(doc.split())
+        return any(doc.endswith(text) or doc in text for text in (" ".join(each.split()) for each in self.relevant))
 
 
 @benchmark
@@ -85,19 +111,19 @@ def pruning(
     memory: Annotated[str, "Limit of the process."] = "600MB",
     output: Output,
 ) -> None:
-    """Layers times candidates that search, ask, memory, actions and select compute on DATA, a set in BEIR's layout."""
+    """What search, ask, memory, actions and select compute on DATA, a set in BEIR's layout, beside full depth."""
     corpus = load(data)
     asked = sorted(corpus.test)
     if not asked:
         raise InputError(f"{data} has no test judgements")
     random.Random(0).shuffle(asked)
-    texts = [corpus.queries[query] for query in asked[:queries]]
+    asked = asked[:queries]
     applications: dict[str, Callable[[WatchedReranker, MemoryBudget, str], None]] = {
-        "search": lambda reranker, budget, folder: _search(reranker, budget, folder, corpus, texts),
-        "ask": lambda reranker, budget, folder: _ask(reranker, budget, folder, corpus, texts),
+        "search": lambda reranker, budget, folder: _search(reranker, budget, folder, corpus, asked),
+        "ask": lambda reranker, budget, folder: _ask(reranker, budget, folder, corpus, asked),
         "memory": lambda reranker, budget, folder: _memory(reranker, budget, folder, conversations, queries),
         "actions": lambda reranker, budget, folder: _actions(reranker, budget, folder, queries),
-        "select": lambda reranker, budget, folder: _select(reranker, budget, folder, corpus, texts),
+        "select": lambda reranker, budget, folder: _select(reranker, budget, folder, corpus, asked),
     }
     report = {}
     for name, run in applications.items():
@@ -108,11 +134,15 @@ def pruning(
             run(reranker, budget, folder)
             report[name] = summary(reranker.calls)
     columns = {
-        "work": lower("computed", "%"), "overlap": higher("found", "%"), "results": neither("results"),
+        "work": lower("computed", "%"), "time": lower("processor time", "%"), "overlap": higher("found", "%"),
+        "precision": higher("precision"), "full_precision": neither("at full depth"), "seconds": lower("a pass", "s"),
+        "full_seconds": neither("at full depth", "s"), "results": neither("results"),
         "candidates": neither("candidates"), "rankings": neither("rankings"),
     }  # fmt: skip
-    saved = 1 - statistics.fmean(row["work"] for row in report.values())
-    output.put(report, tabulate(report, columns), f"saved on average {saved:.0%}")
+    saved = [1 - statistics.fmean(row[name] for row in report.values()) for name in ("work", "time")]
+    output.put(
+        report, tabulate(report, columns), "saved on average {:.0%} of the work, {:.0%} of the time".format(*saved)
+    )
 
 
 def summary(calls: Sequence[Call]) -> dict[str, float]:
@@ -123,13 +153,21 @@ def summary(calls: Sequence[Call]) -> dict[str, float]:
     """
     if not calls:
         raise InputError("nothing was ranked; give more --queries")
-    return {
+    judged = [call for call in calls if call.precision is not None]
+    seconds, full = (statistics.fmean(each) for each in zip(*((c.seconds, c.full_seconds) for c in calls), strict=True))
+    row = {
         "rankings": len(calls),
         "results": statistics.median(call.wanted for call in calls),
         "candidates": statistics.median(call.candidates for call in calls),
         "work": statistics.fmean(call.work for call in calls),
         "overlap": statistics.fmean(call.overlap for call in calls),
+        "seconds": seconds,
+        "full_seconds": full,
+        "time": seconds / full if full else 1.0,
     }
+    for name in ("precision", "full_precision") if judged else ():
+        row[name] = statistics.fmean(getattr(call, name) for call in judged)
+    return row
 
 
 @contextmanager
@@ -148,15 +186,23 @@ def _filled(reranker: Reranker, budget: MemoryBudget, folder: str, corpus: Corpu
         yield collection
 
 
-def _search(reranker: WatchedReranker, budget: MemoryBudget, folder: str, corpus: Corpus, texts: Sequence[str]) -> None:
+def _questions(reranker: WatchedReranker, corpus: Corpus, asked: Sequence[str]) -> Iterator[str]:
+    """The questions, each once the reranker knows what answers it."""
+    numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}
+    for query in asked:
+        reranker.relevant = [corpus.texts[numbers[document]] for document in corpus.test[query]]
+        yield corpus.queries[query]
+
+
+def _search(reranker: WatchedReranker, budget: MemoryBudget, folder: str, corpus: Corpus, asked: Sequence[str]) -> None:
     with _filled(reranker, budget, folder, corpus) as collection:
-        for text in texts:
+        for text in _questions(reranker, corpus, asked):
             collection.search(text)
 
 
-def _ask(reranker: WatchedReranker, budget: MemoryBudget, folder: str, corpus: Corpus, texts: Sequence[str]) -> None:
+def _ask(reranker: WatchedReranker, budget: MemoryBudget, folder: str, corpus: Corpus, asked: Sequence[str]) -> None:
     with _filled(reranker, budget, folder, corpus) as collection, Assistant(collection) as assistant:
-        for text in texts:
+        for text in _questions(reranker, corpus, asked):
             assistant.ask(text)
 
 
@@ -169,8 +215,9 @@ def _memory(
     with Memory(folder, reranker=reranker, budget=budget) as memory:
         for (conversation, _), said in turns_of(corpus).items():
             memory.add([{"role": "user", "content": text} for _, text in said], run_id=conversation)
-        for query in asked[:: max(1, len(asked) // queries)]:
-            memory.search(corpus.queries[query], run_id=corpus.scope(query))
+        asked = asked[:: max(1, len(asked) // queries)]
+        for query, text in zip(asked, _questions(reranker, corpus, asked), strict=True):
+            memory.search(text, run_id=corpus.scope(query))
 
 
 def _actions(reranker: WatchedReranker, budget: MemoryBudget, folder: str, queries: int) -> None:
@@ -179,11 +226,15 @@ def _actions(reranker: WatchedReranker, budget: MemoryBudget, folder: str, queri
         for group in groups:
             memory.actions.add(group[0].text, group[0].intent, state=group[0].state)
         for group in groups:
+            reranker.relevant = [action_text(group[0].text, group[0].state)]
             memory.actions.lookup(group[-1].text, state=group[-1].state)
 
 
-def _select(reranker: WatchedReranker, budget: MemoryBudget, folder: str, corpus: Corpus, texts: Sequence[str]) -> None:
+def _select(reranker: WatchedReranker, budget: MemoryBudget, folder: str, corpus: Corpus, asked: Sequence[str]) -> None:
     numbers = random.Random(0)
     with Memory(folder, reranker=reranker, budget=budget) as memory:
-        for text in texts:
-            memory.select("\n\n".join(numbers.sample(corpus.texts, _SELECTED_FROM)), text, _SELECTED_TOKENS)
+        for text in _questions(reranker, corpus, asked):
+            others = numbers.sample([one for one in corpus.texts if one not in reranker.relevant], _SELECTED_FROM)
+            parts = [*reranker.relevant, *others][:_SELECTED_FROM]
+            numbers.shuffle(parts)
+            memory.select("\n\n".join(parts), text, _SELECTED_TOKENS)

@@ -38,6 +38,7 @@ def test_rankings_are_compared_with_full_depth(tiny_models: Path, monkeypatch: p
     monkeypatch.setenv("EDGE_MODELS_DIR", str(tiny_models))
     docs = [f"The {word} is {number}" for number, word in enumerate(WORDS * 3)]
     with WatchedReranker("tiny", memory="40GB", threshold=0.0) as reranker:
+        reranker.relevant = ["The mill is 1", "The  mill is\n7", "of another collection"]
         reranker.rank("where is the mill?", docs, 3)
         reranker.rank("where is the mill?", docs, len(docs))
         reranker.rank("where is the mill?", docs)
@@ -45,12 +46,15 @@ def test_rankings_are_compared_with_full_depth(tiny_models: Path, monkeypatch: p
     assert (call.wanted, call.candidates) == (3, 18)
     assert 0 < call.work < 1, "a threshold of 0 prunes"
     assert call.overlap in (0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1)
+    assert call.precision in (0, 0.5, 1)
+    assert call.full_precision in (0, 0.5, 1)
 
 
 def test_means_of_rankings() -> None:
-    row = summary([Call(5, 60, 0.5, 1.0), Call(5, 40, 0.7, 0.8), Call(5, 60, 0.6, 0.9)])
-    assert row == {
+    calls = [Call(5, 60, 0.5, 1.0, 1.0, 2.0, 0.5, 1.0), Call(5, 40, 0.7, 0.8, 2.0, 3.0, 0.0, 0.5)]
+    assert summary([*calls, Call(5, 60, 0.6, 0.9, 3.0, 4.0)]) == {
         "rankings": 3, "results": 5, "candidates": 60, "work": pytest.approx(0.6), "overlap": pytest.approx(0.9),
+        "seconds": 2.0, "full_seconds": 3.0, "time": pytest.approx(2 / 3), "precision": 0.25, "full_precision": 0.75,
     }  # fmt: skip
     with pytest.raises(InputError, match="nothing was ranked"):
         summary([])
@@ -67,3 +71,5 @@ def test_every_application_is_asked(judged: Path, tiny_models: Path, monkeypatch
     for name, row in report.items():
         assert row["results"] < row["candidates"], name
         assert row["work"] == row["overlap"] == 1.0, "a model that was not calibrated is never pruned"
+        assert row["precision"] == row["full_precision"], f"{name}: the results are those of full depth"
+        assert row["seconds"] > 0 < row["full_seconds"]
