@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edge.apps.assistant.answer import cited, figures, notices, reasons
+from edge.apps.assistant.answer import Answer, cited, figures, notices, reasons
 from edge.apps.assistant.assistant import AnswerStream, Assistant, Conversation
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
@@ -89,11 +89,13 @@ def opened(trace: Trace, options: AskOptions, **chosen: Any) -> Iterator[Assista
             yield assistant
 
 
-def shown(stream: AnswerStream) -> None:
-    """Prints an answer while it is written. The first Ctrl-C ends the answer before its next token, the second one ends
-    it at once. The text written so far stays, and ends with a line break."""
+def shown(stream: AnswerStream, silent: bool = False) -> Answer:
+    """The whole answer, printed while it is written unless `silent`. The first Ctrl-C ends the answer before its next
+    token, the second one ends it at once. The text written so far stays, and ends with a line break."""
     with stream, interruptible(stream.cancel):
-        _echo(stream)
+        if not silent:
+            _echo(stream)
+        return stream.answer
 
 
 def _echo(texts: Iterable[str]) -> None:
@@ -206,13 +208,7 @@ def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> in
         recorder = Trace(events=report.trace is not None)
         with opened(recorder, options, **chosen) as assistant:
             health = assistant.collection.health()
-            stream = assistant.stream(question)
-            if report.as_json:
-                with stream, interruptible(stream.cancel):
-                    answer = stream.answer
-            else:
-                shown(stream)
-                answer = stream.answer
+            answer = shown(assistant.stream(question), report.as_json)
         watch.sample()
         answer = replace(answer, stats=replace(answer.stats, peak_resident=watch.high_water))
     if report.trace is not None:
@@ -328,13 +324,10 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
 
 def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) -> None:
     """Prints an answer, with its sources or as JSON."""
+    answer = shown(stream, as_json)
     if as_json:
-        with stream, interruptible(stream.cancel):
-            answer = stream.answer
         click.echo(json.dumps(answer.to_json() | {"health": health.to_json()}, ensure_ascii=False))
     else:
-        shown(stream)
-        answer = stream.answer
         if answer.citations:
             click.echo("\n" + "\n".join(cited(answer.citations)))
         click.echo("")
