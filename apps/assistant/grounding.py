@@ -24,6 +24,7 @@ from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import Part
+from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.text.sentences import boundaries
 
 _COUNTS = (
@@ -51,15 +52,11 @@ MONTHS = frozenset({
 })  # fmt: skip
 WEEKDAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
 _WHOLE = MONTHS | WEEKDAYS
-_SILENT = (
-    "a an the is are was were be been do does did how what when where which who whom whose why to of in on "
-    "at for from by with and or but not no i my me we our you your it its this that these those there can could "
-    "may might must should will would have has had get one if than then as so about up out all each per any "
-    "some more most other into also mr mrs ms dr only their they he she his her them much many long after "
-    "before until since during within according passage document documents passages question answer please "
-    "yes"
-)
-_EMPTY = frozenset(_SILENT.split())
+_EMPTY = FUNCTION_WORDS | {
+    "about", "according", "also", "answer", "document", "documents", "dr", "during", "get", "into", "most", "mr", "mrs",
+    "ms", "one", "only", "other", "out", "passage", "passages", "per", "please", "question", "since", "up", "within",
+    "yes",
+}  # fmt: skip
 """Words that do not tell the subject of a text."""
 
 _LIST_MARK = re.compile(r"\A\s*\d{1,2}[.)]")

@@ -33,7 +33,7 @@ def test_a_sentence_that_only_repeats_the_question_answers_nothing() -> None:
     """Unless yes and no are answers."""
     passages = [GivenPassage.of(STAFF)]
     loop = "The lighthouse is out of the lighthouse, but the lighthouse is old."
-    assert missing(loop, "When was the old lighthouse painted?", passages) == ["lighthouse"] * 3 + ["old"]
+    assert missing(loop, "When was the old lighthouse painted?", passages) == ["lighthouse"] * 3
     for statement, question in (
         (loop, "Is the lighthouse old?"),
         ("The old lighthouse was painted in 30 days.", "How long was the old lighthouse painted?"),
