@@ -134,8 +134,8 @@ class _Encoded:
 def import_jsonl(
     store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO | TextIO, clock: Clock
 ) -> int:
-    """Imports lines of `export_jsonl` or mem0's `get_all` from a file or an open stream. Returns the number of new
-    memories.
+    """Imports lines of `export_jsonl`, memories of mem0 or answers of its `get_all` (`{"results": [...]}`) from a file
+    or an open stream. Returns the number of new memories.
 
     Args:
         scope: the scope that the memory is bound to. Lines without its ids get them.
@@ -178,14 +178,17 @@ def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock
                 if length > len(line):
                     raise InputError(f"it has {format_size(length)}, more than the memory limit has room for")
                 lease.resize(lease.nbytes + needed)
-                waiting.append(_read(line, scope, stamp(clock())))
+                documents = _read(line)
+                lease.resize(lease.nbytes + PER_LINE * max(0, len(documents) - 1))
+                waiting += [read_memory(document, scope, stamp(clock())) for document in documents]
             except InputError as error:
                 count += store_lines(store, waiting, clock)
                 raise InputError(f"{source}, line {number}: {error}") from None
         return count + store_lines(store, waiting, clock)
 
 
-def _read(line: bytes, scope: Scope, now: str) -> Line:
+def _read(line: bytes) -> list[dict[str, Any]]:
+    """The memories of a line, which may be a whole answer of mem0's `get_all`."""
     try:
         document = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -194,7 +197,7 @@ def _read(line: bytes, scope: Scope, now: str) -> Line:
         raise InputError(f"not valid JSON ({error})") from None
     if not isinstance(document, dict):
         raise InputError("not a JSON object")
-    return read_memory(document, scope, now)
+    return [document] if document.get("results") is None else _objects(document, "results")
 
 
 def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:

@@ -12,6 +12,7 @@ import pytest
 from naive.words import WordEmbedder
 
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.transfer import TOGETHER
 from edge.errors import InputError, StorageError
 
 Make = Callable[..., Memory]
@@ -96,6 +97,15 @@ def test_a_line_of_mem0_is_understood(memory: Memory, tmp_path: Path) -> None:
     assert found["hash"] == "270c9ae2695ba2c67ec6c39ae40eb2b1"
 
 
+def test_a_whole_answer_of_mem0_is_understood(memory: Memory, tmp_path: Path) -> None:
+    texts = [f"Ann knows {n} songs" for n in range(TOGETHER + 2)]
+    found = [{"id": text, "memory": text, "user_id": "ann", "score": None} for text in texts]
+    lines = [json.dumps({"results": part, "relations": []}) for part in (found[:-1], [], found[-1:])]
+    (tmp_path / "mem0.json").write_text("\n".join(lines), encoding="utf-8")
+    assert memory.import_jsonl(tmp_path / "mem0.json") == len(texts)
+    assert {one["memory"] for one in memory.get_all(user_id="ann", top_k=999)["results"]} == set(texts)
+
+
 def test_a_bound_memory_exports_and_imports_only_its_own(make: Make, clock: Any, tmp_path: Path) -> None:
     fill(make(), clock)
     bound = make(user_id="ann")
@@ -111,6 +121,7 @@ def test_a_bound_memory_exports_and_imports_only_its_own(make: Make, clock: Any,
 @pytest.mark.parametrize(
     "line",
     [
+        '{"results": 5}', '{"results": [5]}', '{"results": [{"memory": " ", "user_id": "a"}]}',
         "{", "[]", '{"memory": 5, "user_id": "a"}', '{"memory": " ", "user_id": "a"}', '{"memory": "x"}',
         '{"memory": "x", "user_id": "a", "created_at": "never"}', '{"memory": "x", "user_id": "a", "metadata": [1]}',
         '{"memory": "x", "user_id": "a", "history": {}}', '{"memory": "x", "user_id": "a", "history": [{}]}',
