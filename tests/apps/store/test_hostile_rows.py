@@ -226,31 +226,18 @@ SUMS: dict[str, tuple[str, Callable[[Collection], object]]] = {
 
 
 @pytest.mark.parametrize("what", SUMS)
-def test_rows_beyond_the_limit_together_are_never_held(
+def test_rows_beyond_the_limit_together_are_never_held_and_the_limit_that_is_named_is_enough(
     collection: Callable[..., Collection], tmp_path: Path, what: str
 ) -> None:
-    statement, verb = SUMS[what]
-    write(tmp_path / "collection" / "edge.db", f"{MANY[0]} {statement}")
-    with collection(budget=MemoryBudget(anonymous_resident() + (32 << 20))) as opened:
-        before = anonymous_resident()
-        with pytest.raises(BudgetExceeded, match="rows that are read"):
-            verb(opened)
-        assert anonymous_resident() < before + (64 << 20)
-
-
-@pytest.mark.parametrize("what", SUMS)
-def test_the_limit_that_a_refusal_names_is_enough(
-    collection: Callable[..., Collection], tmp_path: Path, what: str
-) -> None:
-    """Not for the next row only."""
+    """Enough for all rows, not for the next one only."""
     statement, verb = SUMS[what]
     write(tmp_path / "collection" / "edge.db", f"{MANY[0]} {statement}")
     held = anonymous_resident()
-    with (
-        collection(budget=MemoryBudget(held + (32 << 20), baseline=held)) as opened,
-        pytest.raises(BudgetExceeded, match="rows that are read") as refused,
-    ):
-        verb(opened)
+    with collection(budget=MemoryBudget(held + (32 << 20), baseline=held)) as opened:
+        before = anonymous_resident()
+        with pytest.raises(BudgetExceeded, match="rows that are read") as refused:
+            verb(opened)
+        assert anonymous_resident() < before + (64 << 20)
     with collection(budget=MemoryBudget(refused.value.needed, baseline=held)) as opened:
         verb(opened)
 
