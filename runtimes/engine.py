@@ -307,6 +307,7 @@ class Engine(Closing):
                         chunk_tokens=memory_plan.chunk_tokens,
                         prefixes=[self.place.prefix(feed.prefix(ids)) for ids in joined.prefixes],
                         on_layer=self._check,
+                        wanted=joined.wanted,
                         trace=self.trace,
                     )
                 finally:

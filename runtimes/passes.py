@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import stretches
+from edge.errors import EdgeError
 from edge.models.tokenizer import TokenBatch
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from edge.streaming.forwarding import MemoryPlan, Observer
@@ -170,6 +171,14 @@ class Job:
             return self.texts
         return [self.texts[i] for i in entering]
 
+    def is_wanted(self) -> bool:
+        """Whether it goes on. The error of one that was withdrawn is kept."""
+        try:
+            self.urgency.check()
+        except EdgeError as error:
+            self.error = self.error or error
+        return self.error is None
+
     @property
     def result(self) -> RunStats:
         """The figures of the pass. Raises the error that ended the job, if there was one, the first time."""
@@ -227,6 +236,10 @@ class JoinedJobs:
             for number, job in enumerate(self.jobs)
         ]
         return any(self._watching)
+
+    def wanted(self) -> bool:
+        """Whether anyone waits for this pass. A layer over many long texts takes many seconds."""
+        return any(job.is_wanted() for number, job in enumerate(self.jobs) if number not in self._gone)
 
     def collect(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         """Shows each job its part of a chunk."""

@@ -101,7 +101,11 @@ def embedded(
 
     vectors = call.library.served_embedder(model).run(embed)
     each = _in_base64 if encoded else _as_json
-    return [each(vector) for vector in _shortened(vectors, dimensions)], sum(stats.tokens for stats in passes)
+    written: list[Any] = []
+    for vector in _shortened(vectors, dimensions):
+        call.urgency.check()
+        written.append(each(vector))
+    return written, sum(stats.tokens for stats in passes)
 
 
 def _shortened(vectors: Vectors, dimensions: int | None) -> Vectors:

@@ -118,20 +118,20 @@ class HttpServer(Closing):
         """Closes everything that was opened, once no thread uses it any more. If one does for too long, all is left to
         the end of the process, and `cut_off` is true. Some work is not counted by `workers`, such as that of tools, so
         closing itself may wait for it, and is not waited for without end either."""
-        begun = time.monotonic()
-        leave_by = max(begun + CLOSE_S, self._leave_by or begun + LEAVE_S)
+        leave_by = self._leave_by or time.monotonic() + LEAVE_S
         errors: list[BaseException] = []
 
         def close() -> None:
             try:
-                if self.workers.ended(leave_by - time.monotonic()):
-                    self.library.close()
+                self.library.close()
             except BaseException as error:
                 errors.append(error)
 
-        closing = threading.Thread(target=close, name="edge-closing", daemon=True)
-        closing.start()
-        closing.join(leave_by - begun)
-        self.cut_off = closing.is_alive() or self.workers.busy > 0
+        self.cut_off = not self.workers.ended(max(CLOSE_S, leave_by - time.monotonic()))
+        if not self.cut_off:
+            closing = threading.Thread(target=close, name="edge-closing", daemon=True)
+            closing.start()
+            closing.join(max(CLOSE_S, leave_by - time.monotonic()))
+            self.cut_off = closing.is_alive()
         if errors:
             raise errors.pop()

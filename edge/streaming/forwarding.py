@@ -66,6 +66,7 @@ def forward(
     chunk_tokens: int,
     prefixes: Sequence[Array] = (),
     on_layer: Callable[[], None] | None = None,
+    wanted: Callable[[], bool] | None = None,
     trace: Trace,
 ) -> None:
     """Runs all sequences of `states` through the layers of `window`, until the observer keeps none.
@@ -78,6 +79,8 @@ def forward(
         prefixes: for each group of `states` the embedded tokens that precede all its sequences, [tokens, width]; causal
             models only. Their states are computed once per layer, and the whole group attends to them.
         on_layer: called after each layer, when its intermediate results are freed, to check resident memory.
+        wanted: called before each chunk; if it returns False, the rest of the layer is left out, and the observer must
+            keep none.
 
     Raises:
         CorruptBlock, StorageError: weights or offloaded states cannot be read or written.
@@ -96,6 +99,8 @@ def forward(
             group = -1
             collecting = observer.wants(layer + 1)
             for chunk, hidden in states.stream(chunks):
+                if wanted is not None and not wanted():
+                    break
                 if before and (own := int(states.groups[chunk.ids[0]])) != group:
                     # The groups come one after the other, so that memory holds the context of one group at a time.
                     group, context = own, None

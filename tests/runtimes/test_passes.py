@@ -183,6 +183,34 @@ def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(
     assert set(reranker.budget.holders()).isdisjoint({"candidates", "tokens", "hidden states", "workspace"})
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_layer_ends_early_only_if_nobody_waits_for_the_pass(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    reranker = opened(packs("tiny-bert"), chunk_tokens=60, buffers=2)
+    query, docs, k = REQUESTS[-1]
+    alone = reranker.explain(query, docs, k)
+    together = Together(reranker)
+    urgency, kernel, chunks = Urgency(), type(reranker.engine.kernel), []
+    gone = together.start(lambda: reranker.explain(query, docs, k), urgency)
+    stays = [together.start(lambda: reranker.explain(query, docs, k))] if beside else []
+    advance = kernel.advance
+
+    def withdraw(*given: Any) -> None:
+        if not together.line.waiting:  # the pass that was held has ended
+            chunks.append(given)
+            urgency.cancel()
+        advance(*given)
+
+    monkeypatch.setattr(kernel, "advance", withdraw)
+    together.finish()
+    with pytest.raises(Withdrawn):
+        gone.result()
+    for future in stays:
+        same(future.result(), alone)
+    assert (len(chunks) == 1) == (not beside)
+
+
 def test_what_does_not_fit_together_goes_one_after_the_other(
     packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,8 @@ from msgspec import Struct
 from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.serve.endpoint import Events
+from edge.apps.serve import openai
+from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.limits import CLOSE_S, GRACE_S, LEAVE_S
 from edge.apps.serve.server import HttpServer
 from edge.resident import anonymous_resident
@@ -172,8 +173,6 @@ class Work:
 def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
     server: HttpServer, how: str, streams: bool
 ) -> None:
-    from edge.apps.serve.endpoint import Endpoint, ServedPath
-
     work = Work()
 
     class Streamed(Struct):
@@ -206,6 +205,30 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
             assert '"status": 503' in text
     else:
         assert (status, "the server is ending" in text) == (503, True)
+
+
+def test_an_answer_that_nobody_waits_for_is_not_written(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing the vectors of 18 requests for 3,000 texts each takes longer than a server waits when it ends."""
+    written: list[Any] = []
+
+    async def serve() -> None:
+        loop, gone = asyncio.get_running_loop(), threading.Event()
+
+        def write(vector: Any) -> str:
+            written.append(vector)
+            with current_urgency().heard(gone.set):
+                loop.call_soon_threadsafe(asked.leave)
+                assert gone.wait(PATIENCE_S)
+            return "0"
+
+        monkeypatch.setattr(openai, "_as_json", write)
+        (path,) = (each for each in openai.PATHS if each.path == "/v1/embeddings")
+        asked = Asked(Endpoint(server, path), "/v1/embeddings")
+        asked.send(b'{"input": ["a", "b", "c"]}', last=True)
+        await asked.task
+
+    in_a_loop(serve())
+    assert len(written) == 1
 
 
 def test_a_model_is_closed_when_its_requests_have_ended(server: HttpServer) -> None:
