@@ -38,31 +38,26 @@ def folder_path() -> Path:
         return platformdirs.user_runtime_path("edge-rag", appauthor=False)
 
 
-def runtime_folder() -> Path:
-    """The folder of the socket, made if it is missing; only its owner may enter it.
+def socket_path() -> Path | None:
+    """The server's socket, whether a server runs or not; None where the system has none. Its folder is made if it is
+    missing, and only its owner may enter it.
 
     Raises:
-        StorageError: it cannot be made, or others may enter it.
+        StorageError: the folder cannot be made, or belongs to somebody else.
     """
+    if not hasattr(socket, "AF_UNIX"):
+        return None
     folder = folder_path()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.lstat()
-        if hasattr(os, "getuid"):
-            if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-                raise StorageError(f"{folder} belongs to somebody else, so no socket is made there")
-            if stat.S_IMODE(found.st_mode) & 0o077:
-                folder.chmod(0o700)
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+            raise StorageError(f"{folder} belongs to somebody else, so no socket is made there")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            folder.chmod(0o700)
     except OSError as error:
         raise StorageError(f"{folder} cannot be made: {error.strerror}") from error
-    return folder
-
-
-def socket_path() -> Path | None:
-    """The server's socket, whether a server runs or not; None where the system has none."""
-    if not hasattr(socket, "AF_UNIX"):
-        return None
-    path = runtime_folder() / _SOCKET
+    path = folder / _SOCKET
     return path if len(os.fsencode(path)) <= _LONGEST else None
 
 
@@ -82,26 +77,17 @@ def own_socket() -> Path | None:
     return path if private and stat.S_ISSOCK(found.st_mode) and found.st_uid == own else None
 
 
-def is_own(connected: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket belongs to this user, as the system says."""
+def peer_pid(connected: socket.socket) -> int | None:
+    """The process at the other end of a Unix socket, as the system says; None if it is another user's, or is not
+    known."""
     if hasattr(socket, "SO_PEERCRED"):  # Linux: pid, uid, gid
-        _, owner, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, owner, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     elif sys.platform == "darwin":  # struct xucred of <sys/ucred.h>: version, uid, groups
         _, owner = struct.unpack_from("=2I", connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76))
+        (pid,) = struct.unpack("i", connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4))
     else:
-        return False
-    return bool(owner == os.getuid())
-
-
-def peer_pid(connected: socket.socket) -> int | None:
-    """The process that listens at the other end of a Unix socket; None if it is another user's, or is not known."""
-    if not is_own(connected):
         return None
-    if hasattr(socket, "SO_PEERCRED"):
-        found = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    else:
-        found = struct.unpack("i", connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4))[0]
-    return int(found)
+    return int(pid) if owner == os.getuid() else None
 
 
 def reach(path: Path, seconds: float = 2.0) -> socket.socket:
@@ -319,7 +305,7 @@ class OwnServer:
         except OSError:
             raise Absent("no server runs") from None
         try:
-            if not is_own(connected):
+            if peer_pid(connected) is None:
                 raise Unserved("somebody else's process listens there")
             connected.settimeout(seconds)
             head = f"{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
