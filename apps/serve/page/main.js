@@ -48,13 +48,18 @@ function onKey(event) {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) {
     return;
   }
-  const typing = event.target.matches("input:not([type=checkbox]), textarea, select");
+  const field = event.target.matches("input:not([type=checkbox]), textarea, select");
+  const empty = field && !event.target.value;
   if (event.key === "Escape") {
-    if (!preview.close()) views[shown].escape?.(event.target);
+    if (!preview.close()) {
+      if (empty && !(shown === "ask" && views.ask.asking)) event.target.blur();
+      else views[shown].escape?.(event.target);
+    }
     event.preventDefault();
     return;
   }
-  if (!typing && act(event.key)) event.preventDefault();
+  const begins = empty && event.key === "?"; // nobody begins a text with it
+  if ((!field || begins) && act(event.key)) event.preventDefault();
 }
 
 /** Does what a key is for, outside of fields; whether it is for anything. */

@@ -28,6 +28,25 @@ def source(page: Page) -> None:
     page.get_by_role("button", name="Source", exact=True).click()
 
 
+def table(page: Page) -> None:
+    search(page)
+    page.locator(".hit", has_text="trips.csv").locator(".open").first.click()
+    page.locator("#document tr.passage").first.wait_for()
+
+
+def sheets(page: Page) -> None:
+    search(page)
+    page.locator(".hit", has_text="costs.xlsx").locator(".open").first.click()
+    page.locator("#document table").nth(2).wait_for()
+
+
+def paper(page: Page) -> None:
+    search(page)
+    page.locator(".hit", has_text="rivers.pdf").locator(".open").first.click()
+    page.get_by_role("button", name="Page", exact=True).click()
+    page.locator("canvas.sheet").wait_for()
+
+
 def answer(page: Page) -> None:
     page.locator("#question").fill("When does the river flood?")
     page.locator("#question").press("Enter")
@@ -87,17 +106,25 @@ VIEWS = {
     "ask": ("ask", answer), "memory": ("memory", memory), "editing": ("memory", editing),
     "collections": ("collections", collections), "engine": ("engine", engine), "help": ("search", dialog),
 }  # fmt: skip
+PAPERS = {
+    "table": ("search?q=Lima+days", table), "sheets": ("search?q=phone+of+Ada", sheets),
+    "paper": ("search?q=snow+melts", paper),
+}  # fmt: skip
+"""Views of the server of PDFs and spreadsheets."""
 
 
 @pytest.mark.parametrize("width", [1200, 360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_no_violation(browser: Any, site: Running, view: str, scheme: str, width: int) -> None:
+@pytest.mark.parametrize("view", {**VIEWS, **PAPERS})
+def test_axe_finds_no_violation(
+    browser: Any, request: pytest.FixtureRequest, view: str, scheme: str, width: int
+) -> None:
+    site: Running = request.getfixturevalue("papers" if view in PAPERS else "site")
     with site.client() as client:
         client.post("/v1/search", json={"query": "river"}).raise_for_status()
     # The policy, which the other tests hold, would refuse axe, too.
     tab = Opened(browser, site.url, bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 740})
-    where, prepare = VIEWS[view]
+    where, prepare = {**VIEWS, **PAPERS}[view]
     page = tab.go(where)
     if view == "collections":
         page.locator("#collections summary").first.wait_for()

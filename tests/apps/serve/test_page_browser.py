@@ -121,8 +121,17 @@ def test_the_keyboard_is_enough(opened: Opened) -> None:
     page.locator("#help-button").focus()
     keyboard.press("/")
     expect(page.locator("#query")).to_be_focused()
-    keyboard.press("2")
-    expect(page.locator("#query")).to_have_value("2")
+    keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    keyboard.press("Escape")
+    keyboard.type("2?")
+    expect(page.locator("#query")).to_have_value("2?")
+    keyboard.press("Escape")
+    expect(page.locator("#query")).to_have_value("")
+    keyboard.press("Escape")
+    expect(page.locator("#query")).not_to_be_focused()
+    keyboard.press("3")
+    expect(page.locator("#view-memory")).to_be_visible()
 
 
 def test_a_question_is_answered_and_followed_up(opened: Opened) -> None:
