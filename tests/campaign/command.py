@@ -44,8 +44,9 @@ def run(
 
     Args:
         place: an empty folder.
-        cases: of each class; None runs `quick` cases where there is no deadline, else as many as there is time for.
-        deadline: `time.monotonic()` at which no further case begins. The classes share the time evenly.
+        cases: of each class; None runs `quick` cases.
+        deadline: `time.monotonic()` at which no further case begins once each class has had `cases`. The classes share
+            the time evenly.
         only: the number of the one case to run, from 1; 0 runs all.
         match: only cases whose label holds this text.
         tallies: takes the counts, which are complete up to where an exception ends the run.
@@ -57,15 +58,15 @@ def run(
     for position, attack in enumerate(chosen):
         tally = Tally(attack.name, attack.promise)
         tallies.append(tally)
-        most = cases if cases is not None else attack.quick if deadline is None else sys.maxsize
-        until = None
+        least = attack.quick if cases is None and deadline is None else cases or 0
+        until = 0.0
         if deadline is not None:
             now = time.monotonic()
             until = now + max(0.0, deadline - now) / (len(chosen) - position)
         own = place / attack.name
         own.mkdir()
         try:
-            for number, case, outcome, seconds in _each(attack, own, seed, most, until, only, match):
+            for number, case, outcome, seconds in _each(attack, own, seed, least, until, only, match):
                 tally.add(number, case.label, outcome, seconds)
                 if not outcome.held:
                     print(f"FAILED {attack.name} case {number}: {case.label}: {outcome.line}", file=sys.stderr)
@@ -77,7 +78,7 @@ def run(
 
 
 def _each(
-    attack: Attack, place: Path, seed: int, most: int, until: float | None, only: int, match: str
+    attack: Attack, place: Path, seed: int, least: int, until: float, only: int, match: str
 ) -> Iterator[tuple[int, Case, Outcome, float]]:
     started = time.monotonic()
     try:
@@ -93,7 +94,7 @@ def _each(
             if number > only:
                 return
             continue
-        if not only and (tried >= most or (until is not None and time.monotonic() >= until)):
+        if not only and tried >= least and time.monotonic() >= until:
             return
         tried += 1
         began = time.monotonic()
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="A few cases of each class, two minutes in all.")
     parser.add_argument("--hours", type=float, help="Run for so long.")
     parser.add_argument("--class", dest="names", action="append", choices=sorted(every), help="Only this class.")
-    parser.add_argument("--cases", type=int, help="Cases of each class.")
+    parser.add_argument("--cases", type=int, help="Cases of each class; with --hours, at least.")
     parser.add_argument("--case", type=int, default=0, help="The number of the one case to run.")
     parser.add_argument("--match", default="", help="Only cases whose label holds this text.")
     parser.add_argument("--seed", type=int, default=SEED, help="Of everything that is chosen by chance.")
