@@ -194,6 +194,8 @@ def documents(call: Call, body: DocumentsBody) -> dict[str, Any]:
 
 
 _MOST_TITLES, _LONGEST_TITLE = 3, 60
+_LATEST = """SELECT substr(title, 1, ?) AS beginning FROM files WHERE typeof(title) = 'text' AND beginning > ''
+    GROUP BY beginning ORDER BY max(mtime_ns) DESC LIMIT ?"""
 
 
 def offers(call: Call) -> dict[str, Any]:
@@ -202,8 +204,7 @@ def offers(call: Call) -> dict[str, Any]:
     titles: list[str] = []
     if Collection.exists(next(iter(call.library.names().values()))):
         with call.library.collection().database.read() as db:
-            latest = "SELECT substr(title, 1, ?) FROM files WHERE typeof(title) = 'text' ORDER BY mtime_ns DESC LIMIT ?"
-            titles = [title for (title,) in db.execute(latest, (_LONGEST_TITLE, _MOST_TITLES)) if title]
+            titles = [title for (title,) in db.execute(_LATEST, (_LONGEST_TITLE, _MOST_TITLES))]
     return {
         "version": importlib.metadata.version("edge-rag"),
         "pipelines": list(PIPELINES) if call.library.writes else ["plain"],

@@ -142,7 +142,7 @@ export class Ask {
       const button = el("button", { type: "button", class: "open" }, placed(citation));
       button.addEventListener("click", () => this.open(citation, collection, button));
       const mail = citation.mail && el("span", { class: "mail" }, mailLine(citation.mail));
-      return el("li", { value: citation.number }, button, mail, el("q", {}, citation.snippet));
+      return el("li", { value: citation.number }, button, mail && " ", mail, el("q", {}, citation.snippet));
     });
     return el("ol", { class: "sources", "aria-label": "Citations" }, rows);
   }

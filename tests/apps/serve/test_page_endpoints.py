@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
+from edge.apps.serve import search
 from edge.apps.serve.documents import MOST_PARSED, Element, parsed_nbytes, preview, rendered
 from edge.config import Config
 from edge.errors import InputError
@@ -85,6 +87,15 @@ def test_results_bear_the_dates_of_their_files(server: Running) -> None:
     assert results
     for result in results:
         assert datetime.fromisoformat(result["modified"]).timestamp() == int(Path(result["path"]).stat().st_mtime)
+
+
+def test_examples_are_the_titles_that_changed_last_and_no_empty_ones() -> None:
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE files (title, mtime_ns)")
+    rows = [("Old", 1), ("Two", 2), ("One", 3), ("Two", 4), ("Long" * 9, 5), ("", 6), (None, 7), (b"bytes", 8)]
+    db.executemany("INSERT INTO files VALUES (?, ?)", rows)
+    assert db.execute(search._LATEST, (8, 3)).fetchall() == [("LongLong",), ("Two",), ("One",)]
+    db.close()
 
 
 def test_scopes_are_counted(server: Running) -> None:
