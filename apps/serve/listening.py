@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from edge.apps.serve.application import application
 from edge.apps.serve.connection import listen, socket_path
@@ -64,8 +64,8 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         _head: asyncio.TimerHandle | None = None
         _taking: asyncio.TimerHandle | None = None
 
-        _turned_away = 0
-        """Connections that were too many and are still told so."""
+        _told: ClassVar[dict[Any, Any]] = {}
+        """Connections that were too many and are still told so, with their transports, the first one first."""
 
         _ending = False
         _since = 0.0
@@ -94,10 +94,9 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def _turn_away(self, transport: Any) -> None:
             """Says that all connections are at work. What the client sends meanwhile is thrown away: it might not read
             the answer otherwise."""
-            if self._turned_away >= limits.connections:
-                transport.abort()
-                return
-            BoundedProtocol._turned_away += 1
+            if len(self._told) >= limits.connections:  # a client that reads has gone after some milliseconds
+                self._told.pop(next(iter(self._told))).abort()
+            self._told[self] = transport
             transport.write(_BUSY)
             if transport.can_write_eof():
                 transport.write_eof()
@@ -111,7 +110,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 super().connection_lost(exc)
             elif self._head is not None:
                 self._head.cancel()
-                BoundedProtocol._turned_away -= 1
+                self._told.pop(self, None)
 
         def data_received(self, data: bytes) -> None:
             if self.transport is None or self._ending:

@@ -239,9 +239,17 @@ def test_a_connection_beyond_those_at_work_is_told_to_come_again(monkeypatch: py
         assert [transport.aborted.is_set() for _, transport in pairs[:4]] == [False, True, False, False]
         pairs[4][0].data_received(b"POST / HTTP/1.1\r\n")
         await pairs[4][1].aborted.wait()
-        assert made._turned_away == 1
+        assert len(made._told) == 1
         pairs[4][0].connection_lost(None)
-        assert made._turned_away == 0
+        assert not made._told
+        more = [(made(config, state, {}), Stuck()) for _ in range(5)]
+        for protocol, transport in more:
+            protocol.connection_made(transport)
+        assert all(transport.written == told for _, transport in more), "however many do not go"
+        assert [transport.aborted.is_set() for _, transport in more] == [True, True, False, False, False]
+        for protocol, _ in more:
+            protocol.connection_lost(None)
+        assert not made._told
         for task in state.tasks:
             task.cancel()
         for protocol, _ in pairs:
