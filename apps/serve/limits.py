@@ -69,11 +69,8 @@ GRACE_S = 3.0
 """When the server ends, requests may go on for so long."""
 
 LEAVE_S = 5.0
-"""Then they are withdrawn, and their threads have so long to notice. Whatever works longer is cut off."""
-
-CLOSE_S = 1.0
-"""Closing stores and models has at least so long, even if all that time has passed."""
-
+"""Then they are withdrawn, and their threads have so long to notice; and then so long to close stores and models.
+Whatever works longer is cut off."""
 
 LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "uvicorn", "msgspec")
 

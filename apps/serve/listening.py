@@ -205,6 +205,14 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
             server.withdraw()
             for task in self.server_state.tasks:
                 task.cancel()
+            self._drop()
+
+        def _drop(self) -> None:
+            """Ends the connections whose clients do not take the rest of an answer."""
+            for connection in list(self.server_state.connections):
+                if connection.transport.is_closing() or connection.flow.write_paused:
+                    connection.transport.abort()
+            asyncio.get_running_loop().call_later(1.0, self._drop)
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:

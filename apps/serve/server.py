@@ -13,7 +13,7 @@ from edge.apps.assistant.assistant import AnswerStream
 from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
 from edge.apps.serve.library import ServedLibrary, ServedModels
-from edge.apps.serve.limits import CLOSE_S, LEAVE_S, Limits, Workers, load_libraries, server_nbytes, serving_plan
+from edge.apps.serve.limits import LEAVE_S, Limits, Workers, load_libraries, server_nbytes, serving_plan
 from edge.apps.serve.metrics import Metrics, TraceRecording
 from edge.apps.serve.security import Access
 from edge.budget import MemoryBudget
@@ -127,11 +127,11 @@ class HttpServer(Closing):
             except BaseException as error:
                 errors.append(error)
 
-        self.cut_off = not self.workers.ended(max(CLOSE_S, leave_by - time.monotonic()))
+        self.cut_off = not self.workers.ended(leave_by - time.monotonic())
         if not self.cut_off:
             closing = threading.Thread(target=close, name="edge-closing", daemon=True)
             closing.start()
-            closing.join(max(CLOSE_S, leave_by - time.monotonic()))
+            closing.join(LEAVE_S)
             self.cut_off = closing.is_alive()
         if errors:
             raise errors.pop()
