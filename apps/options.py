@@ -246,7 +246,7 @@ def engine_options(command: Command) -> Command:
     for option in (
         click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
         click.option(
-            "--runtime", help="Runtime that executes the layers: auto, native, onnx, numpy, mlx, cuda, or a plug-in."
+            "--runtime", help="Runtime that executes the layers: auto, native, onnx, mlx, cuda, or a plug-in."
         ),
         memory_option,
     ):

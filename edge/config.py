@@ -101,7 +101,7 @@ class Config:
         answers: answers that a language model in this process writes at a time; further ones wait.
         generation: `exact` (a text does not depend on those that are written beside it) or `shared` (they share steps
             and documents' states, which takes less memory).
-        runtime: the library that executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto`
+        runtime: the library that executes layers: `native`, `onnx`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
             and searches lists of vectors, and runs layers if it can. Empty for the host alone.

@@ -60,6 +60,14 @@ def unflushed() -> None:
     leave_unflushed()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def reference_runtime() -> None:
+    """See `naive.numpy_runtime`."""
+    from naive.numpy_runtime import register
+
+    register()
+
+
 def chromium() -> str:
     """The program that the tests of the server's page are run in; empty without one, or without Playwright."""
     if importlib.util.find_spec("playwright") is None:

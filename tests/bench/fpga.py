@@ -154,7 +154,7 @@ class BankedFilter:
 
 def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals]:
     """A graph of clustered vectors, searched by the simulated engine and by the software."""
-    from edge.devices.fpga.graphs import GraphImage, engine, traversed  # they need Amaranth
+    from bench.engine_search import GraphImage, engine, traversed  # they need Amaranth
     from edge.devices.fpga.traversal import TraversalShape
 
     random = np.random.default_rng(5)

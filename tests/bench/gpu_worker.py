@@ -129,10 +129,10 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
 def _parity(task: dict[str, Any]) -> dict[str, Any]:
     """How far one layer on the device lies from the numpy reference, with and without a prefix."""
     from making.synth import model_spec
+    from naive.numpy_runtime import NumpyLayerKernel
 
     from bench.layer_speed import layer_weights
     from edge.runtimes.base import load_runtime
-    from edge.runtimes.reference import NumpyLayerKernel
 
     random = np.random.default_rng(0)
     found: dict[str, Any] = {}

@@ -26,7 +26,7 @@ _IMPORTED = (
     "edge.apps.commands.rerank", "edge.apps.commands.embed",
     "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma",
     "edge.ivf.maintenance.compaction", "edge.ivf.maintenance.retraining",
-    "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.reference", "edge.runtimes.native.runtime",
+    "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.native.runtime",
     "tokenizers", "safetensors.numpy",
 )  # fmt: skip
 

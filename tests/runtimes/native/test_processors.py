@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from naive.numpy_runtime import NumpyLayerKernel
 
 from edge.models.spec import LayerSpec
 from edge.runtimes.native.library import EmbeddingTables
-from edge.runtimes.reference import NumpyLayerKernel
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,4 +1,4 @@
-"""`NumpyRuntime`: a transformer layer in plain numpy, the readable reference for tests of the other runtimes.
+"""`NumpyRuntime`: a transformer layer in plain numpy, the readable reference for tests of the runtimes.
 
 It runs one sequence after the other and keeps every intermediate value. Its only aim is correctness.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edge import plugins
 from edge.errors import CapabilityError
 from edge.models.spec import Activation, LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, distance_bias, rotation
@@ -26,6 +28,17 @@ class NumpyRuntime(Runtime):
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> NumpyLayerKernel:
         return NumpyLayerKernel(spec, hidden_dtype)
+
+
+def register() -> None:
+    """Makes the runtime known as `numpy` in this process, as an installed package would."""
+    point = EntryPoint("numpy", f"{__name__}:{NumpyRuntime.__name__}", "edge.runtimes")
+    installed = plugins._registered
+
+    def registered(group: str) -> EntryPoints:
+        return EntryPoints([*installed(group), *([point] if group == point.group else [])])
+
+    plugins._registered = registered
 
 
 class NumpyLayerKernel(LayerKernel):

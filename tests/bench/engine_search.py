@@ -1,4 +1,4 @@
-"""Graphs in the memories of the traversal engine, and its simulated searches."""
+"""Simulated searches of the traversal engine: graphs in its memories, and what it finds."""
 
 from __future__ import annotations
 
