@@ -168,10 +168,7 @@ class RequestOptions:
         return cast("Command", call)
 
     def _check(self) -> None:
-        """
-        Raises:
-            InputError: a number is outside its bounds, or the conditions on files are invalid.
-        """
+        """"""
         for each, option in self.options().values():
             value = getattr(self, each.name)
             if value_type(each) is str:
@@ -198,11 +195,7 @@ _KINDS: dict[type, str] = {list: "a list", dict: "an object", bool: "true or fal
 
 
 def _read(name: str, kind: type, value: Any) -> Any:
-    """A value of JSON as its field takes it.
-
-    Raises:
-        InputError: it has the wrong type.
-    """
+    """A value of JSON as its field takes it."""
     if kind is str:
         texts = [value] if isinstance(value, str) else value
         if isinstance(texts, list) and len(texts) <= _ENTRIES and all(isinstance(text, str) for text in texts):

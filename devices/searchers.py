@@ -337,12 +337,7 @@ class SearchersDevice:
         return self._all([(each, future.result()) for each, future in zip(searchers, futures, strict=True)])
 
     def _all(self, settled: Sequence[tuple[StripeSearcher, T | _Failure]]) -> list[T]:
-        """The answers of the searchers. Searchers without an answer are marked as lost.
-
-        Raises:
-            PartLost: a searcher has not answered, but others have.
-            DeviceLost: all searchers are lost.
-        """
+        """The answers of the searchers. Searchers without an answer are marked as lost."""
         failed = ""
         for searcher, answer in settled:
             if isinstance(answer, _Failure):
@@ -397,11 +392,7 @@ def _length(results: int, searchers: int, confidence: float) -> int:
 
 
 def _opened(kind: str, memory: MemoryBudget, trace: Trace | None, options: dict[str, Any]) -> SearchPlace:
-    """Opens a searcher with separate memory.
-
-    Raises:
-        CapabilityError: the device cannot search.
-    """
+    """Opens a searcher with separate memory."""
     if kind == "cpu":  # the host's processor, with a cap on its part of the host's memory
         kind, options = "limited", {"bandwidth": math.inf} | options
     if kind == "searchers":

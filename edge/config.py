@@ -274,11 +274,7 @@ def parsed(text: str, path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, source: str) -> Any:
-    """Converts a setting's value to its field's type.
-
-    Raises:
-        ConfigError: the value is not allowed. The message names the setting, its source, and the allowed values.
-    """
+    """Converts a setting's value to its field's type."""
     try:
         if name == "memory":
             return parse_size(value)
@@ -320,11 +316,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
 
 
 def _check_threads(number: int) -> None:
-    """Checks the number of threads. Each has its own stack and buffers, so more than can be useful are refused.
-
-    Raises:
-        ConfigError: the number is negative or too large.
-    """
+    """Checks the number of threads. Each has its own stack and buffers, so more than can be useful are refused."""
     most = max(_THREADS, _THREADS_PER_CORE * (os.cpu_count() or 1))
     if not 0 <= number <= most:
         raise ConfigError(f"threads is 0 (one per physical core) or up to {most} on this machine, not {number}")

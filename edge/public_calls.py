@@ -137,11 +137,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _check_path(path: str) -> None:
-    """Checks that a string can be a path.
-
-    Raises:
-        ArgumentError: the system can have no such path.
-    """
+    """Checks that a string can be a path."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:

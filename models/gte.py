@@ -46,11 +46,7 @@ def sanitize(name: str) -> str | None:
 def _spec(
     config: Config, head: HeadSpec, precision: Precision, architecture: Architecture, defaults: Mapping[str, object]
 ) -> ModelSpec:
-    """The description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing or not supported (scaled rotary positions).
-    """
+    """The description from config.json."""
     config = {**defaults, **config}
     for old, key in _PUBLISHED.items():
         if old in config:

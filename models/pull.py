@@ -270,11 +270,7 @@ def _present(target: Path) -> PackedModel | None:
 
 
 def _check_same(present: PackedModel, origin: Mapping[str, str]) -> None:
-    """Refuses to replace a model by one that only has the same name.
-
-    Raises:
-        ModelError: the present model comes from another repository or package than `origin`, or from a folder.
-    """
+    """Refuses to replace a model by one that only has the same name."""
     if _place(present.origin) != _place(origin):
         raise ModelError(
             f"{present.path} holds another model of this name, from {_place(present.origin) or 'a folder'}; remove it, "

@@ -106,11 +106,7 @@ def _measure(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Measures every arm in turns, and prints the medians of the rounds.
-
-    Raises:
-        EdgeError: a process failed, or held more than its limit. In the second case the figures are printed before.
-    """
+    """Measures every arm in turns, and prints the medians of the rounds."""
     config = setup.config(**flags)
     settings = {name: value for name, value in asdict(setup).items() if name != "no_server"} | flags
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
@@ -173,11 +169,7 @@ def _demo() -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that are not empty: JSON objects, or questions as they are.
-
-    Raises:
-        InputError: there is none, or one begins like an object and is none.
-    """
+    """The lines of a file that are not empty: JSON objects, or questions as they are."""
     found: list[dict[str, Any]] = []
     for number, line in enumerate(read_input(path).decode("utf-8", "replace").splitlines(), 1):
         if line.lstrip().startswith("{"):

@@ -138,11 +138,7 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
 
 
 def _file(db: Connection, catalog: Catalog, name: str) -> FileRow | None:
-    """The indexed file with this path; otherwise the only file whose path ends with it.
-
-    Raises:
-        InputError: several paths end with it, or the file is known and not indexed.
-    """
+    """The indexed file with this path; otherwise the only file whose path ends with it."""
     known = catalog.find(db, name) or catalog.find(db, os.path.realpath(os.path.expanduser(name)))
     if known is None and name.strip(os.sep):
         tail = os.sep + name.removeprefix("." + os.sep).lstrip(os.sep)

@@ -173,11 +173,7 @@ Conditions = Filters | str | Iterable[str] | None
 
 
 def _meanings(db: Connection, kind: str) -> list[str]:
-    """The kinds and suffixes that a word means, without dots.
-
-    Raises:
-        NoSuchType: no kind and no indexed file has that name or suffix.
-    """
+    """The kinds and suffixes that a word means, without dots."""
     name = kind.lower().removeprefix(".")
     if known := meanings(name):
         return known

@@ -232,11 +232,7 @@ class CollectionModels:
 
     def _trusted(self, identity: EmbedderIdentity) -> str:
         """The name by which a collection stores its model. A project's collection may have come with a cloned folder.
-        So it must not choose a path, just as the project's settings must not.
-
-        Raises:
-            ModelError: the collection names a path.
-        """
+        So it must not choose a path, just as the project's settings must not."""
         source, folder = identity.source, self._database.path.parent
         if folder.name == PROJECT and not self._is_name(source) and not self._is_ours(source):
             raise ModelError(

@@ -321,11 +321,7 @@ class CollectionWriter:
         return self._models.make_way(lambda: with_more_memory(self._extractor, work))
 
     def _check_room(self) -> None:
-        """Checks that the worker and the embedder fit together. If not, one would evict the other until a batch fails.
-
-        Raises:
-            BudgetExceeded: they do not fit.
-        """
+        """Checks that the worker and the embedder fit together. If not, one would evict the other until a batch fails."""
         working = WORKER_NBYTES + self._models.working() + BATCH_NBYTES
         room = self._budget.make_room(self._budget.limit)  # evicts everything that can be evicted
         if working > room:

@@ -156,11 +156,7 @@ def _notice(text: str) -> None:
 
 def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) -> list[str]:
     """The folders to index: the given paths, or the collection's roots. A project's collection may have come with a
-    cloned folder. So its own roots outside that folder are not indexed.
-
-    Raises:
-        InputError: a path does not exist, or there is nothing to index.
-    """
+    cloned folder. So its own roots outside that folder are not indexed."""
     if paths or chosen is not None or collection.path.name != PROJECT:
         return list(paths)
     inside = allowed_roots(collection, chosen)

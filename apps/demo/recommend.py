@@ -154,11 +154,7 @@ def _arms(scratch: Path, count: int, latency: float, near: int) -> Iterator[Arm]
 
 
 def _measured(arm: Arm, model: ClickModel, requests: Clicks, batch: int, budget: MemoryBudget) -> dict[str, Any]:
-    """Look-up rates of one memory with each table by itself and with joined tables.
-
-    Raises:
-        EdgeError: the two placements found different rows.
-    """
+    """Look-up rates of one memory with each table by itself and with joined tables."""
     tables = [EmbeddingTable(len(rows), rows.shape[1], (name,)) for name, rows in model.tables.items()]
     with _opened(arm, _probe(tables, arm.banks), model.tables, budget) as (lookup, trace):
         near, bank = _access_seconds(lookup, trace, requests, batch)

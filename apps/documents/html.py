@@ -310,11 +310,7 @@ def extract_epub(file: OpenedFile) -> DocumentBlocks:
 
 
 def _package(archive: Archive) -> str:
-    """The name of the part that lists the book's contents.
-
-    Raises:
-        InputError: the container names no package.
-    """
+    """The name of the part that lists the book's contents."""
     for element in archive.xml("META-INF/container.xml").iter("{*}rootfile"):
         if element.get("full-path"):
             return str(element.get("full-path"))

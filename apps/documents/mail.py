@@ -201,11 +201,7 @@ class _MailReader:
         self.mails: dict[int, Mail] = {}
 
     def read(self, data: bytes, page: int | None) -> str:
-        """Reads a message; returns its subject.
-
-        Raises:
-            InputError: it is nested too deep, and is not one of a mailbox.
-        """
+        """Reads a message; returns its subject."""
         self._line, self._page = 0, page
         try:
             message = email.message_from_bytes(data)

@@ -130,11 +130,7 @@ def _told_of_memory() -> Iterator[None]:
 
 
 def _make_sure_of(nbytes: int) -> None:
-    """Checks that the system can give this process so many bytes. Libraries that get no memory end the process.
-
-    Raises:
-        MemoryError: it cannot.
-    """
+    """Checks that the system can give this process so many bytes. Libraries that get no memory end the process."""
     try:
         mmap.mmap(-1, nbytes).close()
     except OSError as error:

@@ -305,11 +305,7 @@ def _cell_text(element: Any) -> str:
 
 
 def _column(letters: str) -> int:
-    """1 for `A`, 27 for `AA`.
-
-    Raises:
-        InputError: no sheet has such a column.
-    """
+    """1 for `A`, 27 for `AA`."""
     number = 0
     for letter in letters:
         number = number * 26 + ord(letter) - 64

@@ -166,11 +166,7 @@ class Messages:
             raise
 
     async def _line(self, lease: Lease) -> str | None:
-        """Reads to the end of the line; None if the line was refused.
-
-        Raises:
-            StopAsyncIteration: there is none.
-        """
+        """Reads to the end of the line; None if the line was refused."""
         import anyio
 
         size, line, reason, code = JsonSize(), bytearray(), "", _TOO_LARGE

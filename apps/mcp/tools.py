@@ -108,11 +108,7 @@ def files_server(collections: Together) -> MCPServer[Any]:
 
 
 def _indexed(collections: Together, catalog: Catalog, path: str) -> tuple[Collection, FileRow]:
-    """Finds the collection that has a path, and the file.
-
-    Raises:
-        InputError: no collection has the path, or the file is not indexed.
-    """
+    """Finds the collection that has a path, and the file."""
     for collection in collections.collections.values():
         with collection.database.read() as db:
             file = catalog.find(db, path)

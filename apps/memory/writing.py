@@ -483,11 +483,7 @@ class Writer:
         return next((record for record in held_records(db, rows) if goes_on(record, entry)), None)
 
     def _index(self, uuid: str) -> VectorIndex:
-        """The vector index. Without one, the memory `uuid` cannot exist.
-
-        Raises:
-            InputError: there is no vector index yet.
-        """
+        """The vector index. Without one, the memory `uuid` cannot exist."""
         index = self._store.index
         if index is None:
             raise InputError(f"there is no memory {uuid!r} here")

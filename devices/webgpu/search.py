@@ -389,11 +389,7 @@ def _rows(lists: Any, numbers: list[int], size: int) -> _Rows:
 
 
 def _batch_size(spec: CodecSpec) -> int:
-    """Queries of one batch: eight, or one if the vectors are wide.
-
-    Raises:
-        CapabilityError: not even one query fits the memory for queries.
-    """
+    """Queries of one batch: eight, or one if the vectors are wide."""
     most = _UNIFORM_NBYTES // (4 * (spec.dim + -spec.dim % 16))
     if not most and not spec.has_tables:
         raise CapabilityError(
@@ -411,11 +407,7 @@ def _cut(words: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], size: int)
 
 
 def _prepared(spec: CodecSpec, queries: Vectors) -> tuple[Vectors, Vectors]:
-    """What the kernels multiply rows with or look up, [queries, n], and the heads [8, 4] of at most eight queries.
-
-    Raises:
-        CapabilityError: the codec is none of flat, sq8, pq and opq.
-    """
+    """What the kernels multiply rows with or look up, [queries, n], and the heads [8, 4] of at most eight queries."""
     dim = spec.dim
     heads = np.zeros((TOGETHER, 4), np.float32)
     own = np.ascontiguousarray(queries, np.float32)
