@@ -137,7 +137,7 @@ class E5File(Closing):
                 continue
             if becomes not in ("", " "):
                 raise ModelError(f"{self.path}: {character!r} becomes {becomes!r}, which is not expected")
-            (spaces if becomes else removed).append(character)
+            (spaces if becomes else removed).append(f"\\x{{{ord(character):X}}}")
         special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         names = [*(self._pieces[self._ids[name]] for name in ("bos", "pad", "eos", "unk")), "<mask>"]
         bos, eos = (self._pieces[self._ids[name]] for name in ("bos", "eos"))
@@ -154,7 +154,7 @@ class E5File(Closing):
                 "type": "Sequence",
                 "normalizers": [
                     *(
-                        {"type": "Replace", "pattern": {"Regex": _any_of(characters)}, "content": becomes}
+                        {"type": "Replace", "pattern": {"Regex": f"[{''.join(characters)}]"}, "content": becomes}
                         for characters, becomes in ((removed, ""), (spaces, " "))
                         if characters
                     ),
@@ -298,11 +298,6 @@ def _canonical(name: str) -> str:
         return _NAMES[name]
     layer, part, kind = name.split(".")
     return f"encoder.layer.{int(layer.removeprefix('l'))}.{_LAYER[part]}.{_KINDS[kind]}"
-
-
-def _any_of(characters: list[str]) -> str:
-    """A regular expression for one of some characters."""
-    return "[" + "".join(f"\\x{{{ord(character):X}}}" for character in characters) + "]"
 
 
 def _template(*parts: tuple[str, int]) -> list[dict[str, Any]]:

@@ -321,7 +321,7 @@ class CollectionWriter:
         return self._models.make_way(lambda: with_more_memory(self._extractor, work))
 
     def _check_room(self) -> None:
-        """Checks that the worker and the embedder fit together. If not, one would evict the other until a batch fails."""
+        """Checks that worker and embedder fit together. If not, one would evict the other until a batch fails."""
         working = WORKER_NBYTES + self._models.working() + BATCH_NBYTES
         room = self._budget.make_room(self._budget.limit)  # evicts everything that can be evicted
         if working > room:
@@ -388,7 +388,8 @@ def separated(
     for i, item in enumerate(given):
         if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
             text = checked(item, f"text {i + 1} of {len(given)}")
-            names.append(checked(ids[i], f"the id {ids[i]!a}") if ids is not None else _text_name(text))
+            made = f"text-{blake2b(text.encode(), digest_size=8).hexdigest()}"
+            names.append(made if ids is None else checked(ids[i], f"the id {ids[i]!a}"))
             if not names[-1]:
                 raise InputError(f"the id of text {i + 1} of {len(given)} is empty")
             # Checked before anything is written: a call adds all its items or none.
@@ -399,8 +400,3 @@ def separated(
             names.append(resolved(item))
             files.append(names[-1])
     return names, texts, files
-
-
-def _text_name(text: str) -> str:
-    """A name for a text without an id, made from its content."""
-    return "text-" + blake2b(text.encode(), digest_size=8).hexdigest()

@@ -80,7 +80,10 @@ def pack(source: Path, dest: Path, precision: Precision, name: str | None) -> No
 def list_models(as_json: bool) -> None:
     """List installed models, and the known ones that can be pulled."""
     found = [_row(name, path) for name, path in installed(configure().models_dir or None)]
-    found += [_generator_row(name, path) for name, path in installed_generators(configure().models_dir or None)]
+    found += [
+        {"name": name, "kind": "generator", "precision": "gguf", "bytes": path.stat().st_size, "path": str(path)}
+        for name, path in installed_generators(configure().models_dir or None)
+    ]
     rows, damaged = ([row for row in found if ("error" in row) is wrong] for wrong in (False, True))
     present = {row["name"] for row in found}
     missing = [
@@ -221,11 +224,6 @@ def _row(name: str, path: Path) -> dict[str, Any]:
             return {"name": name, "kind": model.kind, "precision": precision, "bytes": model.nbytes, "path": str(path)}
     except EdgeError as error:
         return {"name": name, "path": str(path), "error": str(error)}
-
-
-def _generator_row(name: str, path: Path) -> dict[str, Any]:
-    """The row of a pulled generator in the list."""
-    return {"name": name, "kind": "generator", "precision": "gguf", "bytes": path.stat().st_size, "path": str(path)}
 
 
 def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -> None:

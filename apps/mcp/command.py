@@ -217,15 +217,11 @@ def _check(server: str, options: Sequence[str]) -> None:
 def _greet(server: str) -> None:
     """Explains the server on stderr to a user that starts it by hand. Stdout belongs to the protocol."""
     if sys.stdin.isatty():
+        own = sys.argv[sys.argv.index("mcp") + 1 :] if "mcp" in sys.argv else []
         click.echo(
             f"edge: this server talks to an MCP client on stdin and stdout; Ctrl-C ends it. A client is told of it by "
             f"(others: `edge mcp config {server}`):\n\n"
-            + configuration(client_named("claude-desktop"), f"edge-{server}", ["mcp", *_own_arguments()])
+            + configuration(client_named("claude-desktop"), f"edge-{server}", ["mcp", *own])
             + "\n",
             err=True,
         )
-
-
-def _own_arguments() -> list[str]:
-    """The arguments after `edge mcp` in the command line of this server."""
-    return sys.argv[sys.argv.index("mcp") + 1 :] if "mcp" in sys.argv else []

@@ -335,11 +335,6 @@ def written(moment: str) -> str:
     return f"{text[: -len(_UTC)]}Z" if text.endswith(_UTC) else text
 
 
-def hours_between(one: str, other: str) -> float:
-    """The hours between two stored moments."""
-    return abs((datetime.fromisoformat(one) - datetime.fromisoformat(other)).total_seconds()) / 3_600
-
-
 def age_days(moment: str, now: datetime) -> float:
     """The days from a stored moment to `now`; 0 if the moment lies in the future."""
     return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds() / 86_400)

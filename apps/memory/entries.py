@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.memory.arguments import (
@@ -13,7 +14,6 @@ from edge.apps.memory.arguments import (
     check_share,
     check_text,
     check_unicode,
-    hours_between,
     parse_day,
     parse_local,
     spoken,
@@ -31,7 +31,7 @@ _COPIES, _PER_ENTRY = 8, 2_000
 """Memory of an entry while it is stored: bytes per byte of its text, and bytes besides. Measured with texts of 1 MB and
 20 MB, and with 100,000 words."""
 
-_PAUSE_HOURS = 6
+_PAUSE = timedelta(hours=6)
 """A turn within this time of the turn before belongs to the same conversation, even past midnight."""
 
 
@@ -120,7 +120,8 @@ def goes_on(earlier: Entry | Record, later: Entry | Record) -> bool:
     if earlier.timestamp is None or later.timestamp is None:
         return earlier.timestamp == later.timestamp
     days = {(one.local_timestamp or one.timestamp or "")[:10] for one in (earlier, later)}
-    return len(days) == 1 or hours_between(earlier.timestamp, later.timestamp) <= _PAUSE_HOURS
+    pause = datetime.fromisoformat(later.timestamp) - datetime.fromisoformat(earlier.timestamp)
+    return len(days) == 1 or abs(pause) <= _PAUSE
 
 
 def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Entry]:

@@ -84,7 +84,7 @@ class Record:
     def row(self) -> tuple[Any, ...]:
         """The values of `STORED`."""
         values = [getattr(self, name) for name in COLUMNS]
-        values[_METADATA] = dump_metadata(self.metadata)
+        values[_METADATA] = json.dumps(dict(self.metadata), ensure_ascii=False, allow_nan=False)
         values[_PINNED] = int(self.pinned)
         return (*values, _checksum(values))
 
@@ -153,11 +153,6 @@ def not_stored(what: str) -> DamagedStore:
     return DamagedStore(
         f"{what} is not what was stored; `edge memory check` says what is lost, `edge memory repair` mends what it can"
     )
-
-
-def dump_metadata(metadata: Mapping[str, Any]) -> str:
-    """The stored form of metadata."""
-    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
 
 
 def text_hash(text: str) -> str:

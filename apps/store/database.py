@@ -160,7 +160,8 @@ class Database(Closing):
     def _migrate(self, migrations: Sequence[Migration]) -> None:
         with self.read() as db:
             version = _version(db)
-            current = version == len(migrations) and _has_bookkeeping(db)
+            kept = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'health'").fetchone()
+            current = version == len(migrations) and kept is not None
             self._refuse_foreign(db)
         refuse_newer(self.path, version, len(migrations))
         if self.read_only and not current:
@@ -229,10 +230,6 @@ def _end(db: Connection) -> None:
 
 def _version(db: Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchall()[0][0])
-
-
-def _has_bookkeeping(db: Connection) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'health'").fetchone() is not None
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -93,7 +93,9 @@ class TuningCandidates:
         # Centroids, questions and the tables of codecs stay in memory as long as the candidates.
         tables = 4 * dim * (sum(wanted) + count) + _CODECS * (4 * dim * (256 + dim))
         self._held = SnapshotLease(work.budget, tables)
-        queries = _questions(sources, count, seed) if given is None else given
+        queries = given
+        if queries is None:
+            queries = questions(np.concatenate([rows for _, rows in sample(sources, count, seed + 1)]), seed + 1)
         drawn = int(min(0.8 * rows, max(_SAMPLE_PER_LIST * max(wanted), CALIBRATION_ROWS)))
         # k-means holds the centroids three times, and its part of the sample beside the sample. A codec is trained
         # with float32 rows, of which a rotation needs three further copies.
@@ -173,11 +175,6 @@ class TuningCandidates:
             at += len(vectors)
             self.work.check("train", at, count)
         return held
-
-
-def _questions(sources: Sequence[VectorSource], count: int, seed: int) -> Vectors:
-    """Simulated questions [count, dim], made of random rows."""
-    return questions(np.concatenate([rows for _, rows in sample(sources, count, seed + 1)]), seed + 1)
 
 
 _SAME_ROWS = 0.1
