@@ -42,22 +42,18 @@ class KVBackend(Protocol):
         That is the model file's hash, the context, rope and KV type settings, and the library's version. States with
         another fingerprint are never restored.
         """
-        ...
 
     @property
     def capacity(self) -> int:
         """Tokens the context can hold."""
-        ...
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of one token's state, as `extract` returns it; rounded up."""
-        ...
 
     @property
     def length(self) -> int:
         """Tokens in context now."""
-        ...
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
         """Computes the states of `tokens` after the tokens in context.
@@ -68,11 +64,9 @@ class KVBackend(Protocol):
         Returns:
             Number of the tokens that are in context now: all, or fewer if cancelled.
         """
-        ...
 
     def extract(self, start: int, end: int) -> State:
         """Copies the states of positions start ... end-1 into a new buffer; the context does not change."""
-        ...
 
     def restore(self, state: State, start: int, end: int) -> None:
         """Appends states that `extract(start, end)` returned; `start` equals `length`.
@@ -80,16 +74,13 @@ class KVBackend(Protocol):
         Raises:
             CorruptBlock: the bytes are not such states. The context does not change.
         """
-        ...
 
     def share(self, other: KVBackend, start: int, end: int) -> bool:
         """Appends states start ... end-1 of another backend, without a copy; `start` equals `length`. Returns False,
         and changes nothing, if the two are not in one pool."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Removes the positions from `length` on."""
-        ...
 
 
 def cached_first(

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.files.sealed import recall, remember
-
-if TYPE_CHECKING:
-    pass
 
 _FORGET = 0.98
 """Factor by which the weight of earlier prefills falls with each further one."""
@@ -24,27 +20,6 @@ _UNIT = 512
 """Unit of lengths in tokens, which makes the terms about equally large."""
 
 Sums = npt.NDArray[np.float64]
-
-
-class PrefillCosts(Protocol):
-    """Seconds to compute some tokens after some cached tokens."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the backend to which the costs belong."""
-        ...
-
-    def estimate(self, cached: int, computed: int) -> float:
-        """Seconds to compute `computed` tokens after `cached`."""
-        ...
-
-    def learn(self, cached: int, computed: int, seconds: float) -> None:
-        """Learns from one prefill that was not interrupted."""
-        ...
-
-    def save(self) -> None:
-        """Stores what was learned for the next process."""
-        ...
 
 
 class LearnedCosts:

@@ -50,15 +50,12 @@ class Replacement(Protocol):
 
     def used(self, usage: Usage) -> float:
         """The priority of an entry that was just added to the tier, or requested from it."""
-        ...
 
     def evicted(self, priority: float) -> None:
         """Notes that an entry of this priority was evicted for lack of space."""
-        ...
 
     def resumed(self, priorities: Collection[float]) -> None:
         """Continues from an earlier run: the tier holds entries of these priorities."""
-        ...
 
 
 class PGDSF:

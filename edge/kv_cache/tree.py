@@ -20,7 +20,7 @@ import numpy as np
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.kv_cache.backend import KVBackend, StateSegment
-from edge.kv_cache.costs import PrefillCosts
+from edge.kv_cache.costs import LearnedCosts
 from edge.kv_cache.prefix_tree import PGDSF, Match, Node, PreparedPath, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore
@@ -54,7 +54,7 @@ class KnowledgeTree:
         *,
         host_limit: int,
         store: KnowledgeStore | None = None,
-        costs: PrefillCosts | None = None,
+        costs: LearnedCosts | None = None,
         policy: Callable[[], Replacement] = PGDSF,
         writer: Background | None = None,
         trace: Trace | None = None,

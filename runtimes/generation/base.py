@@ -153,7 +153,6 @@ class Generator(Protocol):
     @property
     def stats(self) -> GenerationStats | None:
         """The figures of the last answer; None before the first."""
-        ...
 
     def stream(
         self,
@@ -177,15 +176,12 @@ class Generator(Protocol):
             InputError: no messages, an unknown role, or a conversation that does not fit the context without documents.
             ModelError: the model failed, or cannot be reached.
         """
-        ...
 
     def count(self, text: str) -> int:
         """Number of tokens of a text, or an estimate if the vocabulary is not available."""
-        ...
 
     def close(self) -> None:
         """Closes the generator and frees all memory."""
-        ...
 
 
 @runtime_checkable
@@ -194,7 +190,6 @@ class ReusesStates(Protocol):
 
     def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
         """The work of reading a prompt now. Raises the errors of `Generator.stream`."""
-        ...
 
     def cached_order(
         self,
@@ -207,11 +202,9 @@ class ReusesStates(Protocol):
     ) -> list[int]:
         """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`).
         Raises the errors of `Generator.stream`."""
-        ...
 
     def read_ahead(self, ids: Sequence[str]) -> None:
         """Begins to read the stored states of documents that the next prompt will probably hold, likeliest first."""
-        ...
 
 
 def numbered(document: Document, number: int) -> str:

@@ -96,7 +96,7 @@ def uncached(tokens: Sequence[int]) -> bytes:
 
 @dataclass(frozen=True)
 class GridCosts:
-    """`PrefillCosts` of a table: a row of seconds for each number of cached tokens, a column for each of computed ones.
+    """`LearnedCosts` of a table: a row of seconds for each number of cached tokens, a column for each of computed ones.
     Between them they are interpolated."""
 
     fingerprint: str
