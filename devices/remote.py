@@ -134,23 +134,20 @@ class RemoteServer:
     def _search(self, header: dict[str, Any], arrays: list[Array]) -> list[Array]:
         """The number of rows found for each query, and their scores and labels, query after query."""
         queries, rows = arrays[0], iter(arrays[1:])
-        lists, starts, firsts, end = [], [], [], 0
+        lists, numbers, end = [], [], 0
         for buffer, first, count, own, filtered in header["lists"]:
             lists.append(ListScan(self._codes[buffer], end, count, next(rows) if filtered else None, own))
-            starts.append(end)
-            firsts.append(first)
+            numbers.append(np.arange(first, first + count))
             end += count
         seen = Candidates.empty(len(queries), header["width"])
         codec = self._codecs[header["codec"]]
-        seen = self._device.search(SearchRequest(codec, queries, lists, np.arange(end), seen))
+        seen = self._device.search(SearchRequest(codec, queries, lists, np.concatenate(numbers), seen))
         counts, scores, labels = [], [], []
         for query, floor in enumerate(header["floors"]):
             kept = (seen.labels[query] >= 0) & (seen.scores[query] > floor)
-            own = seen.labels[query][kept]
-            place = np.searchsorted(starts, own, side="right") - 1
-            counts.append(len(own))
+            counts.append(int(kept.sum()))
             scores.append(seen.scores[query][kept])
-            labels.append(own - np.array(starts)[place] + np.array(firsts)[place])
+            labels.append(seen.labels[query][kept])
         return [np.array(counts), np.concatenate(scores), np.concatenate(labels)]
 
 
