@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,23 @@ from edge.errors import CapabilityError, EdgeError
 from edge.resident import ResidentWatch
 
 
-def run_worker(
-    worker: str,
-    task: Mapping[str, Any],
-    *,
-    threads: int,
-    python: str = sys.executable,
-    timeout: float | None = None,
-    program: Sequence[str] = ("-m",),
-) -> dict[str, Any]:
+def run_worker(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[str, Any]:
     """Runs `python -m WORKER` on a task, which the worker reads from stdin, and returns its report.
 
     Args:
         worker: the module to run, which calls `serve`.
         task: the task, which must be JSON.
         threads: the number of threads of libraries that would otherwise choose it themselves.
-        python: the interpreter; another one for a peer whose requirements conflict with ours.
-        timeout: the seconds after which the worker is ended; None for no bound.
-        program: what the interpreter is given before the worker's name.
 
     Raises:
         CapabilityError: the worker needs a library that is not installed.
         EdgeError: the worker failed. The message is the last line of its output.
     """
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
-    try:
-        done = subprocess.run(
-            [python, *program, worker], input=json.dumps(task), capture_output=True, text=True, env=environment,
-            check=False, timeout=timeout,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise EdgeError(f"{worker} was ended after {timeout:.0f} s on {task.get('name', 'its task')}") from error
+    done = subprocess.run(
+        [sys.executable, "-m", worker], input=json.dumps(task), capture_output=True, text=True, env=environment,
+        check=False,
+    )  # fmt: skip
     return report_of(f"{worker} failed on {task.get('name', 'its task')}", done.returncode, done.stdout, done.stderr)
 
 

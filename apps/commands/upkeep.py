@@ -6,7 +6,7 @@ A verb's options and output are the same for both. The caller gives the place, t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -109,54 +109,41 @@ def restore_command(store: Callable[[Folder], Store], place: Option, what: str) 
 
 
 def _print_check(report: CheckReport, verbs: str, as_json: bool) -> int:
-    """Prints a report. Returns the exit code: 2 if something is damaged."""
-    said = f"edge: {escaped(str(report.path))} is damaged; `{verbs} repair` mends what it can"
-    if as_json:
-        click.echo(json.dumps(report.to_json(), ensure_ascii=False))
-        if not report.sound:
-            click.echo(said, err=True)
-        return 0 if report.sound else 2
-    looked = f"{format_size(report.nbytes)} in {report.seconds:.1f} s"
-    if report.sound:
-        more = "" if report.read_data else f"; `{verbs} check --read-data` reads every byte"
-        click.echo(f"sound: {looked}{more}")
-        return 0
-    _print_findings(report)
-    click.echo(said, err=True)
-    return 2
+    more = "" if report.read_data else f"; `{verbs} check --read-data` reads every byte"
+    looked = f"sound: {format_size(report.nbytes)} in {report.seconds:.1f} s{more}"
+    remedy = f"damaged; `{verbs} repair` mends what it can"
+    return _printed(report, [looked] if report.sound else [], report, remedy, as_json)
 
 
 def _print_repair(report: RepairReport, verbs: str, as_json: bool) -> int:
-    """Prints the actions of a repair. Returns the exit code: 2 if something is still damaged."""
-    said = f"edge: {escaped(str(report.after.path))} is still damaged; `{verbs} check --read-data` says what"
+    lines = list(report.actions) or ["nothing was damaged" if report.before.sound else "put in order"]
+    if report.aside is not None:
+        lines.append(f"a copy of what was damaged is in {report.aside}")
+    remedy = f"still damaged; `{verbs} check --read-data` says what"
+    return _printed(report, lines, report.after, remedy, as_json)
+
+
+def _printed(
+    report: CheckReport | RepairReport, lines: Sequence[str], state: CheckReport, remedy: str, as_json: bool
+) -> int:
+    """Prints a report, and what is damaged. Returns the exit code: 2 if something is."""
     if as_json:
         click.echo(json.dumps(report.to_json(), ensure_ascii=False))
-        if not report.after.sound:
-            click.echo(said, err=True)
-        return 0 if report.after.sound else 2
-    for action in report.actions:
-        click.echo(escaped(action))
-    if not report.actions:
-        click.echo("nothing was damaged" if report.before.sound else "put in order")
-    if report.aside is not None:
-        click.echo(escaped(f"a copy of what was damaged is in {report.aside}"))
-    if report.after.sound:
+    else:
+        for line in lines:
+            click.echo(escaped(line))
+        for finding in state.findings:
+            click.echo(escaped(f"{finding.part}: {finding.text}"))
+            for item in finding.items:
+                click.echo(escaped(f"  {item}"))
+    if state.sound:
         return 0
-    _print_findings(report.after)
-    click.echo(said, err=True)
+    click.echo(f"edge: {escaped(str(state.path))} is {remedy}", err=True)
     return 2
 
 
 def _print_copied(nbytes: int, what: str, as_json: bool) -> None:
-    """Prints the result of a backup or a restore."""
     if as_json:
         click.echo(json.dumps({"bytes": nbytes}))
     else:
         click.echo(escaped(f"{format_size(nbytes)} {what}"))
-
-
-def _print_findings(report: CheckReport) -> None:
-    for finding in report.findings:
-        click.echo(escaped(f"{finding.part}: {finding.text}"))
-        for item in finding.items:
-            click.echo(escaped(f"  {item}"))
