@@ -357,7 +357,7 @@ class Link:
                 if not late:  # from now on it cannot be withdrawn
                     self._running = ticket._lane
             if late:
-                ticket._lane._missed()
+                ticket._lane.trace.count(f"{ticket._lane.name}.missed")
                 ticket._end(cancelled=True)
             else:
                 self._transfer(ticket)
@@ -561,9 +561,6 @@ class Lane(Closing):
         self.trace.count(f"{self.name}.transfers")
         self.trace.count(f"{self.name}.busy_s", ticket.seconds)
         self.trace.event(ticket.label, f"lane {self.name}", started, ticket.seconds, bytes=nbytes)
-
-    def _missed(self) -> None:
-        self.trace.count(f"{self.name}.missed")
 
     def _waited(self, ticket: Ticket, started: float, stall: float) -> None:
         self.trace.count(f"{self.name}.stall_s", stall)

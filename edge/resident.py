@@ -33,7 +33,7 @@ def anonymous_resident() -> int:
         # statm is one short line: pages of size, resident, shared (file-backed and shared memory), ...
         with open("/proc/self/statm", "rb") as file:
             fields = file.read().split()
-        return (int(fields[1]) - int(fields[2])) * _page_size()
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
     return int(psutil.Process().memory_info().rss)
 
 
@@ -152,11 +152,6 @@ class ResidentWatch(Closing):
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):
             self.sample()
-
-
-@cache
-def _page_size() -> int:
-    return os.sysconf("SC_PAGE_SIZE")
 
 
 @cache

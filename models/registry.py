@@ -163,7 +163,7 @@ def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path
         CorruptBlock: the model's description or its data file is damaged.
     """
     looked = []
-    if _is_name(name):
+    if isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name:
         for place in (BUNDLED / str(name), models_dir(directory) / str(name)):
             if is_pack(place):
                 return PackedModel.open(place, kind)
@@ -213,10 +213,6 @@ def meant(name: str, more: Iterable[str] = ()) -> str:
     lowered = {known.lower(): known for known in (*KNOWN, *more)}
     close = [lowered[known] for known in get_close_matches(name.lower(), lowered, cutoff=_LIKENESS)]
     return f"did you mean {' or '.join(close)}?" if close else ""
-
-
-def _is_name(name: str | Path) -> bool:
-    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
 
 def _remedy(name: str, directory: str | Path | None) -> str:

@@ -148,7 +148,7 @@ class PartialTokenizer:
         from tokenizers import Tokenizer
 
         tables = self._tables("ends", "text", "score")
-        pieces = [[_piece(tables, n), float(tables["score"][n])] for n in ids.tolist()]
+        pieces = [[_bytes(tables, n).decode(), float(tables["score"][n])] for n in ids.tolist()]
         position = {piece[0]: n for n, piece in enumerate(pieces)}
         model = {**self._skeleton["model"], "vocab": pieces, "unk_id": int(np.searchsorted(ids, self._unknown))}
         added = [{**token, "id": position[token["content"]]} for token in self._skeleton["added_tokens"]]
@@ -247,10 +247,6 @@ def _table(member: bytes) -> npt.NDArray[Any]:
 def _bytes(tables: dict[str, npt.NDArray[Any]], number: int) -> bytes:
     start = int(tables["ends"][number - 1]) if number else 0
     return tables["text"][start : int(tables["ends"][number])].tobytes()
-
-
-def _piece(tables: dict[str, npt.NDArray[Any]], number: int) -> str:
-    return _bytes(tables, number).decode()
 
 
 _BYTES_PER_TOKEN: dict[Architecture, int] = {

@@ -387,7 +387,7 @@ class Vocabulary:
 
     def give_way(self) -> None:
         """Allows the budget from now on to release the tokenizer whenever no thread uses it."""
-        self._forget = self._budget.add_shrinker("tokenizer", self._shrink, loss=self.loss)
+        self._forget = self._budget.add_shrinker("tokenizer", lambda _: self.drop(), loss=self.loss)
 
     def loss(self) -> float:
         """Seconds per byte to load the tokenizer again, which the next text will need (see `edge.budget.Loss`)."""
@@ -443,9 +443,6 @@ class Vocabulary:
         started = time.perf_counter()
         self._tables.ready()
         self._load_s = time.perf_counter() - started
-
-    def _shrink(self, nbytes: int) -> None:
-        self.drop()
 
     @contextmanager
     def _ready(self) -> Iterator[PairTokenizer]:

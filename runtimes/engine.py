@@ -223,7 +223,8 @@ class Engine(Closing):
 
     def _begin(self, job: Job) -> TokenBatch:
         """Begins a job, and tokenizes its texts while the first layers are being read."""
-        self._check_open()
+        if self._closed:
+            raise InputError(f"the model {self.model.name} has been closed")
         texts = job.begin()
         if not isinstance(texts, TokenBatch) and job.query is not None:
             self._check_room(texts, job.query)
@@ -322,10 +323,6 @@ class Engine(Closing):
             self._closed = True
             self._held.close()
             self.model.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InputError(f"the model {self.model.name} has been closed")
 
     def _check_fits(self) -> None:
         """Frees memory for the engine before anything is loaded: other holders in the budget release their caches.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from edge.budget import OperationPlan
 from edge.config import Config
@@ -71,46 +72,34 @@ def _asked(name: str) -> int | str:
     return found["bytes"] if "bytes" in found else str(found["error"])
 
 
-def _searching(config: Config) -> OperationPlan:
-    from edge.apps.requests import POOL
+def _retrieving(operation: str, config: Config, **more: Any) -> OperationPlan:
     from edge.apps.store.planning import retrieval_plan
 
-    return retrieval_plan(
-        "searching", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
-    )
+    return retrieval_plan(operation, config, embedder=None, reranker=None, databases=1, **more)
+
+
+def _searching(config: Config) -> OperationPlan:
+    from edge.apps.requests import POOL
+
+    return _retrieving("searching", config, rerank=True, candidates=2 * POOL)
 
 
 def _indexing(config: Config) -> OperationPlan:
-    from edge.apps.store.planning import INDEXING, retrieval_plan
+    from edge.apps.store.planning import INDEXING
 
-    return retrieval_plan(
-        "indexing",
-        config,
-        embedder=None,
-        reranker=None,
-        rerank=False,
-        candidates=0,
-        writes=True,
-        extra=INDEXING,
-        databases=1,
-    )
+    return _retrieving("indexing", config, rerank=False, candidates=0, writes=True, extra=INDEXING)
 
 
 def _answering(config: Config) -> OperationPlan:
     from edge.apps.requests import AskOptions
-    from edge.apps.store.planning import retrieval_plan
 
-    count = 2 * AskOptions().pool
-    return retrieval_plan("answering", config, embedder=None, reranker=None, rerank=True, candidates=count, databases=1)
+    return _retrieving("answering", config, rerank=True, candidates=2 * AskOptions().pool)
 
 
 def _remembering(config: Config) -> OperationPlan:
     from edge.apps.memory.searching import DEPTH
-    from edge.apps.store.planning import retrieval_plan
 
-    return retrieval_plan(
-        "remembering", config, embedder=None, reranker=None, rerank=True, candidates=DEPTH, writes=True, databases=1
-    )
+    return _retrieving("remembering", config, rerank=True, candidates=DEPTH, writes=True)
 
 
 def _ranking(config: Config) -> OperationPlan:

@@ -134,7 +134,7 @@ def _compile(filters: Any, depth: int, count: Callable[[], None]) -> Condition:
                 parts.append(Condition.any_of(inner).negated())
             else:
                 parts.append(Condition.all_of(inner) if key == "AND" else Condition.any_of(inner))
-        elif key == "metadata" and isinstance(value, Mapping) and not _is_operators(value):
+        elif key == "metadata" and isinstance(value, Mapping) and not (value and set(OPERATORS).issuperset(value)):
             for name, operand in value.items():
                 count()
                 parts.append(_field(_Metadata(str(name)), operand))
@@ -153,10 +153,6 @@ def _parts(key: str, value: Any) -> list[Mapping[str, Any]]:
     if not isinstance(parts, list | tuple) or not all(isinstance(part, Mapping) for part in parts):
         raise InputError(f"{key} takes a list of filters, not {value!r}")
     return list(parts)
-
-
-def _is_operators(value: Mapping[str, Any]) -> bool:
-    return bool(value) and all(operator in OPERATORS for operator in value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def verify(
     with budget.reserve("index check", 3 * 8 * manifest.state().rows + (_GAP_NBYTES if read_data else 0)):
         for name in manifest.segment_names():
             said = len(problems)
-            segment = _tried(problems, _opened, opened, manifest, name, spec)
+            segment = _tried(problems, lambda name=name: opened.open(manifest.segment(name), spec))
             if segment is not None:
                 problems += _outside(segment, read_data=read_data)
             if segment is not None and read_data:
@@ -81,10 +81,6 @@ def _tried(problems: list[str], read: Callable[..., Result], *arguments: object)
     except (CorruptBlock, StorageError) as error:
         problems.append(str(error))
         return None
-
-
-def _opened(opened: OpenSegments, manifest: IndexManifest, name: str, spec: CodecSpec) -> IndexSegment:
-    return opened.open(manifest.segment(name), spec)
 
 
 def _ids(segment: IndexSegment, number: int, deleted: Ids) -> Ids:
