@@ -280,7 +280,6 @@ class RemoteDevice:
         return number
 
     def _ask(self, header: dict[str, Any], arrays: list[Array] | None = None) -> tuple[dict[str, Any], list[Array]]:
-        """Sends one request and returns its answer."""
         with self._lock:
             if self._lost:
                 raise DeviceLost(self._lost)

@@ -109,7 +109,6 @@ def check_profile(open_device: Opener) -> None:
 
 
 def _lists(device: SearchPlace, codec: Codec, random: np.random.Generator) -> tuple[list[ListScan], list[Bytes]]:
-    """Writes lists to the device, and returns them and their codes."""
     scans, held, first = [], [], 0
     for number, count in enumerate(_ROWS):
         codes = codec.encode(random.standard_normal((count, _DIM)).astype(np.float32))

@@ -274,7 +274,6 @@ def parsed(text: str, path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, source: str) -> Any:
-    """Converts a setting's value to its field's type."""
     try:
         if name == "memory":
             return parse_size(value)

@@ -137,7 +137,6 @@ def _is_path(value: Any) -> bool:
 
 
 def _check_path(path: str) -> None:
-    """Checks that a string can be a path."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:

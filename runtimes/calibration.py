@@ -394,7 +394,6 @@ class _Recorder:
         return sampled
 
     def final(self, count: int) -> Scores:
-        """The final logits of the candidates that `sample` takes."""
         return np.asarray(self.head[-1, self._spread(count)], np.float64)
 
     def scores(self, lens: Lens) -> tuple[Scores, Scores]:

@@ -330,7 +330,6 @@ class OnnxLayerKernel(LayerKernel):
         local: bool,
         weights: Weights,
     ) -> None:
-        """Computes attention and writes the result for every token to `context`."""
         start = 0
         if local:
             for n in map(int, lengths):

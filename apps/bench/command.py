@@ -106,7 +106,6 @@ def _measure(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Measures every arm in turns, and prints the medians of the rounds."""
     config = setup.config(**flags)
     settings = {name: value for name, value in asdict(setup).items() if name != "no_server"} | flags
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
@@ -139,7 +138,6 @@ _SHARES = ("computed", "found")
 
 
 def _print(rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Prints a line for each figure, with a column for each arm."""
     click.echo("".join([" " * 26, *(f"{name:>14}" for name in rows)]))
     for figure in dict.fromkeys(figure for row in rows.values() for figure in row):
         cells = [_cell(figure, row[figure]) if figure in row else "-" for row in rows.values()]

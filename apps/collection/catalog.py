@@ -269,7 +269,6 @@ def text_hash(context: str, text: str) -> bytes:
 
 
 def _place(file: int, ordinal: int, chunk: Chunk) -> tuple[Value, ...]:
-    """The values of `PLACE`."""
     lines, hash = packed(chunk.lines), chunk_hash(chunk)
     return file, ordinal, chunk.line_start, chunk.line_end, chunk.page, lines, chunk.kinds, hash
 

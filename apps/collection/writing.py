@@ -303,7 +303,6 @@ class CollectionWriter:
         return alone
 
     def _forget_empty(self, roots: Iterable[str]) -> None:
-        """Removes roots again that have no indexed file."""
         empty = [root for root in roots if not self._holds(root)]
         with self._database.write() as db:
             for root in empty:

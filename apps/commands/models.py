@@ -254,7 +254,6 @@ def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -
 
 
 def _licence(known: KnownModel | None) -> None:
-    """Prints the licence of a known model's weights."""
     if known is not None and known.licence:
         click.echo(f"licence of the weights: {known.licence}")
 

@@ -314,7 +314,6 @@ def _definition(node: Any) -> tuple[Any, str] | None:
 
 
 def _node_name(node: Any) -> str:
-    """The name of a definition; empty if it has none."""
     named = node.child_by_field_name("name")
     if named is None and node.type == "impl_item":
         trait, kind = node.child_by_field_name("trait"), node.child_by_field_name("type")

@@ -301,7 +301,6 @@ def _wants_memory(error: WorkerFailed) -> bool:
 
 
 def _raise_failure(answer: dict[str, Any], worker: WorkerProcess) -> None:
-    """Raises the failure that a worker's answer reports, if it reports one."""
     if "error" in answer:
         reason = answer["reason"]
         if reason is None and worker.ran_short:

@@ -187,8 +187,6 @@ def _decoded(digits: bytes) -> bytes:
 
 
 class _MailReader:
-    """Converts messages to blocks, in order."""
-
     def __init__(self, file: OpenedFile, messages: _Messages) -> None:
         self._file = file
         self._messages = messages
@@ -437,7 +435,6 @@ def _words(value: str) -> str:
 
 
 def _name(sender: str) -> str:
-    """The sender's name, or the address if there is no name."""
     name, _, _ = sender.partition("<")
     return name.strip().strip('"') or sender
 

@@ -171,7 +171,6 @@ def _shown(number: int, form: str) -> str:
 
 
 def _value(element: Any, name: str) -> str:
-    """The value of an element's child; empty if there is none."""
     child = None if element is None else element.find(f"{{*}}{name}")
     return "" if child is None else attribute(child, "val") or ""
 

@@ -124,7 +124,6 @@ class _TextReader(ABC):
         """The rows of a table that are not empty."""
 
     def add_paragraph(self, text: str, level: int, *, in_list: bool = False) -> None:
-        """Adds a paragraph, or a heading if it has a level."""
         if text:
             self._line += 1
             path = self.outline.enter(level, " ".join(text.split())) if level else self.outline.path

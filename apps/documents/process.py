@@ -253,7 +253,6 @@ class WorkerProcess:
         return WorkerFailed(verdict or Verdict.CRASH, f"{how}: {words}" if words else how)
 
     def _last_words(self) -> str:
-        """The last line that the worker wrote to stderr."""
         self._errors.seek(0)
         lines = self._errors.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:300] if lines else ""

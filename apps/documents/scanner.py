@@ -70,8 +70,6 @@ def scan(
 
 
 class _Scanner:
-    """One scan."""
-
     def __init__(
         self,
         roots: Sequence[Path],

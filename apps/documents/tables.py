@@ -216,8 +216,6 @@ def _beside(archive: Archive, sheet: str) -> Iterator[tuple[int, str]]:
 
 
 class _SheetReader:
-    """Reads the sheets of one workbook."""
-
     def __init__(self, archive: Archive, main: str, workbook: Any) -> None:
         self._archive = archive
         self._chars = 0

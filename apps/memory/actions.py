@@ -291,7 +291,6 @@ class ActionCache:
 
 
 def _signals(task: str, state: str, found: Sequence[Action], place: int) -> Floats:
-    """The signals of the candidate at `place`, compared with the other candidates."""
     action = found[place]
     others = [other for number, other in enumerate(found) if number != place]
     lead = action.similarity - max((other.similarity for other in others), default=0.0)

@@ -42,8 +42,6 @@ Opener = Callable[[], AbstractContextManager[Memory]]
 
 
 def _reads(read: Callable[[Row], object]) -> Callable[[Row], bool]:
-    """Whether `read` accepts a row."""
-
     def proves(row: Row) -> bool:
         try:
             read(row)

@@ -124,7 +124,6 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
     path = store.path / store.database
 
     def bring() -> bool:
-        """Copies the segments that are missing."""
         for name in segments:
             if not (store.path / name).exists():
                 (store.path / name).parent.mkdir(exist_ok=True)

@@ -78,7 +78,6 @@ class WriterLock:
         return False
 
     def _opened(self) -> apsw.Connection:
-        """Opens and locks the file."""
         if self._path.parent.exists() and not can_be_written(self._path.parent):
             raise not_writable(self._path.parent)
         try:

@@ -221,7 +221,6 @@ class _Blocks:
         self._count, self._width = count, width
 
     def take(self, pieces: Sequence[_Piece]) -> None:
-        """Scans some rows."""
         torch, device, size = self._torch, self._device, self._decoder.size
         counts = torch.tensor([piece.rows for piece in pieces], device=device)
         firsts = torch.tensor([piece.scan.first + piece.low for piece in pieces], device=device)

@@ -511,7 +511,6 @@ class Residency:
             self._free(entry)
 
     def _free(self, entry: CachedBlock) -> None:
-        """Frees the memory of a removed block."""
         self._lease.resize(self._lease.nbytes - entry.charged)
 
     def _missing(self, charged: int) -> int:

@@ -304,12 +304,10 @@ def _changed(path: Path) -> float:
 
 
 def _states(place: Path) -> list[Path]:
-    """The files of the states in a model's directory."""
     return [path for path in place.iterdir() if path.suffix == _SUFFIX] if place.is_dir() else []
 
 
 def _nbytes(place: Path) -> int:
-    """Bytes of the states in a model's directory."""
     total = 0
     for path in _states(place):
         with suppress(OSError):

@@ -251,7 +251,6 @@ def _too_large(rows: npt.NDArray[np.int64], options: IndexOptions) -> npt.NDArra
 
 
 def _stream(sources: list[VectorSource], number: int) -> Iterator[tuple[VectorSource, RowBlock]]:
-    """The rows of one list."""
     for source in sources:
         low, high = np.searchsorted(source.segment.parts["list"], (number, number + 1))
         for block in source.stream(range(int(low), int(high))):
