@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from edge.apps.commands.texts import Lines
 from edge.apps.console import ProgressBar, told
 from edge.apps.memory.arguments import written
 from edge.apps.memory.console import (
@@ -23,7 +24,6 @@ from edge.apps.memory.console import (
     print_json,
     scope_options,
     shown,
-    stdin_lines,
 )
 from edge.apps.memory.transcripts import stamps
 from edge.apps.options import (
@@ -75,7 +75,10 @@ def add(
     """Remember each TEXT; - reads stdin, a text a line."""
     fields = {name: options.pop(name) for name in ("timestamp", "valid_from", "valid_until", "importance", "explain")}
     limit = configure(memory=options["memory"]).memory
-    given = [line for text in texts for line in (stdin_lines(limit) if text == "-" else [text])]
+    given: list[str] = []
+    for text in texts:
+        stdin = Lines(sys.stdin.buffer, "stdin", limit, ["edge.apps.memory.memory"]) if text == "-" else None
+        given += [text] if stdin is None else [line for _, line in stdin]
     if not given:
         raise InputError("there is nothing to remember: give a text, or - to read stdin")
     fields |= {"metadata": json_object(metadata, "--metadata"), "expiration_date": expires}

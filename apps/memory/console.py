@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.apps.commands.texts import Lines
 from edge.apps.console import told
 from edge.apps.memory.arguments import SCOPE_FIELDS, default_path, existing_memory, written
 from edge.apps.options import Command, configure, json_option
@@ -28,19 +26,6 @@ if TYPE_CHECKING:
 
 
 path_option = click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
-
-
-def stdin_lines(limit: int) -> list[str]:
-    """The lines of stdin, stripped, without empty ones.
-
-    Args:
-        limit: the bytes that the whole process may hold.
-
-    Raises:
-        InputError: stdin is not UTF-8.
-        BudgetExceeded: the lines alone need more memory than the limit leaves.
-    """
-    return [line for _, line in Lines(sys.stdin.buffer, "stdin", limit, ["edge.apps.memory.memory"])]
 
 
 def json_object(text: str | None, option: str) -> Any:
