@@ -16,13 +16,11 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from edge.blocks import BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.files.input_file import read_small
 from edge.files.output_file import make_folder
-from edge.files.sealed import CHECKSUM, sealed, unsealed
+from edge.files.sealed import CHECKSUM, flush, is_abandoned, sealed, unsealed
 from edge.models.spec import ModelSpec
 
 MANIFEST = "edge.json"
@@ -73,8 +71,8 @@ class Staging:
         previous = _previous(self.target)
         try:
             for file in self.path.iterdir():
-                _sync(file)
-            _sync(self.path)
+                flush(file)
+            flush(self.path)
             replaced = self.target.exists()
             if replaced:
                 shutil.rmtree(previous, ignore_errors=True)
@@ -85,7 +83,7 @@ class Staging:
                 if replaced:
                     recover(self.target)
                 raise
-            _sync(self.target.parent)
+            flush(self.target.parent)
             shutil.rmtree(previous, ignore_errors=True)
         except OSError as error:
             raise StorageError(f"{self.target} cannot be put in place: {error.strerror}") from error
@@ -104,8 +102,7 @@ class Staging:
 
     def _remove_abandoned(self) -> None:
         for path in self.target.parent.glob(f".{escape(self.target.name)}.packing-*"):
-            owner = path.name.rpartition("-")[2]
-            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            if is_abandoned(path, "-"):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -153,16 +150,6 @@ def _previous(target: Path) -> Path:
 
 def _replaceable(target: Path) -> bool:
     return target.is_dir() and ((target / MANIFEST).is_file() or not any(target.iterdir()))
-
-
-def _sync(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open directories, and orders the changes to their entries itself.
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 FORMAT = "edge-pack"

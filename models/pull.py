@@ -17,6 +17,7 @@ from pathlib import Path
 from edge.config import Config
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.files.output_file import make_folder
+from edge.files.sealed import flush
 from edge.models.architectures import body_folder, detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
@@ -129,8 +130,7 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
         found = file_sha256(staging / file) if (staging / file).is_file() else "nothing"
         if found != digest:
             raise ModelError(f"{name}: {file} has sha256 {found[:16]}..., {digest[:16]}... was pinned; it is removed")
-        with (staging / file).open("rb+") as arrived:
-            os.fsync(arrived.fileno())
+        flush(staging / file)
         os.replace(staging / file, target)
     except OSError as error:
         raise StorageError(f"{target} cannot be written: {error.strerror}") from error

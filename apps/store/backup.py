@@ -24,7 +24,7 @@ from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import copy_whole, overwrite
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_small
-from edge.files.sealed import flush_folder
+from edge.files.sealed import flush
 from edge.ivf.storage.manifest import IndexManifest
 
 _MANIFEST = "edge-backup.json"
@@ -78,11 +78,11 @@ def back_up(store: Store, target: Path) -> int:
             json.dump(document, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        flush_folder(draft)
+        flush(draft)
         if target.exists():
             target.rmdir()
         draft.replace(target)
-        flush_folder(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise StorageError(f"the backup cannot be written to {target.parent}: {error.strerror}") from error
     finally:
@@ -162,7 +162,7 @@ def _copy(store: Store, draft: Path) -> list[str]:
             for file in (draft / SEGMENTS).iterdir():
                 if file.name not in names:
                     file.unlink()
-            flush_folder(draft / SEGMENTS)
+            flush(draft / SEGMENTS)
             return [f"{SEGMENTS}/{name}" for name in names]
     raise StorageError(
         f"{store.path / SEGMENTS / missing[0]} is missing; `{store.verbs} repair` makes its vectors again"

@@ -17,7 +17,7 @@ from edge.apps.store.failures import is_refusal, translated
 from edge.apps.store.folder import log_of
 from edge.apps.store.salvage import move_log
 from edge.errors import StorageError
-from edge.files.sealed import flush_folder
+from edge.files.sealed import flush
 
 _PATIENCE_S = 30.0
 _PIECE = 1 << 20
@@ -70,7 +70,7 @@ def copy_whole(source: Path, target: Path) -> None:
         new.flush()
         os.fsync(new.fileno())
     partial.replace(target)
-    flush_folder(target.parent)
+    flush(target.parent)
 
 
 def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
@@ -104,9 +104,8 @@ def put_aside(path: Path) -> Path:
         for source in (path, log_of(path)):
             if source.exists():
                 shutil.copy2(source, folder / source.name)
-                with (folder / source.name).open("rb+") as file:
-                    os.fsync(file.fileno())
-        flush_folder(folder)
+                flush(folder / source.name)
+        flush(folder)
     except OSError as error:
         raise StorageError(f"{path} cannot be copied to {folder}: {error.strerror}") from error
     return folder / path.name

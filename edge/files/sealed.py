@@ -99,7 +99,10 @@ def replace(path: Path, data: bytes, *, private: bool = False) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         make_folder(path.parent)
-        _remove_abandoned(path)
+        for other in path.parent.glob(f".{path.name}.*"):
+            if is_abandoned(other):
+                with suppress(OSError):
+                    other.unlink(missing_ok=True)
         try:
             mode = 0o600 if private else 0o666
             with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -111,34 +114,33 @@ def replace(path: Path, data: bytes, *, private: bool = False) -> None:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        flush_folder(path.parent)
+        flush(path.parent)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def flush_folder(folder: Path) -> None:
-    """Makes the names in a folder durable. Does nothing on Windows, which does so by itself.
+def flush(path: Path) -> None:
+    """Makes a file durable, or the names in a folder. Windows does the latter by itself.
 
     Raises:
         OSError: the disk reports an error.
     """
-    if os.name != "posix":
+    folder = path.is_dir()
+    if folder and os.name != "posix":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _remove_abandoned(path: Path) -> None:
+def is_abandoned(draft: Path, mark: str = ".") -> bool:
+    """Whether the name of a draft ends, behind `mark`, with the number of a process that has ended."""
     import psutil  # imported here, because reading needs none of it
 
-    for draft in path.parent.glob(f".{path.name}.*"):
-        owner = draft.name.rpartition(".")[2]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
+    owner = draft.name.rpartition(mark)[2]
+    return owner.isdigit() and not psutil.pid_exists(int(owner))
 
 
 def recall(path: Path, what: str) -> dict[str, Any]:

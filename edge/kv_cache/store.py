@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import psutil
-
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError
 from edge.files.output_file import make_folder
+from edge.files.sealed import flush, is_abandoned
 from edge.kv_cache.prefix_tree import Node, Usage
 from edge.trace import Trace
 
@@ -113,7 +112,7 @@ class KnowledgeStore:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         self._nbytes = 0
         for path in files:
-            if _is_abandoned_draft(path):
+            if path.name.startswith(".") and (path.suffix == f".{os.getpid()}" or is_abandoned(path)):
                 self._unlink(path)
             elif path.suffix == _SUFFIX:
                 try:
@@ -154,7 +153,7 @@ class KnowledgeStore:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-            self._flush_directory()
+            flush(self.directory)
         except OSError as error:
             self._unlink(draft)
             raise StorageError(f"the state of {node.id!r} cannot be stored in {path}: {error.strerror}") from error
@@ -253,14 +252,6 @@ class KnowledgeStore:
             }
         ).encode()
 
-    def _flush_directory(self) -> None:
-        if os.name == "posix":  # elsewhere a directory cannot be opened, and a rename is durable or lost as a whole
-            descriptor = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
     def _unlink(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
@@ -313,11 +304,3 @@ def _nbytes(place: Path) -> int:
         with suppress(OSError):
             total += path.stat().st_size
     return total
-
-
-def _is_abandoned_draft(path: Path) -> bool:
-    """Whether a file is the draft of a process that has ended, or of an earlier process with this one's id."""
-    writer = path.suffix[1:]
-    if not path.name.startswith(".") or not writer.isdigit():
-        return False
-    return int(writer) == os.getpid() or not psutil.pid_exists(int(writer))

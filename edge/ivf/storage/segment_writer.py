@@ -16,7 +16,7 @@ from edge.blocks import stretches
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
 from edge.files.output_file import write_all
-from edge.files.sealed import flush_folder
+from edge.files.sealed import flush
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Codec, CodecSpec, Ids, Vectors
 from edge.ivf.storage.segments import HEADER, PAGE, PART, SegmentEntry, aligned, part_nbytes
 
@@ -100,7 +100,7 @@ class SegmentWriter:
             os.fsync(self._file.fileno())
             self._file.close()
             os.replace(self._temporary, self._path)
-            flush_folder(self._path.parent)
+            flush(self._path.parent)
         except OSError as error:
             raise StorageError(f"{self._path} cannot be completed: {error.strerror}") from error
         self._lease.release()
