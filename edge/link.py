@@ -199,9 +199,7 @@ class Ticket:
         started = self._lane.clock.now()
         stall = 0.0  # measured only if necessary: reading the clock for hundreds of finished transfers adds up
         if not self._finished.is_set():
-            if self._lane.link._claim(self):
-                self._lane.link._transfer(self)
-            self._finished.wait()
+            self.join()
             stall = self._lane.clock.now() - started
         if self.cancelled:
             raise EdgeError(f"the transfer of {self.label} was withdrawn before it started")
