@@ -37,21 +37,6 @@ _PATIENCE_S = 5.0
 _TOGETHER = 500
 """Rows that one transaction writes."""
 
-_INDEX_TABLES = {
-    "ivf_codec": ("one", "name", "code_size", "state", "crc"),
-    "ivf_lists": ("list", "centroid", "crc"),
-    "ivf_segments": ("number", "name", "rows", "nbytes", "parts", "pages", "crc"),
-    "ivf_pending": ("id", "stamp", "vector", "crc"),
-    "ivf_state": (
-        "one", "generation", "stamp", "dim", "rows", "training", "trained_rows", "trained_misfit", "newer_rows",
-        "newer_misfit", "recall", "measured_rows", "measured_lists",
-    ),
-    "ivf_deleted": ("segment", "chunk", "stamp", "rows", "bits"),
-    "ivf_retired": ("name", "at"),
-    "ivf_tuning": ("one", "record", "crc"),
-}  # fmt: skip
-"""Tables of the vector index."""
-
 Fill = Callable[[Wreck, Database], None]
 
 
@@ -205,17 +190,21 @@ def bring_rows(
 
 def _bring_index(wreck: Wreck, new: Database) -> bool:
     """Copies the tables of a vector index if every row is readable and undamaged; returns whether it copied them."""
-    rows = {name: wreck.small(name, columns) for name, columns in _INDEX_TABLES.items()}
+    with new.read() as db:
+        layout = layout_of(db).items()
+    # A row's checksum comes last.
+    tables = {name: sorted(columns, key="crc".__eq__) for name, columns in layout if name.startswith("ivf_")}
+    rows = {name: wreck.small(name, columns) for name, columns in tables.items()}
     # A lost record, or that of an index which was never tuned, leaves the parameters that any index has.
     rows["ivf_tuning"] = list(filter(blobs_are_sound, rows["ivf_tuning"]))
     needed = rows.keys() - {"ivf_retired", "ivf_tuning"}
     if any(wreck.lost[name] for name in needed) or len(rows["ivf_state"]) != 1:
         return False
-    if not all(blobs_are_sound(row) for name in needed if "crc" in _INDEX_TABLES[name] for row in rows[name]):
+    if not all(blobs_are_sound(row) for name in needed if "crc" in tables[name] for row in rows[name]):
         return False
     with new.write() as db:
         db.execute("DELETE FROM ivf_state")
-        for name, columns in _INDEX_TABLES.items():
+        for name, columns in tables.items():
             marks = ", ".join("?" * len(columns))
             db.executemany(f"INSERT INTO {name}({', '.join(columns)}) VALUES ({marks})", rows[name])
     return True

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from naive.program import config_of
 from naive.rewriting import rewrite
@@ -139,6 +140,23 @@ def test_repair_brings_back_what_the_files_hold(whole: Path, tiny_config: Config
     with Collection(whole, config=tiny_config, read_only=True) as collection:
         assert collection.health()
         assert collection.status().indexed >= 12
+
+
+def test_a_repair_keeps_every_column_of_a_sound_index(whole: Path, tiny_config: Config) -> None:
+    """Also the version of lists that other indexes share."""
+    db = apsw.Connection(str(whole / "edge.db"))
+    for table in ("ivf_state", "ivf_segments"):
+        db.execute(f"UPDATE {table} SET quantizer = 7")
+    db.execute("UPDATE roots SET path = path || 'x'; UPDATE files SET title = 'x' WHERE id = 1")
+    db.close()
+    report = mended(whole, tiny_config)
+    assert report.after.sound
+    assert not any("vectors" in action for action in report.actions), "no vector is made again"
+    db = apsw.Connection(str(whole / "edge.db"))
+    found = db.execute("SELECT quantizer FROM ivf_state UNION ALL SELECT quantizer FROM ivf_segments").fetchall()
+    assert len(found) > 1
+    assert set(found) == {(7,)}
+    db.close()
 
 
 def test_a_damaged_segment_is_named_and_made_again(whole: Path, tiny_config: Config, docs: Path) -> None:
