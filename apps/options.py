@@ -241,38 +241,38 @@ memory_option = click.option(
 )
 
 
-def engine_options(command: Command) -> Command:
-    """Adds `--memory`, `--runtime` and `--threads`, the settings of every verb that runs models."""
-    for option in (
-        click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
-        click.option(
-            "--runtime", help="Runtime that executes the layers: auto, native, onnx, mlx, cuda, or a plug-in."
-        ),
-        memory_option,
-    ):
-        command = option(command)
-    return command
+def several(*options: Option) -> Option:
+    """A decorator that adds options in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def server_option(command: Command) -> Command:
-    """Adds `--no-server`, for verbs that use a running server of the same user. The function gets `no_server`."""
-    return click.option(
-        "--no-server", is_flag=True, help="Work in this process, even where a server of yours runs (`edge serve`)."
-    )(command)
+engine_options = several(
+    memory_option,
+    click.option("--runtime", help="Runtime that executes the layers: auto, native, onnx, mlx, cuda, or a plug-in."),
+    click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
+)
+"""The settings of every verb that runs models."""
 
+server_option = click.option(
+    "--no-server", is_flag=True, help="Work in this process, even where a server of yours runs (`edge serve`)."
+)
+"""For verbs that use a running server of the same user. The function gets `no_server`."""
 
-def device_options(command: Command) -> Command:
-    """Adds `--device` and `--device-memory`: the device that searches lists and runs layers beside the host."""
-    for option in (
-        click.option("--device-memory", help="Limit of the device's own memory, such as 2GB."),
-        click.option(
-            "--device",
-            metavar="NAME[:OPTIONS]",
-            help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`).",
-        ),
-    ):
-        command = option(command)
-    return command
+device_options = several(
+    click.option(
+        "--device",
+        metavar="NAME[:OPTIONS]",
+        help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`).",
+    ),
+    click.option("--device-memory", help="Limit of the device's own memory, such as 2GB."),
+)
+"""The device that searches lists and runs layers beside the host."""
 
 
 def setup_options(*, device: bool = False, server: bool = False) -> Callable[[Command], Command]:
@@ -286,56 +286,41 @@ def setup_options(*, device: bool = False, server: bool = False) -> Callable[[Co
     return gathered("setup", Setup, engine_options, *more, *([server_option] if server else []))
 
 
-def text_options(command: Command) -> Command:
-    """Adds `--docs` and `--max-tokens`, for verbs that read texts from a file or stdin."""
-    for option in (
-        click.option("--max-tokens", type=int, help="Longest sequence in tokens; longer texts are cut."),
-        click.option(
-            "--docs", default="-", show_default=True, help="Texts: a file with one per line or JSON Lines; - is stdin."
-        ),
-    ):
-        command = option(command)
-    return command
+text_options = several(
+    click.option(
+        "--docs", default="-", show_default=True, help="Texts: a file with one per line or JSON Lines; - is stdin."
+    ),
+    click.option("--max-tokens", type=int, help="Longest sequence in tokens; longer texts are cut."),
+)
+"""For verbs that read texts from a file or stdin."""
 
+figures_options = several(
+    click.option("--stats", is_flag=True, help="Print memory, time and cache figures to stderr."),
+    click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here."),
+)
 
-def figures_options(command: Command) -> Command:
-    """Adds `--stats` and `--trace`."""
-    for option in (
-        click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here."),
-        click.option("--stats", is_flag=True, help="Print memory, time and cache figures to stderr."),
-    ):
-        command = option(command)
-    return command
+report_options = gathered("report", Report, json_option, figures_options)
+"""`--json`, `--stats` and `--trace`, which the function gets as `report`."""
 
+collection_option = click.option(
+    "-c",
+    "--collection",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Name (`edge collections`) or directory of the collection; if not given, the nearest .edge folder upward, "
+    "else the user's own.",
+)
+"""The collection that a verb works on (see `edge.apps.collection.registry.locate`)."""
 
-def report_options(command: Command) -> Command:
-    """Adds `--json`, `--stats` and `--trace`, which the function gets as `report`."""
-    return gathered("report", Report, json_option, figures_options)(command)
-
-
-def collection_option(command: Command) -> Command:
-    """Adds `--collection`: the collection that a verb works on (see `edge.apps.collection.registry.locate`)."""
-    return click.option(
-        "-c",
-        "--collection",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Name (`edge collections`) or directory of the collection; if not given, the nearest .edge folder upward, "
-        "else the user's own.",
-    )(command)
-
-
-def collections_option(command: Command) -> Command:
-    """Adds `--collection`, which may be repeated: the collections that a verb searches. The function gets
-    `collections`."""
-    return click.option(
-        "-c",
-        "--collection",
-        "collections",
-        multiple=True,
-        metavar="NAME|DIR",
-        help="Name (`edge collections`) or directory of a collection, repeated for several; if not given, the nearest "
-        ".edge folder upward, else the user's own.",
-    )(command)
+collections_option = click.option(
+    "-c",
+    "--collection",
+    "collections",
+    multiple=True,
+    metavar="NAME|DIR",
+    help="Name (`edge collections`) or directory of a collection, repeated for several; if not given, the nearest "
+    ".edge folder upward, else the user's own.",
+)
+"""The collections that a verb searches. The function gets `collections`."""
 
 
 def configure(*, no_server: bool = False, **flags: Any) -> Config:

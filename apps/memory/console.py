@@ -14,7 +14,7 @@ import click
 
 from edge.apps.console import told
 from edge.apps.memory.arguments import SCOPE_FIELDS, default_path, existing_memory, written
-from edge.apps.options import Command, configure, json_option
+from edge.apps.options import configure, json_option, several
 from edge.apps.serve.background import connected, own_options
 from edge.apps.serve.connection import OWN, SEARCH, Lost, OwnServer, Refused, Unserved
 from edge.apps.store.health import Health, Trouble
@@ -90,17 +90,13 @@ def whose(user_id: str | None, agent_id: str | None, run_id: str | None) -> dict
     return {"user_id": user_id, "agent_id": agent_id, "run_id": run_id}
 
 
-def scope_options(command: Command) -> Command:
-    """Adds `--user-id`, `--agent-id`, `--run-id`, `--path` and `--json`."""
-    for option in (
-        json_option,
-        path_option,
-        click.option("--run-id", help="Which session's memory."),
-        click.option("--agent-id", help="Which agent's memory."),
-        click.option("--user-id", help="Whose memory; `default` if no id is given."),
-    ):
-        command = option(command)
-    return command
+scope_options = several(
+    click.option("--user-id", help="Whose memory; `default` if no id is given."),
+    click.option("--agent-id", help="Which agent's memory."),
+    click.option("--run-id", help="Which session's memory."),
+    path_option,
+    json_option,
+)
 
 
 def own_memory(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
