@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from edge.config import Config, counted, format_size
-from edge.errors import CapabilityError, InputError, StorageError
+from edge.errors import CapabilityError, InputError, StorageError, as_storage_error
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -205,10 +205,8 @@ def save_picture(figure: Any, path: Path) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    try:
+    with as_storage_error(f"the picture cannot be written to {path}"):
         figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise StorageError(f"the picture cannot be written to {path}: {error.strerror}") from error
 
 
 def words_argument(name: str, *, required: bool = True, stdin: bool = False) -> Callable[[Command], Command]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock, StorageError, as_storage_error
 
 ALIGNMENT = 4096
 """Blocks start at multiples of this many bytes, so that a read touches no page of its neighbour."""
@@ -93,10 +93,8 @@ class BlockFile:
         self.remedy = remedy
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         flags |= getattr(os, "O_NONBLOCK", 0)  # otherwise opening a named pipe would wait for its writer
-        try:
+        with as_storage_error(f"{self.path} cannot be opened"):
             self._fd = os.open(self.path, flags)
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be opened: {error.strerror}") from error
         self._verified: set[BlockId] = set()
         size = os.fstat(self._fd).st_size
         last = max(self.extents.items(), key=lambda item: item[1].offset + item[1].nbytes, default=None)

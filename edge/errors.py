@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class EdgeError(Exception):
     """Base of every error this package raises on purpose; the command line prints it and exits with 2."""
@@ -51,6 +54,15 @@ class ModelError(EdgeError):
 
 class StorageError(EdgeError):
     """The disk reported an error (full, read-only, permission). Unfinished writes have been undone."""
+
+
+@contextmanager
+def as_storage_error(what: str) -> Iterator[None]:
+    """Raises errors of the system as `StorageError`: `what`, such as that a file cannot be written, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {error.strerror}") from error
 
 
 class CollectionMissing(StorageError):

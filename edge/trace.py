@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.errors import StorageError
+from edge.errors import as_storage_error
 
 
 class Trace:
@@ -156,11 +156,8 @@ class Trace:
         from edge.files.output_file import open_output
 
         text = self.text()
-        try:
-            with open_output(path) as file:
-                file.write(text)
-        except OSError as error:
-            raise StorageError(f"the trace cannot be written to {path}: {error.strerror}") from error
+        with as_storage_error(f"the trace cannot be written to {path}"), open_output(path) as file:
+            file.write(text)
 
     def _us(self, reading: float) -> float:
         return (reading - self._origin) * 1e6

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import ModelError, StorageError
+from edge.errors import ModelError, StorageError, as_storage_error
 from edge.resident import Closing
 
 Floats = npt.NDArray[np.float32]
@@ -131,7 +131,7 @@ class Checkpoint(Closing):
         self._open.clear()
 
     def _pread(self, entry: _SafeTensor, name: str, view: memoryview, offset: int) -> None:
-        try:
+        with as_storage_error(f"{entry.path}: reading tensor {name} failed"):
             file = self._open.get(entry.path)
             if file is None:
                 file = self._open[entry.path] = entry.path.open("rb", buffering=0)
@@ -142,8 +142,6 @@ class Checkpoint(Closing):
                 if not count:
                     raise ModelError(f"{entry.path} ends inside tensor {name}")
                 done += count
-        except OSError as error:
-            raise StorageError(f"{entry.path}: reading tensor {name} failed: {error.strerror}") from error
 
 
 def _weight_files(folder: Path) -> list[Path]:

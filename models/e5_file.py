@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from edge.errors import ModelError, StorageError
+from edge.errors import ModelError, as_storage_error
 from edge.models import bert
 from edge.models.checkpoint import Floats
 from edge.models.manifest import TOKENIZER, Staging
@@ -77,11 +77,9 @@ class E5File(Closing):
             StorageError: the file cannot be read.
         """
         self.path = path
-        try:
+        with as_storage_error(f"{path} cannot be read"):
             self._nbytes = path.stat().st_size
             self._file: BinaryIO = path.open("rb")
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
         try:
             self._read_header()
         except (struct.error, ValueError, KeyError, IndexError) as error:
@@ -185,10 +183,8 @@ class E5File(Closing):
                 "byte_fallback": False,
             },
         }
-        try:
+        with as_storage_error(f"{path} cannot be written"):
             path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
     def _read_header(self) -> None:
         if self._take(4) != _MAGIC:

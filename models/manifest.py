@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.blocks import BlockId, Extent, RowTable
-from edge.errors import CorruptBlock, ModelError, StorageError
+from edge.errors import CorruptBlock, ModelError, StorageError, as_storage_error
 from edge.files.input_file import read_small
 from edge.files.output_file import make_folder
 from edge.files.sealed import CHECKSUM, flush, is_abandoned, sealed, unsealed
@@ -49,14 +49,12 @@ class Staging:
         self.path = self.target.parent / f".{self.target.name}.packing-{os.getpid()}"
 
     def __enter__(self) -> Staging:
-        try:
+        with as_storage_error(f"{self.path} cannot be created"):
             recover(self.target)
             self._remove_abandoned()
             shutil.rmtree(self.path, ignore_errors=True)
             make_folder(self.path.parent)
             self.path.mkdir()
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be created: {error.strerror}") from error
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -69,7 +67,7 @@ class Staging:
             StorageError: the disk refused; the old pack at `target` is still there.
         """
         previous = _previous(self.target)
-        try:
+        with as_storage_error(f"{self.target} cannot be put in place"):
             for file in self.path.iterdir():
                 flush(file)
             flush(self.path)
@@ -85,8 +83,6 @@ class Staging:
                 raise
             flush(self.target.parent)
             shutil.rmtree(previous, ignore_errors=True)
-        except OSError as error:
-            raise StorageError(f"{self.target} cannot be put in place: {error.strerror}") from error
 
     def _appear(self, previous: Path) -> None:
         """Renames the new directory to `target`. If a reader has restored the old pack between the two renames, the old
@@ -207,10 +203,8 @@ class PackManifest:
         }
         if self.vocabulary_sha256 is not None:
             content["tokenizer"]["vocabulary_sha256"] = self.vocabulary_sha256
-        try:
+        with as_storage_error(f"{folder / MANIFEST} cannot be written"):
             (folder / MANIFEST).write_bytes(sealed(content))
-        except OSError as error:
-            raise StorageError(f"{folder / MANIFEST} cannot be written: {error.strerror}") from error
 
     @classmethod
     def read(cls, folder: Path) -> tuple[PackManifest, str]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockId, Extent
-from edge.errors import ModelError, StorageError
+from edge.errors import ModelError, StorageError, as_storage_error
 from edge.files.output_file import write_all
 from edge.models.architectures import body_folder, dense_folders, detect_head, family_of, token_limit
 from edge.models.checkpoint import Checkpoint, Floats, WeightSource, read_json, wanted
@@ -50,10 +50,8 @@ class PackWriter(Closing):
         self._path = path
         self._at = 0
         self._crc = 0
-        try:
+        with as_storage_error(f"{path} cannot be created"):
             self._file = path.open("xb", buffering=0)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be created: {error.strerror}") from error
         self._write(memoryview(header))
         self.extents[HEADER] = Extent(0, len(header), zlib.crc32(header))
 
@@ -455,12 +453,10 @@ def pack_weights(
     layout = Layout.of(spec, len(header))
     with PackWriter(staging.path / DATA, layout, header, progress) as writer:
         packer.write(writer, layout)
-    try:
+    with as_storage_error(f"{tokenizer} cannot be copied"):
         if tokenizer.parent != staging.path:
             shutil.copyfile(tokenizer, staging.path / TOKENIZER)
         partial = build(staging.path / TOKENIZER, staging.path / VOCABULARY)
-    except OSError as error:
-        raise StorageError(f"{tokenizer} cannot be copied: {error.strerror}") from error
     PackManifest(
         name=name,
         spec=spec,

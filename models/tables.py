@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import CorruptBlock, ModelError, StorageError
+from edge.errors import CorruptBlock, ModelError, as_storage_error
 from edge.models.clipping import inseparable, settled
 from edge.models.manifest import file_sha256, remedy
 from edge.models.spec import Architecture, ModelSpec
@@ -355,10 +355,8 @@ class Tables:
         return self._path.parent / VOCABULARY
 
     def _whole(self) -> Tokenizer:
-        try:
+        with as_storage_error(f"{self._path} cannot be read"):
             changed = self._sha256 is not None and file_sha256(self._path) != self._sha256
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be read: {error.strerror}") from error
         if changed:
             raise CorruptBlock(f"{self._path} does not match its sha256; {remedy(self._path.parent)}")
         before = anonymous_resident()

@@ -23,7 +23,7 @@ from edge.apps.options import (
 from edge.apps.serve.background import connected, own_options
 from edge.apps.serve.connection import MODELS, Unserved
 from edge.config import Config
-from edge.errors import StorageError
+from edge.errors import as_storage_error
 from edge.files.output_file import open_output
 from edge.resident import ResidentWatch
 
@@ -116,9 +116,6 @@ def _embedded(
 def _save(vectors: Vectors, out: Path) -> None:
     import numpy as np
 
-    try:
-        with open_output(out) as file:
-            np.save(file, vectors)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be written: {error.strerror}") from error
+    with as_storage_error(f"{out} cannot be written"), open_output(out) as file:
+        np.save(file, vectors)
     click.echo(f"{len(vectors)} vectors of {vectors.shape[1]} dimensions written to {out}", err=True)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, Extent, RowTable
 from edge.budget import Lease, MemoryBudget
-from edge.errors import InputError, RangeError, StorageError
+from edge.errors import InputError, RangeError, as_storage_error
 from edge.ivf.device import Place
 from edge.link import Lane
 from edge.planner.bank_placement import BankPlacement, EmbeddingTable
@@ -62,18 +62,15 @@ class FileBank:
             StorageError: the file cannot be written.
         """
         extents, places, offset = {}, [], 0
-        try:
-            with open(self._path, "wb") as file:
-                for number, table in enumerate(tables):
-                    checksum = 0
-                    for piece in joined_rows(table, parts):
-                        checksum = zlib.crc32(piece.data, checksum)
-                        piece.tofile(file)
-                    extents[BlockId("table", number)] = Extent(offset, table.nbytes, checksum)
-                    places.append(RowTable(offset, table.rows, 4 * table.dim))
-                    offset += table.nbytes
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be written: {error.strerror}") from error
+        with as_storage_error(f"{self._path} cannot be written"), open(self._path, "wb") as file:
+            for number, table in enumerate(tables):
+                checksum = 0
+                for piece in joined_rows(table, parts):
+                    checksum = zlib.crc32(piece.data, checksum)
+                    piece.tofile(file)
+                extents[BlockId("table", number)] = Extent(offset, table.nbytes, checksum)
+                places.append(RowTable(offset, table.rows, 4 * table.dim))
+                offset += table.nbytes
         self._file = file_of_blocks = BlockFile(self._path, extents)
         return [(file_of_blocks, place) for place in places]
 

@@ -44,7 +44,7 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import index_records
 from edge.apps.store.json_size import JsonSize
 from edge.config import format_size
-from edge.errors import InputError, StorageError
+from edge.errors import InputError, as_storage_error
 from edge.files.input_file import open_input, read_line
 from edge.files.output_file import open_output
 from edge.ivf.base import Connection
@@ -91,11 +91,12 @@ def export_jsonl(store: MemoryStore, scope: Scope, target: str | os.PathLike[str
     if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
         return _write(store, scope, target)
     path = check_path(target)
-    try:
-        with open_output(path) as file, TextIOWrapper(file, encoding="utf-8") as text:
-            return _write(store, scope, text)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    with (
+        as_storage_error(f"{path} cannot be written"),
+        open_output(path) as file,
+        TextIOWrapper(file, encoding="utf-8") as text,
+    ):
+        return _write(store, scope, text)
 
 
 def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
@@ -150,11 +151,8 @@ def import_jsonl(
         lines = _Encoded(source) if isinstance(source, TextIOBase) else source
         return _import(store, scope, cast("BinaryIO", lines), "the stream", clock)
     path = check_path(source)
-    try:
-        with open_input(path) as file:
-            return _import(store, scope, file, str(path), clock)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    with as_storage_error(f"{path} cannot be read"), open_input(path) as file:
+        return _import(store, scope, file, str(path), clock)
 
 
 def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock: Clock) -> int:

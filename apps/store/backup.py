@@ -22,7 +22,7 @@ from edge.apps.store.failures import refuse_newer, translated
 from edge.apps.store.folder import SEGMENTS, claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import copy_whole, overwrite
-from edge.errors import InputError, StorageError
+from edge.errors import InputError, StorageError, as_storage_error
 from edge.files.input_file import read_small
 from edge.files.sealed import flush
 from edge.ivf.storage.manifest import IndexManifest
@@ -130,7 +130,7 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
                 copy_whole(source / name, store.path / name)
         return True
 
-    try:
+    with as_storage_error(f"the backup cannot be restored to {store.path}"):
         for name in segments:  # a segment of this name may exist and be damaged
             (store.path / name).parent.mkdir(exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # maintenance removed the segment, see below
@@ -141,8 +141,6 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
             # Maintenance in another process removes segments that no commit names. `bring` copies such segments again
             # when no other process can write. The next commit then names them.
             overwrite(path, draft, verbs=store.verbs, ready=bring)
-    except OSError as error:
-        raise StorageError(f"the backup cannot be restored to {store.path}: {error.strerror}") from error
 
 
 def _copy(store: Store, draft: Path) -> list[str]:
@@ -205,10 +203,8 @@ def _verified(store: Store, source: Path) -> dict[str, dict[str, Any]]:
     for name, entry in entries.items():
         if name != store.database and (Path(name).parent.as_posix() != SEGMENTS or Path(name).name in ("..", "")):
             raise StorageError(f"{source / _MANIFEST} names {name!a}, which no backup holds")
-        try:
+        with as_storage_error(f"{source / name} cannot be read"):
             found = _described(source / name)
-        except OSError as error:
-            raise StorageError(f"{source / name} cannot be read: {error.strerror}") from error
         if found != entry:
             raise StorageError(f"{source / name} is not what was backed up: its checksum differs")
     if store.database not in entries:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from edge.errors import InputError, StorageError
+from edge.errors import InputError, as_storage_error
 from edge.files import output_file
 
 COLLECTION = "edge.db"
@@ -43,10 +43,8 @@ def make_folder(path: Path) -> None:
     Raises:
         StorageError: it cannot be made.
     """
-    try:
+    with as_storage_error(f"{path} cannot be made"):
         output_file.make_folder(path)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be made: {error.strerror}") from error
 
 
 def log_of(path: Path) -> Path:

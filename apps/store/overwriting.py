@@ -16,7 +16,7 @@ from edge.apps.store.connections import plain
 from edge.apps.store.failures import is_refusal, translated
 from edge.apps.store.folder import log_of
 from edge.apps.store.salvage import move_log
-from edge.errors import StorageError
+from edge.errors import StorageError, as_storage_error
 from edge.files.sealed import flush
 
 _PATIENCE_S = 30.0
@@ -46,15 +46,13 @@ def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool]
             if is_refusal(error):
                 raise
         ready()  # nobody can write to a file that SQLite does not open, so the answer is known
-        try:
+        with as_storage_error(f"{path} cannot be written"):
             # SQLite would move a log that is left behind into the new file. Its pages are moved into the old one before
             # it is removed, so that a kill in between loses none.
             move_log(path)
             for beside in (log_of(path), path.with_name(path.name + "-shm")):
                 beside.unlink(missing_ok=True)
             copy_whole(source, path)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     return True
 
 
@@ -100,14 +98,12 @@ def put_aside(path: Path) -> Path:
         StorageError: the disk refuses, or has no room.
     """
     folder = aside(path.parent)
-    try:
+    with as_storage_error(f"{path} cannot be copied to {folder}"):
         for source in (path, log_of(path)):
             if source.exists():
                 shutil.copy2(source, folder / source.name)
                 flush(folder / source.name)
         flush(folder)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be copied to {folder}: {error.strerror}") from error
     return folder / path.name
 
 

@@ -26,7 +26,7 @@ from edge.apps.store.rows import Row, Table
 from edge.apps.store.salvage import Wreck, layout_of
 from edge.apps.store.salvage import opened as opened_wreck
 from edge.budget import MemoryBudget
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock, StorageError, as_storage_error
 from edge.ivf.base import Connection, Ids
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import blobs_are_sound
@@ -106,24 +106,21 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
         StorageError: the disk refuses, has no room for two more copies, or another process keeps writing.
         BudgetExceeded: the limit is too small.
     """
-    try:
-        with translated(path, verbs, _PATIENCE_S):
-            for _ in range(_TRIES):
-                state = _state(path)
-                copy = put_aside(path)
-                with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
-                    draft = Path(folder) / path.name
-                    with Database(draft, migrations, budget=budget, verbs=verbs) as new:
-                        with new.read() as db:
-                            layout = layout_of(db)
-                        with opened_wreck(copy, layout) as wreck:
-                            fill(wreck, new)
-                        new.settle()
-                    if overwrite(path, draft, verbs=verbs, ready=lambda before=state: _state(path) == before):
-                        return copy.parent
-                shutil.rmtree(copy.parent)  # another process has written meanwhile
-    except OSError as error:
-        raise StorageError(f"{path} cannot be repaired: {error.strerror}") from error
+    with as_storage_error(f"{path} cannot be repaired"), translated(path, verbs, _PATIENCE_S):
+        for _ in range(_TRIES):
+            state = _state(path)
+            copy = put_aside(path)
+            with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
+                draft = Path(folder) / path.name
+                with Database(draft, migrations, budget=budget, verbs=verbs) as new:
+                    with new.read() as db:
+                        layout = layout_of(db)
+                    with opened_wreck(copy, layout) as wreck:
+                        fill(wreck, new)
+                    new.settle()
+                if overwrite(path, draft, verbs=verbs, ready=lambda before=state: _state(path) == before):
+                    return copy.parent
+            shutil.rmtree(copy.parent)  # another process has written meanwhile
     raise StorageError(f"other processes keep writing to {path}; try again when they are done")
 
 
@@ -262,10 +259,8 @@ def _verified(database: Database, index: VectorIndex) -> tuple[Sequence[str], Se
 
 def _put_aside(segments: Path, names: Iterable[str], kept: Path | None) -> Path:
     target = kept or aside(segments.parent)
-    try:
+    with as_storage_error(f"damaged segments cannot be copied to {target}"):
         for name in names:
             if (segments / name).exists():
                 shutil.copy2(segments / name, target / name)
-    except OSError as error:
-        raise StorageError(f"damaged segments cannot be copied to {target}: {error.strerror}") from error
     return target

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock, StorageError, as_storage_error
 from edge.files.input_file import read_small
 from edge.files.output_file import make_folder
 
@@ -97,7 +97,7 @@ def replace(path: Path, data: bytes, *, private: bool = False) -> None:
         StorageError: the file cannot be written; an existing file stays.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with as_storage_error(f"{path} cannot be written"):
         make_folder(path.parent)
         for other in path.parent.glob(f".{path.name}.*"):
             if is_abandoned(other):
@@ -115,8 +115,6 @@ def replace(path: Path, data: bytes, *, private: bool = False) -> None:
                 draft.unlink(missing_ok=True)
             raise
         flush(path.parent)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def flush(path: Path) -> None:

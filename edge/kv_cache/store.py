@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edge.blocks import BlockFile, BlockId, Extent
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock, StorageError, as_storage_error
 from edge.files.output_file import make_folder
 from edge.files.sealed import flush, is_abandoned
 from edge.kv_cache.prefix_tree import Node, Usage
@@ -92,11 +92,9 @@ class KnowledgeStore:
         self._trace = trace or Trace()
         self._nbytes = 0
         self._counting = threading.Lock()
-        try:
+        with as_storage_error(f"{self.directory} cannot be created"):
             make_folder(self.directory)
             os.utime(self.directory)  # marks this model as the one used last
-        except OSError as error:
-            raise StorageError(f"{self.directory} cannot be created: {error.strerror}") from error
 
     def scan(self) -> Iterator[StoredPath]:
         """Every state whose file is intact except, possibly, for the state itself, which is not read.
@@ -106,10 +104,8 @@ class KnowledgeStore:
         Raises:
             StorageError: the directory cannot be read.
         """
-        try:
+        with as_storage_error(f"{self.directory} cannot be read"):
             files = sorted(self.directory.iterdir())
-        except OSError as error:
-            raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         self._nbytes = 0
         for path in files:
             if path.name.startswith(".") and (path.suffix == f".{os.getpid()}" or is_abandoned(path)):
@@ -189,12 +185,9 @@ class KnowledgeStore:
         Raises:
             StorageError: the file is gone or cannot be written.
         """
-        try:
-            with open(stored.path, "r+b") as file:
-                file.seek(_USAGE_OFFSET)
-                file.write(_usage(usage, priority))
-        except OSError as error:
-            raise StorageError(f"{stored.path} cannot be updated: {error.strerror}") from error
+        with as_storage_error(f"{stored.path} cannot be updated"), open(stored.path, "r+b") as file:
+            file.seek(_USAGE_OFFSET)
+            file.write(_usage(usage, priority))
 
     def remove(self, stored: StoredState) -> None:
         """Deletes a state."""

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from edge.blocks import read_at
 from edge.budget import MemoryBudget
-from edge.errors import StorageError
+from edge.errors import StorageError, as_storage_error
 from edge.files.output_file import make_folder
 from edge.link import Lane, Ticket
 
@@ -42,11 +42,9 @@ class ScratchFile:
         Raises:
             StorageError: the file cannot be made, or the disk has no space for it.
         """
-        try:
+        with as_storage_error(f"no scratch file can be made in {directory}"):
             make_folder(directory)
             descriptor, name = tempfile.mkstemp(prefix="edge-states-", dir=directory)
-        except OSError as error:
-            raise StorageError(f"no scratch file can be made in {directory}: {error.strerror}") from error
         path: Path | None = Path(name)
         with contextlib.suppress(OSError):  # Windows cannot unlink an open file; there `close` removes it
             os.unlink(name)

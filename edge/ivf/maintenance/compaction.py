@@ -20,7 +20,7 @@ from contextlib import ExitStack
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import StorageError
+from edge.errors import as_storage_error
 from edge.ivf.base import Ids, IndexOptions, Vectors
 from edge.ivf.maintenance.work import VectorSource, Work, carry_deletions, live_rows, put_in_place, retire
 from edge.ivf.storage.manifest import IndexManifest
@@ -152,10 +152,8 @@ def clean(work: Work, *, at_once: bool = False) -> None:
         work.snapshots.current(db)  # releases segments that only an older state needed
         retired = dict(manifest.retired())
         known = {*retired, *manifest.segment_names()}
-        try:
+        with as_storage_error(f"{work.folder} cannot be read"):
             found = [path.name for path in work.folder.iterdir()] if work.folder.exists() else []
-        except OSError as error:
-            raise StorageError(f"{work.folder} cannot be read: {error.strerror}") from error
         stray = [name for name in found if name not in known and _OURS.fullmatch(name)]
         removed = [name for name in stray if work.open_segments.remove(name)]
         grace = 0.0 if at_once else work.options.grace_seconds

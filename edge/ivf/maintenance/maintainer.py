@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.errors import StorageError
+from edge.errors import StorageError, as_storage_error
 from edge.ivf.base import MaintenanceReport, Quantizer, Tuned
 from edge.ivf.maintenance.compaction import clean, flush, merge, split
 from edge.ivf.maintenance.training import Curve, due, remeasure
@@ -116,11 +116,9 @@ class Guard:
         self._fd = -1
 
     def __enter__(self) -> Guard:
-        try:
+        with as_storage_error(f"{self._path} cannot be opened"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
         self.held = _lock(self._fd)
         return self
 

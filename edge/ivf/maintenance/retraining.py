@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import stretches
-from edge.errors import StorageError
+from edge.errors import StorageError, as_storage_error
 from edge.files.output_file import write_all
 from edge.ivf.base import NO_IDS, Codec, CodecSpec, Ids, Quantizer, Tuned, Vectors
 from edge.ivf.maintenance.compaction import flush
@@ -133,7 +133,7 @@ class Runs(Closing):
     def _blocks(self, file: io.FileIO) -> Iterator[npt.NDArray[np.void]]:
         size = self._record.itemsize
         step = max(1, _READ_NBYTES // size) * size
-        try:
+        with as_storage_error("a scratch file cannot be read"):
             file.seek(0)
             while True:
                 data = bytearray()
@@ -142,8 +142,6 @@ class Runs(Closing):
                 if not data:
                     return
                 yield np.frombuffer(data, self._record)
-        except OSError as error:
-            raise StorageError(f"a scratch file cannot be read: {error.strerror}") from error
 
     def _write(self, number: int, records: npt.NDArray[np.void]) -> None:
         view = np.ascontiguousarray(records).view(np.uint8).data

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge.blocks import stretches
 from edge.budget import MemoryBudget
-from edge.errors import StorageError
+from edge.errors import StorageError, as_storage_error
 from edge.files.output_file import write_all
 from edge.files.sealed import flush
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Codec, CodecSpec, Ids, Vectors
@@ -96,13 +96,11 @@ class SegmentWriter:
         """
         self._end_part()
         self._end_run()
-        try:
+        with as_storage_error(f"{self._path} cannot be completed"):
             os.fsync(self._file.fileno())
             self._file.close()
             os.replace(self._temporary, self._path)
             flush(self._path.parent)
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be completed: {error.strerror}") from error
         self._lease.release()
         return SegmentEntry(
             self._path.name, self._rows, self._at, np.array(self._parts, PART), np.array(self._pages, PAGE)
