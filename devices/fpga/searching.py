@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from edge.devices.faiss_codec import turn_of
 from edge.devices.fpga.shape import ADDRESS, CODES, ENTRY, Shape, address_bits, levels
-from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, CodecSpec, Vectors
 from edge.ivf.device import ListScan, SearchRequest
 
@@ -214,15 +213,14 @@ class SimulatedAccelerator:
         Raises:
             CapabilityError: a tool of the simulation is missing.
         """
-        from edge.devices.fpga.simulation import EXTRA, Simulation
+        from edge.devices.fpga.simulation import Simulation
+        from edge.devices.fpga.synthesis import component_of
 
-        try:
-            from edge.devices.fpga.accelerator import Accelerator
-        except ImportError as error:
-            raise CapabilityError(f"a design needs {error.name}: {EXTRA}") from error
         self.shape = shape
         setup = [*(["codebook"] if shape.codec == "pq" else []), *(["centroids", "directory"] if shape.lists else [])]
-        self._simulation = Simulation(Accelerator(shape), folder, memories={"fetch": "words"}, setup=setup, level=level)
+        self._simulation = Simulation(
+            component_of(shape), folder, memories={"fetch": "words"}, setup=setup, level=level
+        )
 
     def answers(
         self,
