@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
                     with opened_wreck(copy, layout) as wreck:
                         fill(wreck, new)
                     new.settle()
-                if overwrite(path, draft, verbs=verbs, ready=lambda before=state: _state(path) == before):
+                if overwrite(path, draft, verbs=verbs, ready=partial(_is_as, path, state)):
                     return copy.parent
             shutil.rmtree(copy.parent)  # another process has written meanwhile
     raise StorageError(f"other processes keep writing to {path}; try again when they are done")
@@ -129,6 +130,10 @@ def _state(path: Path) -> list[tuple[int, int]]:
     that commits changes them."""
     files = [file.stat() for file in (path, log_of(path)) if file.exists()]
     return [(stat.st_size, stat.st_mtime_ns) for stat in files if stat.st_size]
+
+
+def _is_as(path: Path, state: list[tuple[int, int]]) -> bool:
+    return _state(path) == state
 
 
 def _bring(care: StoreCare, wreck: Wreck, new: Database) -> list[str]:
