@@ -40,8 +40,8 @@ FUNCTION_WORDS = frozenset({
 
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
-_WIDE = 6
-"""How many times as many rows as are wanted are looked at first, and how many times as many if those are too few."""
+_WIDE = 20
+"""How many times as many rows as are wanted are looked at, before all are, if the first ones are too few."""
 
 _PAGE_NBYTES = 4000
 """Bytes of a page of the index."""
@@ -64,10 +64,10 @@ _LEAST_WEIGHT = 1e-6
 _REMEMBERED = 4_096
 """Terms whose row count is cached."""
 
-_POSTING = np.dtype([("id", np.int64), ("score", np.float64), ("length", np.float64)])
-"""A row that holds a term: its id, FTS5's score, and its length in words."""
+_MATCH = np.dtype([("id", np.int64), ("score", np.float64)])
+"""A row, and the score that FTS5 gave it."""
 
-POSTING_NBYTES = 5 * _POSTING.itemsize
+POSTING_NBYTES = 120
 """Memory for each row that a query scores."""
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
@@ -246,56 +246,48 @@ class LexicalIndex:
         if not terms:
             return []
         condition = f"AND ({where})" if where else ""
+        matching = (
+            f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? {condition} ORDER BY rank, rowid LIMIT ?"
+        )
         same = (own.rows, own.words) == (whole.rows, whole.words)
-        # FTS5 orders all rows by its own scores in a quarter of the time that it takes to read their parts. Scores with
-        # other statistics are at most `bound` times as high, so its best rows are enough if the k best are beyond that.
+        # Scores with other statistics are at most `bound` times as high, so that no row far below is among the best.
         least, bound = (1.0, 1.0) if same else _bounds(terms, own, whole)
-        for limit in (k + 1, _WIDE * k) if same else (_WIDE * k, _WIDE**2 * k):
-            best = db.execute(
-                f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? {condition} "
-                "ORDER BY rank, rowid LIMIT ?", (" OR ".join(terms), *params, limit)
-            ).fetchall()  # fmt: skip
-            found = best
-            if not same:
-                among = f"{condition} AND +rowid IN (SELECT value FROM json_each(?))"
-                far = best[min(k, len(best)) - 1][1] * least / bound if best else 0.0  # no row below is among the best
-                ids = json.dumps([identifier for identifier, score in best if score >= far])
-                found = self._scored(db, terms, own, whole, k, among, (*params, ids))
-            if len(found) <= k and len(best) < limit:
-                return found
-            if len(best) < limit or found[k - 1][1] > bound * best[-1][1]:
-                return [row for row in found if row[1] >= found[k - 1][1]]
-        return self._scored(db, terms, own, whole, k, condition, params)
+        for limit in (k + 1 if same else 2 * k, _WIDE * k, -1):
+            best = db.execute(matching, (" OR ".join(terms), *params, limit)).fetchall()
+            far = best[min(k, len(best)) - 1][1] * least / bound if best else 0.0
+            if len(best) != limit or best[-1][1] < far:
+                break
+        rows = [row for row in best if row[1] >= far]
+        return rows if same else self._rescored(db, terms, np.array(rows, _MATCH), own, whole, k)
 
-    def _scored(
-        self, db: Connection, terms: Sequence[str], own: Statistics, whole: Statistics, k: int, condition: str,
-        params: Sequence[object],
+    def _rescored(
+        self, db: Connection, terms: Sequence[str], rows: npt.NDArray[np.void], own: Statistics, whole: Statistics,
+        k: int,
     ) -> list[tuple[int, float]]:  # fmt: skip
-        """The `k` best rows that meet a condition, as of `search`, by scores with the statistics `whole`."""
-        length = f"(SELECT sz FROM {self.table}_docsize WHERE id = {self.table}.rowid)"
-        statement = f"SELECT rowid, -rank, {length} FROM {self.table} WHERE {self.table} MATCH ? {condition}"
-        found = [
-            np.fromiter(
-                (
-                    (identifier, score, _integers(size)[0])
-                    for identifier, score, size in db.execute(statement, (term, *params))
-                ),
-                _POSTING,
-            )
-            for term in terms
-        ]
-        ids, places = np.unique(np.concatenate([rows["id"] for rows in found]), return_inverse=True)
-        scores = np.zeros(len(ids))
-        start = 0
-        for term, rows in zip(terms, found, strict=True):  # in the same order in every table
-            score = _score(rows, own.weight(term), own, whole.weight(term), whole)
-            scores[places[start : start + len(rows)]] += score
-            start += len(rows)
+        """The `k` best of rows that FTS5 has scored, as of `search`, by scores with the statistics `whole`."""
+        rows = rows[np.argsort(rows["id"])]
+        among = "IN (SELECT value FROM json_each(?))"
+        ids = json.dumps(rows["id"].tolist())
+        sizes = db.execute(f"SELECT sz FROM {self.table}_docsize WHERE id {among} ORDER BY id", (ids,))
+        lengths = np.fromiter((_integers(size)[0] for (size,) in sizes), np.float64, len(rows))
+        # FTS5 reads all rows of a term for its part of the scores. The rest is the part of the most frequent one.
+        statement = f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? AND +rowid {among}"
+        frequent = max(terms, key=lambda term: own.counts[term])
+        parts = {frequent: rows["score"].copy()}
+        for term in terms:
+            if term != frequent:
+                found = np.fromiter(db.execute(statement, (term, ids)), _MATCH)
+                parts[term] = np.zeros(len(rows))
+                parts[term][np.searchsorted(rows["id"], found["id"])] = found["score"]
+                parts[frequent] -= parts[term]
+        scores = np.zeros(len(rows))
+        for term in terms:  # in the same order in every table
+            scores += _score(parts[term], lengths, own.weight(term), own, whole.weight(term), whole)
         if len(scores) > k:
             enough = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
-            ids, scores = ids[enough], scores[enough]
-        order = np.lexsort((ids, -scores))
-        return list(zip(ids[order].tolist(), scores[order].tolist(), strict=True))
+            rows, scores = rows[enough], scores[enough]
+        order = np.lexsort((rows["id"], -scores))
+        return list(zip(rows["id"][order].tolist(), scores[order].tolist(), strict=True))
 
     def whole_score(self, db: Connection, query: str) -> float:
         """The BM25 score of a row of average length that holds every word and phrase of the query once. A word that no
@@ -350,13 +342,13 @@ def _bounds(terms: Sequence[str], own: Statistics, whole: Statistics) -> tuple[f
 
 
 def _score(
-    rows: npt.NDArray[np.void], own_weight: float, own: Statistics, weight: float, whole: Statistics
+    scores: Floats64, lengths: Floats64, own_weight: float, own: Statistics, weight: float, whole: Statistics
 ) -> Floats64:
     """The part of BM25 that one term adds to the scores of rows [n], with the statistics `whole`. FTS5 does not tell
     how often a row holds a term, but its own score follows from that number, and the number from the score."""
-    share, damping = rows["score"] / own_weight, own.damping(rows["length"])
+    share, damping = scores / own_weight, own.damping(lengths)
     count = np.rint(share * damping / (_SATURATION + 1 - share))
-    return weight * (count * (_SATURATION + 1) / (count + whole.damping(rows["length"])))
+    return weight * (count * (_SATURATION + 1) / (count + whole.damping(lengths)))
 
 
 def _integers(block: bytes) -> list[int]:
