@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
-from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
 from edge.apps.collection.searching import read_hits
@@ -35,6 +34,8 @@ from edge.ivf.base import Connection
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
+
+    from edge.apps.serve.library import Served
 
 
 Element = str | dict[str, Any]
@@ -200,7 +201,7 @@ def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
         return {**found, "opens": call.server.opener.is_named and is_passive(Path(found["path"]))}
 
 
-def preview(collection: Collection, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
+def preview(collection: Served, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
     """The document around a passage, or around a line of the document at a path.
 
     Args:
@@ -351,7 +352,7 @@ def draw(call: Call, body: PageBody) -> Any:
     return Response(picture.png, media_type="image/png", headers=headers)
 
 
-def _check(collection: Collection, path: str) -> None:
+def _check(collection: Served, path: str) -> None:
     """Looks whether a document may be drawn.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.generator import open_llm, picks_sentences, retrieval_nbytes
@@ -38,6 +38,8 @@ from edge.trace import Trace
 if TYPE_CHECKING:
     from edge.apps.cluster.calling import Places
     from edge.apps.cluster.served import ServedCluster
+    from edge.apps.collection.report import CollectionStatus, IndexedFile
+    from edge.apps.store.database import Database
 
 OWN_LLM = "llm"
 """The name of this server's own generator."""
@@ -45,6 +47,16 @@ OWN_LLM = "llm"
 
 _MOST_DRAWN = 300
 """Candidates that are drawn, those with the first numbers; more are only counted."""
+
+
+class Served(Protocol):
+    """What requests ask of one collection, whole or in shards."""
+
+    @property
+    def database(self) -> Database: ...
+    def status(self) -> CollectionStatus: ...
+    def files(self) -> list[IndexedFile]: ...
+    def descriptions(self) -> Mapping[str, str]: ...
 
 
 class Picture:
@@ -313,7 +325,7 @@ class ServedLibrary:
 
         return Catalogue.exists(path)
 
-    def collection(self, name: str = "") -> Collection:
+    def collection(self, name: str = "") -> Served:
         """The collection of a name, opened for reading.
 
         Raises:
@@ -321,7 +333,7 @@ class ServedLibrary:
             StorageError: there is none in its directory.
             BudgetExceeded: it does not fit.
         """
-        return self._opened(self._path(name)) if self._places is None else cast("Collection", self._spread(name))
+        return self._opened(self._path(name)) if self._places is None else self._spread(name)
 
     def _spread(self, name: str) -> ServedCluster:
         """The collection in shards."""
@@ -397,7 +409,7 @@ class ServedLibrary:
             return self._spread(name).view(name, partial=partial)
         if partial:
             raise InputError("`partial` needs a collection in shards; the server was started without --cluster")
-        return Together({name: self.collection(name) for name in chosen})
+        return Together({name: self._opened(self._path(name)) for name in chosen})
 
     def together_in(self, places: Iterable[tuple[str, str]]) -> Together:
         """As `together`, for pairs of a name and a directory, which must be one of those that are served."""
