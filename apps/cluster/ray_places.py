@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -42,6 +43,9 @@ _WITHOUT_HEAD_S = 7 * 86_400
 """Seconds that a process goes on without Ray's head; Ray ends it after 60 otherwise. Calls to shards that run need no
 head."""
 
+_HEAD_S = 5.0
+"""Seconds in which the head must take a connection."""
+
 _LOOPBACK = "127.0.0.1"
 _SHARE = 1e-3
 """Amount of its place that a shard takes, so that a place has room for as many shards as anyone puts there."""
@@ -59,7 +63,7 @@ class RayPlaces(Closing):
 
         Raises:
             CapabilityError: Ray is not installed.
-            StorageError: there is no cluster at the address, or it has another token.
+            StorageError: there is no cluster at the address, its head does not answer, or it has another token.
         """
         self._ray = ray = _ray()
         self._config = config
@@ -68,10 +72,13 @@ class RayPlaces(Closing):
         self._starting = threading.Lock()
         own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_node_ip_address": _LOOPBACK}
         try:
+            _check_head(address)
             ray.init(
                 address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error",
                 **(own if address == LOCAL else {}),
             )  # fmt: skip
+        except StorageError:
+            raise
         except Exception as error:  # Ray raises a dozen kinds
             why = str(error).strip().split("\n")[0]
             raise StorageError(f"there is no cluster of Ray at {address} that takes us in: {why}") from error
@@ -126,6 +133,27 @@ class RayPlaces(Closing):
                     .remote(replica.folder, memory=replica.memory, config=self._config)
                 )  # fmt: skip
             return self._actors[name]
+
+
+def _check_head(address: str) -> None:
+    """Looks whether anything answers where the head should be. Ray would end this process after 40 s.
+
+    Raises:
+        StorageError: nothing does.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    head = canonicalize_bootstrap_address(address)
+    if head is None:  # a cluster of this process alone
+        return
+    host, _, port = head.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _HEAD_S).close()
+    except OSError as error:
+        raise StorageError(
+            f"Ray's head ({address}) does not answer. What was indexed is in the shards: run `ray stop` on all "
+            "machines, start the nodes again, and repeat the command"
+        ) from error
 
 
 def _name(replica: Replica) -> str:

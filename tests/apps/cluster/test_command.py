@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config
+from edge.errors import StorageError
 
 
 def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
@@ -70,3 +74,22 @@ def test_mistakes_are_told_in_one_sentence(
     assert not (home / "new").exists()
     assert done.exit_code != 0
     assert told in str(done.exception)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.parametrize("words", [["search", "old ice"], ["index", "."], ["cluster", "status"]])
+def test_a_dead_head_is_told_in_one_sentence_and_nothing_changes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    there = ("-c", str(home / "all"), "--cluster")
+    output_of(edge, "cluster", "create", *there, "here", "--shard", f"a={home / 'a'}")
+    kept = (home / "all" / "cluster.db").read_bytes()
+    for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "7" * 64, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with socket.socket() as nobody:  # bound, and nothing listens
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        done = CliRunner().invoke(edge, [*words, *there, address], standalone_mode=False)
+    assert isinstance(done.exception, StorageError)
+    assert re.fullmatch(rf"Ray's head \({address}\) does not answer. What was indexed is .*", str(done.exception))
+    assert (home / "all" / "cluster.db").read_bytes() == kept
