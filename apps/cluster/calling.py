@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
+from edge.apps.cluster.assignment import Assignment
 from edge.apps.cluster.catalogue import HeldState, Replica
 from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
 from edge.apps.cluster.reader import Reader, Send
@@ -24,6 +25,10 @@ _SHARE = 0.95
 _LATENCIES = 200
 """A second copy is asked when the first takes longer than this share of the latest requests did (Dean and Barroso, "The
 tail at scale", 2013)."""
+
+
+_GATHER = "gather"
+"""The first request that depends on the copy."""
 
 
 class Places(Protocol):
@@ -97,17 +102,19 @@ class Latencies:
 
 
 class Reading:
-    """Sends the requests of one search to a shard: all to the copy that answered first, because ids are its own."""
+    """Sends the requests of one search to a shard: all after `gather` to the copy that answered it, because ids are its
+    own."""
 
     def __init__(
         self, places: Places, replicas: Sequence[Replica], version: int, held: Mapping[tuple[str, int], HeldState],
-        latencies: Latencies, patience: float,
+        latencies: Latencies, patience: float, assignment: Assignment | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
             replicas: the copies of the shard, the preferred one first.
             held: the states of all copies in this version.
             patience: seconds until the shard counts as lost.
+            assignment: chooses the copy that gathers; the preferred one if not given.
         """
         self._places = places
         self._replicas = list(replicas)
@@ -115,6 +122,7 @@ class Reading:
         self._held = held
         self._latencies = latencies
         self._patience = patience
+        self._assignment = assignment
         self.hedged = 0
         """Requests that were sent to a second copy."""
 
@@ -131,8 +139,9 @@ class Reading:
         while left or waiting:
             if left and (not waiting or time.monotonic() - began >= self._latencies.hedge_s):
                 self.hedged += bool(waiting)
-                replica = left.pop(0)
-                waiting[self._places.send(replica, verb, head, raw)] = replica
+                future, replica = self._sent(left, verb, head, raw)
+                left.remove(replica)
+                waiting[future] = replica
             limit = end if not left else min(end, began + self._latencies.hedge_s)
             done, _ = wait(waiting, max(0.0, limit - time.monotonic()), FIRST_COMPLETED)
             if not done and time.monotonic() >= end:
@@ -146,10 +155,22 @@ class Reading:
                     why = str(error).strip().split("\n")[0] or type(error).__name__
                     changed = isinstance(error, NoSuchVersion)
                     continue
-                self._replicas = [replica]
+                others = [] if verb == _GATHER else [one for one in self._replicas if one is not replica]
+                self._replicas = [replica, *others]
                 self._latencies.add(time.monotonic() - began)
                 return answer
         raise ShardLost(shard, why, changed=changed)
+
+    def _sent(
+        self, left: Sequence[Replica], verb: str, head: bytes, raw: bytes
+    ) -> tuple[Future[tuple[bytes, bytes]], Replica]:
+        """A request to one of some copies."""
+        if verb != _GATHER or self._assignment is None or len(self._replicas) == 1:
+            return self._places.send(left[0], verb, head, raw), left[0]
+        replica, ended = self._assignment.take(left, raw)
+        future = self._places.send(replica, verb, head, raw)
+        future.add_done_callback(ended)
+        return future, replica
 
     def _checked(
         self, replica: Replica, answer: tuple[bytes, bytes], verb: str, head: bytes, raw: bytes, end: float

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from edge.apps.cluster.assignment import Assignments, assignments
 from edge.apps.cluster.calling import Latencies, Places, Reading, send, send_all
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, has_version
 from edge.apps.cluster.documents import ShardDocument, packed
@@ -86,12 +87,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """One version as it is searched: its shards with their copies, their states, and their known statistics."""
+    """One version as it is searched: its shards with their copies, their states, their known statistics, and the
+    assignments of shards with several copies to choose from."""
 
     number: int
     shards: Mapping[str, Sequence[Replica]]
     held: Mapping[tuple[str, int], HeldState]
     figures: Mapping[str, Figures]
+    assignments: Assignments
 
     @property
     def mixed(self) -> bool:
@@ -282,9 +285,11 @@ class Cluster(Closing):
                 first = turn % len(copies)
                 reading = Reading(
                     self._places, [*copies[first:], *copies[:first]], version.number, version.held,
-                    self._latencies.setdefault(name, Latencies()), self._patience,
+                    self._latencies.setdefault(name, Latencies()), self._patience, version.assignments.get(name),
                 )  # fmt: skip
-                found[name] = ShardSource(reading, version.number, version.figures[name], k, query)
+                found[name] = ShardSource(
+                    reading, version.number, version.figures[name], k, query, resident=name in version.assignments
+                )
         return found
 
     def _candidates(
@@ -317,7 +322,10 @@ class Cluster(Closing):
             for replica in self.catalogue.replicas():
                 if (replica.shard, replica.number) in held:
                     shards.setdefault(replica.shard, []).append(replica)
-            known = self._version = _Version(number, shards, held, {name: Figures() for name in shards})
+            figures = {name: Figures() for name in shards}
+            known = self._version = _Version(
+                number, shards, held, figures, assignments(self.catalogue, shards, self.budget)
+            )
         return known
 
     # Writing
@@ -361,12 +369,8 @@ class Cluster(Closing):
         Raises:
             ShardLost: a copy is gone. Documents of the others may have been added, and adding all again does no harm.
         """
-        own: dict[str, list[ShardDocument]] = {}
-        shards = list(self.catalogue.shards())
-        for one in documents:
-            own.setdefault(home(one.path, shards), []).append(one)
+        own, replicas = self._homes(documents, lambda one: one.path)
         bodies = {shard: packed(group) for shard, group in own.items()}
-        replicas = [replica for replica in self.catalogue.replicas() if replica.shard in own]
         answers = self._all(
             replicas, "put", lambda to: (bodies[to.shard][1], {"documents": bodies[to.shard][0]})
         )  # fmt: skip
@@ -374,11 +378,7 @@ class Cluster(Closing):
 
     def remove(self, paths: Iterable[str]) -> int:
         """Removes documents, durably in every copy; returns how many there were. Raises as `put` does."""
-        own: dict[str, list[str]] = {}
-        shards = list(self.catalogue.shards())
-        for path in paths:
-            own.setdefault(home(path, shards), []).append(path)
-        replicas = [replica for replica in self.catalogue.replicas() if replica.shard in own]
+        own, replicas = self._homes(paths, str)
         answers = self._all(replicas, "remove", lambda to: (b"", {"paths": own[to.shard]}))
         return sum(answer for to, answer in zip(replicas, answers, strict=True) if to.number == 0)
 
@@ -386,16 +386,22 @@ class Cluster(Closing):
         """Size, times and content hash of those of `paths` that are indexed completely in every copy."""
         found: dict[str, list[Any]] = {}
         missing: set[str] = set()
-        own: dict[str, list[str]] = {}
-        shards = list(self.catalogue.shards())
-        for path in paths:
-            own.setdefault(home(path, shards), []).append(path)
-        replicas = [replica for replica in self.catalogue.replicas() if replica.shard in own]
+        own, replicas = self._homes(paths, str)
         answers = self._all(replicas, "known", lambda to: (b"", {"paths": own[to.shard]}))
         for to, answer in zip(replicas, answers, strict=True):
             found.update(answer)
             missing.update(set(own[to.shard]) - answer.keys())
         return {path: stamp for path, stamp in found.items() if path not in missing}
+
+    def _homes(
+        self, some: Iterable[Result], path: Callable[[Result], str]
+    ) -> tuple[dict[str, list[Result]], list[Replica]]:
+        """Documents or paths by their shards, and all copies of these."""
+        own: dict[str, list[Result]] = {}
+        shards = list(self.catalogue.shards())
+        for one in some:
+            own.setdefault(home(path(one), shards), []).append(one)
+        return own, [replica for replica in self.catalogue.replicas() if replica.shard in own]
 
     def below(self, root: str) -> Iterator[list[str]]:
         """The indexed files at or below an absolute path, part by part."""

@@ -162,16 +162,17 @@ class Shard(Closing):
 
     def _gather(
         self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any],
-        where: list[str], within: dict[str, Any], k: int,
+        where: list[str], within: dict[str, Any], k: int, resident: bool,
     ) -> tuple[Any, bytes]:  # fmt: skip
         """The rankings of `PassageSource.gather`, with the places of all passages, and with the hits that the results
         will probably need.
 
         Args:
             queries: the words of each, and its number of vectors; `raw` holds the vectors of all.
+            resident: also tell which lists are in memory, as a bit for each.
         """
 
-        def work() -> dict[str, Any]:
+        def work() -> tuple[dict[str, Any], bytes]:
             asked, at = [], 0
             dim = 0 if self.collection.identity is None else self.collection.identity.dim
             rows = np.frombuffer(raw, np.float32).reshape(-1, dim) if raw else None
@@ -185,13 +186,17 @@ class Shard(Closing):
                 i for words, near in found for i in _likely(words, near, k, within.get("floor", 0.0))
             )
             places = source.places(list(ids))
-            return {
+            answer = {
                 "rankings": found,
                 "places": [[i, *place] for i, place in places.items()],
                 "hits": self._described(source, list(likely)),
             }
+            if not resident:
+                return answer, b""
+            with self.collection.database.read() as db:
+                return answer, np.packbits(self._index.resident(db)).tobytes()
 
-        return self._view(version).run(work), b""
+        return self._view(version).run(work)
 
     def _resembling(self, raw: bytes, *, version: int, word: str) -> tuple[Any, bytes]:
         """See `PassageSource.resembling`."""

@@ -50,17 +50,21 @@ class Figures:
 class ShardSource:
     """The passages of one version of a shard, for one search."""
 
-    def __init__(self, call: Call, version: int, figures: Figures, k: int, query: str = "") -> None:
+    def __init__(
+        self, call: Call, version: int, figures: Figures, k: int, query: str = "", *, resident: bool = False
+    ) -> None:
         """
         Args:
             k: results that the search will ask for.
             query: the text that the search will need statistics of, for its snippets and the spelling of its words.
                 They are asked for in one request.
+            resident: let the shard tell `call` which lists it has in memory.
         """
         self._call = call
         self._version = version
         self._figures = figures
         self._k = k
+        self._resident = resident
         self._lexical = Catalog().lexical
         words = [term for word in unknown_words(query, FUNCTION_WORDS) for term in self._lexical.terms(word)]
         self._ahead = [*shown_terms(query).values(), *self._lexical.terms(query), *words]
@@ -99,6 +103,7 @@ class ShardSource:
             queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
             whole={"rows": whole.rows, "words": whole.words, "counts": dict(whole.counts)}, where=where.texts,
             within={"seconds": within.share, "exhaustive": within.exhaustive, "floor": within.floor}, k=self._k,
+            resident=self._resident,
         )  # fmt: skip
         within.took = max(within.took, time.monotonic() - began)
         self._places.update((i, (path, ordinal)) for i, path, ordinal in answer["places"])

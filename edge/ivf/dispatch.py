@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.base import Snapshot, Vectors
+from edge.ivf.base import ListPart, Snapshot, Vectors
 from edge.ivf.plan import probe
 from edge.ivf.reading import DeviceTier
 from edge.scheduling.predictor import RunningMean
@@ -81,12 +81,23 @@ def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]
     order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
     parts = [part for number in order for part in snapshot.lists[number]]
     ends = np.cumsum([len(snapshot.lists[number]) for number in order])
-    cold = {part.key for part in parts}
-    for tier in tiers:
-        cold = set(tier.residency.absent(cold))
+    cold = _cold(parts, tiers)
     scanned = [part.nbytes for part in parts]
     read = [part.nbytes if part.key in cold else 0 for part in parts]
     return _totals(read, ends), _totals(scanned, ends)
+
+
+def resident(snapshot: Snapshot, tiers: Sequence[DeviceTier]) -> npt.NDArray[np.bool_]:
+    """For each list [nlist] whether all its parts are in `tiers`, or are being read into them."""
+    cold = _cold([part for parts in snapshot.lists for part in parts], tiers)
+    return np.array([all(part.key not in cold for part in parts) for parts in snapshot.lists], np.bool_)
+
+
+def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashable]:
+    cold: set[Hashable] = {part.key for part in parts}
+    for tier in tiers:
+        cold = set(tier.residency.absent(cold))
+    return cold
 
 
 def fitting_nprobe(expected: Seconds, slack: float) -> int:

@@ -9,6 +9,7 @@ from edge.apps.options import LazyGroup
 _MODULES = {
     "answers": "answers",
     "answers-check": "answers_check",
+    "assignment": "assignment",
     "assistant": "assistant",
     "batches": "batches",
     "campaign": "campaign",

@@ -51,6 +51,7 @@ def shards(
     data: Annotated[Folder, ARGUMENT],
     counts: Annotated[Sequence[int], numbers(), "Numbers of shards."] = (1, 2, 4, 8),
     lists: Annotated[int, click.IntRange(0), "Vectors above which an index has lists; 0 for the default."] = 500,
+    first: Annotated[int, click.IntRange(0), "Questions that are left out at the beginning."] = 0,
     questions: Annotated[int, click.IntRange(0), "Questions; 0 for all."] = 0,
     judged: Annotated[int, click.IntRange(0), "Sampled questions that are also reranked, by 4 shards or the most."] = 0,
     batch: Annotated[Count, "Texts that are embedded at a time."] = 64,
@@ -66,7 +67,7 @@ def shards(
     """
     options = IndexOptions(flat_limit=lists) if lists else IndexOptions()
     corpus = load(data)
-    asked = list(corpus.queries.values())[: questions or None]
+    asked = list(corpus.queries.values())[first:][: questions or None]
     rows: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_made(work_dir))))
@@ -95,7 +96,7 @@ def shards(
                     rows[f"{count} shards and one more"] = compared.grown(one, further)
     conditions = {
         "data": corpus.name, "documents": len(corpus.ids), "passages": sum(len(one.chunks) for one in documents),
-        "questions": len(asked), "reranked": len(sampled), "flat_limit": options.flat_limit,
+        "first": first, "questions": len(asked), "reranked": len(sampled), "flat_limit": options.flat_limit,
         "lists": compared.lists, "cluster": cluster,
     }  # fmt: skip
     columns = {
