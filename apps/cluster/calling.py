@@ -123,8 +123,6 @@ class Reading:
         self._latencies = latencies
         self._patience = patience
         self._assignment = assignment
-        self.hedged = 0
-        """Requests that were sent to a second copy."""
 
     def __call__(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         """Sends a request.
@@ -138,7 +136,6 @@ class Reading:
         left = list(self._replicas)
         while left or waiting:
             if left and (not waiting or time.monotonic() - began >= self._latencies.hedge_s):
-                self.hedged += bool(waiting)
                 future, replica = self._sent(left, verb, head, raw)
                 left.remove(replica)
                 waiting[future] = replica

@@ -95,11 +95,10 @@ class Catalogue(Closing):
     searched from the next version on, when it is `serving`.
     """
 
-    def __init__(self, folder: Path, *, budget: MemoryBudget, read_only: bool = False) -> None:
+    def __init__(self, folder: Path, *, budget: MemoryBudget) -> None:
         """Opens the catalogue in a directory, or makes one there. Raises as `Database` does."""
-        if not read_only:
-            make_folder(folder)
-        self.database = Database(folder / FILE, [_TABLES], budget=budget, read_only=read_only)
+        make_folder(folder)
+        self.database = Database(folder / FILE, [_TABLES], budget=budget)
 
     @staticmethod
     def exists(folder: Path) -> bool:

@@ -151,19 +151,10 @@ def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable
         stamp = Stamp(row.size, row.mtime_ns, row.inode, row.ctime_ns)
         found.append(
             ShardDocument(
-                path,
-                row.root,
-                row.kind,
-                row.title,
-                row.hash,
-                chunks,
-                vectors,
-                stamp,
-                bool(row.racy),
-                row.reason,
+                path, row.root, row.kind, row.title, row.hash, chunks, vectors, stamp, bool(row.racy), row.reason,
                 {page: Mail(*mail) for page, *mail in mails.fetchall()},
             )
-        )
+        )  # fmt: skip
     return found
 
 

@@ -99,10 +99,6 @@ class RayPlaces(Closing):
         threading.Thread(target=first, name="edge-shard-starting", daemon=True).start()
         return answer
 
-    def object_store_nbytes(self) -> int:
-        """Bytes of shared memory that Ray may use on all nodes together."""
-        return int(self._ray.cluster_resources().get("object_store_memory", 0))
-
     def readers(self, count: int) -> list[Send]:
         """See `Places.readers`. Each takes a processor, on any node."""
         count = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))

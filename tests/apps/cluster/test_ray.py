@@ -65,7 +65,7 @@ def test_shards_in_actors_equal_one_collection(one: Small) -> None:
     one.cluster.finish()
     one.check(rerank=False)
     one.check(QUERIES[:1])
-    assert one.places.object_store_nbytes() == 2 * OBJECT_STORE_NBYTES
+    assert one.places._ray.cluster_resources()["object_store_memory"] == 2 * OBJECT_STORE_NBYTES
     state = one.cluster.states()["s0"]
     assert 20 << 20 < state["began"] < state["resident"]
     assert state["pid"] != os.getpid()
