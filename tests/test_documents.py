@@ -102,6 +102,7 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (documents / "renewal.pdf").write_bytes(pdf)
     (home / "OLD.pdf").write_bytes(pdf)
     (home / "passages.txt").write_text("The river floods in spring.\nBread needs time.\nOld ice looks blue.\n")
+    (home / "passages.jsonl").write_text(json.dumps({"path": "ice", "text": "Old ice looks blue."}) + "\n")
     (home / "notes.jsonl").write_text(json.dumps({"text": "Ann called at noon.", "id": "1"}) + "\n")
     shutil.copytree(ROOT / "tests" / "golden" / "bert-reranker", home / "my-checkpoint")
     (home / "bin").mkdir()
