@@ -11,7 +11,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from edge.ivf.base import IndexOptions, Quantizer
 from edge.ivf.plan import probe, probed
 from edge.ivf.storage.snapshots import SnapshotLease
 
-Lists = npt.NDArray[np.int64]
+Answer = Future[tuple[bytes, bytes]]
 Assignments = Mapping[str, "Assignment"]
 
 _SCAN = 0.2
@@ -46,48 +45,40 @@ class Assignment:
 
     def __init__(self, quantizer: Quantizer, lease: object = None) -> None:
         """`lease`: of the quantizer's centroids, kept as long as this object."""
-        self._centroids = quantizer.centroids
-        count = len(quantizer.centroids)
+        self._centroids, self._lease = quantizer.centroids, lease
+        self._count = count = len(quantizer.centroids)
         self._nprobe = probed(quantizer.recall, IndexOptions().recall_target)[0] if quantizer.recall else count
-        self._lease = lease
-        self._present: dict[Replica, npt.NDArray[np.bool_]] = {}
-        self._coming: dict[Replica, npt.NDArray[np.int64]] = {}
+        self._held = defaultdict[Replica, npt.NDArray[np.bool_]](lambda: np.zeros(count, np.bool_))
+        self._coming = defaultdict[Replica, npt.NDArray[np.int64]](lambda: np.zeros(count, np.int64))
         self._work = defaultdict[Replica, float](float)
+        """Of the requests under way: 1 for each, and the lists that are read for it."""
         self._lock = threading.Lock()
 
-    def take(
-        self, copies: Sequence[Replica], vectors: bytes
-    ) -> tuple[Replica, Callable[[Future[tuple[bytes, bytes]]], None]]:
-        """Chooses a copy for a request, the first one among equals.
-
-        Args:
-            vectors: those of all queries of the request.
+    def take(self, copies: Sequence[Replica], vectors: bytes) -> tuple[Replica, Callable[[Answer], None]]:
+        """Chooses a copy for a request, whose queries have these vectors; the first one among equals.
 
         Returns:
             The copy, and the function that its answer is to be given to.
         """
         queries = np.frombuffer(vectors, np.float32).reshape(-1, self._centroids.shape[1])
         lists = distinct(probe(queries, self._centroids, self._nprobe))
+
+        def work(copy: Replica) -> float:
+            unread = ~self._held[copy][lists] & (self._coming[copy][lists] == 0)
+            return 1 + _SCAN * len(lists) + float(np.count_nonzero(unread))
+
+        def ended(answer: Answer) -> None:
+            """Notes the lists that the copy holds; none if it has failed."""
+            told = b"" if answer.cancelled() or answer.exception() else answer.result()[1]
+            bits = np.frombuffer(told or bytes(-(-self._count // 8)), np.uint8)
+            with self._lock:
+                self._work[chosen] -= own
+                self._coming[chosen][lists] -= 1
+                self._held[chosen] = np.unpackbits(bits, count=self._count) > 0
+
         with self._lock:
-            work = {copy: self._expected(copy, lists) for copy in copies}
-            chosen = min(copies, key=lambda copy: self._work[copy] + work[copy])
-            self._work[chosen] += work[chosen]
+            chosen = min(copies, key=lambda copy: self._work[copy] + work(copy))
+            own = work(chosen)
+            self._work[chosen] += own
             self._coming[chosen][lists] += 1
-        return chosen, partial(self._ended, chosen, lists, work[chosen])
-
-    def _expected(self, copy: Replica, lists: Lists) -> float:
-        """The work of a request, in lists that are read."""
-        if copy not in self._present:
-            self._present[copy] = np.zeros(len(self._centroids), np.bool_)
-            self._coming[copy] = np.zeros(len(self._centroids), np.int64)
-        ready = self._present[copy][lists] | (self._coming[copy][lists] > 0)
-        return 1 + _SCAN * len(lists) + float(np.count_nonzero(~ready))
-
-    def _ended(self, copy: Replica, lists: Lists, work: float, answer: Future[tuple[bytes, bytes]]) -> None:
-        """Takes a request off a copy's work, and notes the lists that the copy holds; none if it has failed."""
-        count = len(self._centroids)
-        told = b"" if answer.cancelled() or answer.exception() else answer.result()[1]
-        with self._lock:
-            self._work[copy] -= work
-            self._coming[copy][lists] -= 1
-            self._present[copy] = np.unpackbits(np.frombuffer(told or bytes(-(-count // 8)), np.uint8), count=count) > 0
+        return chosen, ended

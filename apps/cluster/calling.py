@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from edge.apps.cluster.assignment import Assignment
+from edge.apps.cluster.assignment import Answer, Assignment
 from edge.apps.cluster.catalogue import HeldState, Replica
 from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
 from edge.apps.cluster.reader import Reader, Send
@@ -25,7 +25,6 @@ _SHARE = 0.95
 _LATENCIES = 200
 """A second copy is asked when the first takes longer than this share of the latest requests did (Dean and Barroso, "The
 tail at scale", 2013)."""
-
 
 _GATHER = "gather"
 """The first request that depends on the copy."""
@@ -158,9 +157,7 @@ class Reading:
                 return answer
         raise ShardLost(shard, why, changed=changed)
 
-    def _sent(
-        self, left: Sequence[Replica], verb: str, head: bytes, raw: bytes
-    ) -> tuple[Future[tuple[bytes, bytes]], Replica]:
+    def _sent(self, left: Sequence[Replica], verb: str, head: bytes, raw: bytes) -> tuple[Answer, Replica]:
         """A request to one of some copies."""
         if verb != _GATHER or self._assignment is None or len(self._replicas) == 1:
             return self._places.send(left[0], verb, head, raw), left[0]

@@ -384,14 +384,11 @@ class Cluster(Closing):
 
     def known(self, paths: Sequence[str]) -> dict[str, list[Any]]:
         """Size, times and content hash of those of `paths` that are indexed completely in every copy."""
-        found: dict[str, list[Any]] = {}
-        missing: set[str] = set()
         own, replicas = self._homes(paths, str)
         answers = self._all(replicas, "known", lambda to: (b"", {"paths": own[to.shard]}))
-        for to, answer in zip(replicas, answers, strict=True):
-            found.update(answer)
-            missing.update(set(own[to.shard]) - answer.keys())
-        return {path: stamp for path, stamp in found.items() if path not in missing}
+        held = dict(zip(replicas, answers, strict=True))
+        missing = {path for to, answer in held.items() for path in own[to.shard] if path not in answer}
+        return {path: stamp for answer in answers for path, stamp in answer.items() if path not in missing}
 
     def _homes(
         self, some: Iterable[Result], path: Callable[[Result], str]
@@ -520,20 +517,20 @@ class Cluster(Closing):
         states = self.catalogue.shards()
         filling = [name for name, state in states.items() if state == "filling"]
         if filling:
-            moved = sum(self._each_leaving(one, list(states), self._copied) for one in self._first("serving"))
+            first = [one for one in self.catalogue.replicas() if one.number == 0 and states[one.shard] == "serving"]
+            parts = (part for one in first for part in self._leaving(one, list(states), data=True))
+            moved = sum(self._copied(*part) for part in parts)
             for name in filling:
                 self.catalogue.set_state(name, "joining")
         if any(state == "joining" for state in self.catalogue.shards().values()):
             for one in self.catalogue.replicas():
                 if states[one.shard] == "serving":
-                    self._each_leaving(one, list(states), self._removed)
+                    for answer, _ in self._leaving(one, list(states), data=False):
+                        paths = [path for own in answer["going"].values() for path in own]
+                        send(self._places, one, "remove", None, paths=paths)
             self._all(self.catalogue.replicas(), "maintain", lambda _: (b"", {}))
             self.publish()
         return moved
-
-    def _first(self, state: str) -> list[Replica]:
-        states = self.catalogue.shards()
-        return [one for one in self.catalogue.replicas() if one.number == 0 and states[one.shard] == state]
 
     def _settled(self) -> bool:
         """Publishes what a killed writer left; False if a writer is at work, which will publish."""
@@ -556,22 +553,17 @@ class Cluster(Closing):
         except NoSuchVersion:
             self.publish()
 
-    def _each_leaving(
-        self, one: Replica, shards: list[str], work: Callable[[Replica, dict[str, Any], bytes], int]
-    ) -> int:
-        """Calls `work` with all documents of a copy of a shard whose home is elsewhere, part by part."""
-        after, done = "", 0
-        data = work == self._copied
-        while True:
+    def _leaving(self, one: Replica, shards: list[str], *, data: bool) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """The documents of a copy of a shard whose home is elsewhere, part by part."""
+        after: str | None = ""
+        while after is not None:
             answer, raw = send(
                 self._places, one, "leaving", None, after=after, limit=_BATCH, shards=shards, own=one.shard, data=data
             )
-            done += work(one, answer, raw)
-            after = answer["after"]
-            if not after:
-                return done
+            yield answer, raw
+            after = answer["after"] or None
 
-    def _copied(self, one: Replica, answer: dict[str, Any], raw: bytes) -> int:
+    def _copied(self, answer: dict[str, Any], raw: bytes) -> int:
         """Copies documents to their homes."""
         identity = self.models.identity()
         assert identity is not None
@@ -586,12 +578,6 @@ class Cluster(Closing):
         to = [replica for replica in self.catalogue.replicas() if replica.shard in bodies]
         self._all(to, "put", lambda to: (bytes(bodies[to.shard][1]), {"documents": bodies[to.shard][0]}))
         return len(answer["documents"])
-
-    def _removed(self, one: Replica, answer: dict[str, Any], raw: bytes) -> int:
-        """Removes documents that have been copied."""
-        paths = [path for own in answer["going"].values() for path in own]
-        self._all([one], "remove", lambda _: (b"", {"paths": paths}))
-        return len(paths)
 
     def _all(
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]

@@ -90,9 +90,9 @@ def _passages(path: Path, limit: int) -> Iterator[tuple[str, str, str]]:
             for number, line in lines:
                 lines.taken = 0
                 try:
-                    value = json.loads(line)
-                    found = value["path"], value.get("title", ""), value["text"]
-                except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+                    value = {"title": "", **json.loads(line)}
+                    found = value["path"], value["title"], value["text"]
+                except (ValueError, RecursionError, TypeError, KeyError):
                     found = ("", "", "")
                 if not (all(isinstance(part, str) for part in found) and found[0]):
                     raise InputError(f'{path}, line {number}: no object of JSON with the texts "path" and "text"')

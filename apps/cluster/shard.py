@@ -291,20 +291,15 @@ class Shard(Closing):
 
     def _state(self, raw: bytes) -> tuple[Any, bytes]:
         """The state of the index, the number of documents and passages, and memory."""
-        index = self.collection.vectors
         with self.collection.database.read() as db:
             state = asdict(IndexManifest(db).state())
             documents = db.execute("SELECT count(*) FROM files WHERE status = 'indexed'").fetchone()[0]
             passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
         return {
             "index": state, "documents": documents, "passages": passages, "versions": sorted(self._views),
-            "pending": 0 if index is None else self._pending(), "limit": self.collection.budget.limit,
-            "pid": os.getpid(), "began": self.began, "resident": anonymous_resident(), "shared": _shared_resident(),
+            "limit": self.collection.budget.limit, "pid": os.getpid(), "began": self.began,
+            "resident": anonymous_resident(), "shared": _shared_resident(),
         }, b""  # fmt: skip
-
-    def _pending(self) -> int:
-        with self.collection.database.read() as db:
-            return IndexManifest(db).pending_count()
 
 
 def _shared_resident() -> int:

@@ -86,7 +86,7 @@ def test_copies_with_lists_equal_one_collection(small: Callable[..., Small]) -> 
     assignments = one.cluster._current().assignments
     assert list(assignments) == ["s0", "s1"]
     one.check(QUERIES)
-    held = [present for each in assignments.values() for present in each._present.values()]
+    held = [present for each in assignments.values() for present in each._held.values()]
     assert len({name for name, _ in asked}) > 2  # the shards, and the second copy of one at least
     assert any(present.any() for present in held)  # as the shards told
     assert all(not work for each in assignments.values() for work in map(round, each._work.values()))
