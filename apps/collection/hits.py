@@ -68,7 +68,7 @@ class Hit:
         stages: ranks and scores in each stage.
         numbers: the line number of each line of `text`.
         kinds: kind and end of each part of `text`, as the file's reader knew them (see `edge.apps.documents.kinds`);
-            empty if it was indexed by an older version.
+            empty where it knew none.
         line: line of the sentence that matches the query best; 0 until `Collection.show` has set it.
         description: the user's descriptions of the folders above the file and of the file, outermost first.
         collection: name of the hit's collection, if several were searched together.

@@ -15,7 +15,7 @@ from edge.apps.collection.paths import ancestors, below, checked
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.rows import ROW_SUM, held, held_by_key
+from edge.apps.store.rows import held, held_by_key
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -26,7 +26,7 @@ FULL_TEXT = "chunks_text"
 _LONGEST = 2_000
 """The most characters of a description."""
 
-_FILES = f"""
+TABLES = f"""
 CREATE TABLE settings(
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -47,7 +47,11 @@ CREATE TABLE files(
     title TEXT NOT NULL DEFAULT '',
     status TEXT NOT NULL CHECK (status IN ('pending', 'indexed', 'skipped', 'failed')),
     reason TEXT NOT NULL DEFAULT '',
-    due INTEGER NOT NULL DEFAULT 0
+    due INTEGER NOT NULL DEFAULT 0,
+    racy INTEGER NOT NULL DEFAULT 0,
+    inode INTEGER,
+    ctime_ns INTEGER,
+    checksum BLOB
 );
 CREATE INDEX files_due ON files(id) WHERE due;
 
@@ -61,88 +65,44 @@ CREATE TABLE chunks(
     line_end INTEGER NOT NULL,
     page INTEGER,
     hash BLOB NOT NULL,
+    lines TEXT,     -- line numbers, of a passage that skips lines
+    kinds BLOB,     -- of its units
+    checksum BLOB,
     UNIQUE (file, ordinal)
 );
 CREATE INDEX chunks_by_hash ON chunks(hash);
-
-{LexicalIndex.create(FULL_TEXT)}
-"""
-
-
-_RACY = "ALTER TABLE files ADD COLUMN racy INTEGER NOT NULL DEFAULT 0"
-"""Before this step, a time of 0 marked a file to be read again, and hid it from filters. The mark still works."""
-
-_PLACES = """
-ALTER TABLE chunks ADD COLUMN lines TEXT;
 
 CREATE TABLE descriptions(
     path TEXT PRIMARY KEY,
     text TEXT NOT NULL
 ) WITHOUT ROWID;
-"""
-"""Line numbers of passages that skip lines, and the user's descriptions of folders."""
-
-_MAILS = f"""
-ALTER TABLE files ADD COLUMN inode INTEGER;
-ALTER TABLE files ADD COLUMN ctime_ns INTEGER;
-ALTER TABLE files ADD COLUMN checksum BLOB;
-UPDATE files SET checksum = {ROW_SUM}('files', path, kind, title);
-UPDATE files SET hash = NULL, racy = 1 WHERE status = 'indexed' AND root <> '';
-ALTER TABLE chunks ADD COLUMN kinds BLOB;
-ALTER TABLE chunks ADD COLUMN checksum BLOB;
 
 CREATE TABLE mails(
     file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE,
-    page INTEGER NOT NULL,
-    sender TEXT NOT NULL,
-    recipients TEXT NOT NULL,
-    subject TEXT NOT NULL,
-    sent TEXT,
-    PRIMARY KEY (file, page)
-) WITHOUT ROWID;
-"""
-"""The fields of mails (`page` is 0 in a file of one mail), the kinds of a passage's units, and checksums of rows. The
-next `edge index` reads every file again, and keeps the vectors of passages that are the same. `kinds` is NULL for
-passages from before this step; their parts are recognized when needed."""
-
-_THREADS = """
-DROP TABLE mails;
-CREATE TABLE mails(
-    file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE,
-    page INTEGER NOT NULL,
+    page INTEGER NOT NULL,   -- 0 in a file of one mail
     sender TEXT NOT NULL,
     recipients TEXT NOT NULL,
     subject TEXT NOT NULL,
     sent TEXT NOT NULL,
     id TEXT NOT NULL,
-    thread TEXT NOT NULL,
+    thread TEXT NOT NULL,    -- not under the checksum: it changes when an earlier mail of a thread comes
     checksum BLOB NOT NULL,
     PRIMARY KEY (file, page)
 ) WITHOUT ROWID;
 CREATE INDEX mails_by_id ON mails(id);
 CREATE INDEX mails_by_thread ON mails(thread);
-UPDATE files SET hash = NULL, racy = 1 WHERE kind = 'mail';
+
+{LexicalIndex.create(FULL_TEXT)}
 """
-"""Before this step the table was empty. The next `edge index` reads mails again, and keeps their vectors. `thread` is
-not under the checksum, because it changes when an earlier mail of a thread comes."""
 
-_PASSAGES = "SELECT id, iif(context = '', text, context || char(10) || text) AS text FROM chunks"
-"""The texts of passages in the full-text index, as `catalog.passage` writes them."""
-
-_VECTORS = (1, 2, 3, 4)
-"""Numbers of the vector index's migrations before `_RACY`, before `_PLACES`, before `_MAILS`, and before `_THREADS`."""
+_UNRELEASED = 10
+"""Number of steps before the first release, see `Migration`."""
 
 
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part are appended, in the order of their making."""
-    vectors = VectorIndex.migrations()
-    whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
-    words = LexicalIndex.with_new_words(FULL_TEXT, _PASSAGES)
-    first, second, third, fourth = _VECTORS
-    return [
-        _FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:third], _MAILS,
-        *vectors[third:fourth], _THREADS, words, *vectors[fourth:],
-    ]  # fmt: skip
+    vectors, *later = VectorIndex.migrations()
+    return [*[None] * _UNRELEASED, f"{TABLES}{vectors}", *later]
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:

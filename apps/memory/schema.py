@@ -7,7 +7,6 @@ import hashlib
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rows import ROW_SUM
-from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
 TEXT_INDEX = "memories_fts"
@@ -30,14 +29,23 @@ CREATE TABLE memories (
     pinned INTEGER NOT NULL,
     follows INTEGER REFERENCES memories(id) ON DELETE SET NULL,  -- the turn before, where it is one of a conversation
     created_at TEXT NOT NULL,
-    updated_at TEXT NOT NULL
+    updated_at TEXT NOT NULL,
+    local_timestamp TEXT,                  -- timestamp in the time zone it was given in, if not UTC
+    valid_from TEXT, valid_until TEXT,     -- from when it holds, and until when, if that is known
+    superseded_by TEXT,                    -- uuid of the memory that takes its place
+    checksum BLOB,
+    conversation INTEGER                   -- id of its first turn, unless it is that one
 );
 CREATE INDEX memories_scope ON memories(user_id, agent_id, run_id, forgotten_at, pinned, expiration_date);
 CREATE INDEX memories_agent ON memories(agent_id, forgotten_at, pinned, expiration_date) WHERE agent_id IS NOT NULL;
 CREATE INDEX memories_run ON memories(run_id, forgotten_at, pinned, expiration_date) WHERE run_id IS NOT NULL;
 CREATE INDEX memories_turns ON memories(user_id, agent_id, run_id);  -- and, as in every index, in the order of id
-CREATE INDEX memories_hash ON memories(hash);
+CREATE INDEX memories_hash ON memories(hash, user_id, agent_id, run_id, timestamp);  -- the latest of a text first
 CREATE INDEX memories_follows ON memories(follows) WHERE follows IS NOT NULL;
+CREATE INDEX memories_until ON memories(valid_until) WHERE valid_until IS NOT NULL;
+CREATE INDEX memories_since ON memories(valid_from) WHERE valid_from IS NOT NULL;
+CREATE INDEX memories_superseded ON memories(superseded_by) WHERE superseded_by IS NOT NULL;
+CREATE INDEX memories_conversation ON memories(conversation) WHERE conversation IS NOT NULL;
 CREATE TABLE history (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     memory_id TEXT NOT NULL,               -- outlives the memory
@@ -45,7 +53,8 @@ CREATE TABLE history (
     event TEXT NOT NULL,
     created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
     is_deleted INTEGER NOT NULL,
-    actor_id TEXT, role TEXT, user_id TEXT, agent_id TEXT, run_id TEXT
+    actor_id TEXT, role TEXT, user_id TEXT, agent_id TEXT, run_id TEXT,
+    checksum BLOB
 );
 CREATE INDEX history_memory ON history(memory_id);
 CREATE TABLE links (
@@ -62,22 +71,15 @@ CREATE TABLE actions (
     trajectory TEXT NOT NULL,              -- JSON
     user_id TEXT, agent_id TEXT, run_id TEXT,
     successes INTEGER NOT NULL, failures INTEGER NOT NULL,
-    created_at TEXT NOT NULL, updated_at TEXT NOT NULL
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    key TEXT NOT NULL DEFAULT '',          -- see `action_key`
+    checksum BLOB
 );
 CREATE INDEX actions_scope ON actions(user_id, agent_id, run_id);
+CREATE INDEX actions_key ON actions(key);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO settings VALUES ('generation', '0');
 {LexicalIndex.create(TEXT_INDEX)}"""
-
-
-_LOCAL_MOMENTS = """
-ALTER TABLE memories ADD COLUMN local_timestamp TEXT;  -- timestamp in the time zone it was given in, if not UTC
-"""
-
-_REPEATED_TEXTS = """
-DROP INDEX memories_hash;
-CREATE INDEX memories_hash ON memories(hash, user_id, agent_id, run_id, timestamp);  -- the latest of a text first
-"""
 
 
 PROVED = {
@@ -103,20 +105,6 @@ SEAL = {
 }
 """For each table, the statement that sets the checksums of its rows."""
 
-_VALIDITY = f"""
-ALTER TABLE memories ADD COLUMN valid_from TEXT;     -- from when it holds, and until when, if that is known
-ALTER TABLE memories ADD COLUMN valid_until TEXT;
-ALTER TABLE memories ADD COLUMN superseded_by TEXT;  -- uuid of the memory that takes its place
-{"".join(f"ALTER TABLE {table} ADD COLUMN checksum BLOB;" for table in PROVED)}
-{"".join(statement + ";" for statement in SEAL.values())}
-"""
-
-_CHAINS = """
-CREATE INDEX memories_until ON memories(valid_until) WHERE valid_until IS NOT NULL;
-CREATE INDEX memories_since ON memories(valid_from) WHERE valid_from IS NOT NULL;
-CREATE INDEX memories_superseded ON memories(superseded_by) WHERE superseded_by IS NOT NULL;
-"""
-
 CONVERSATIONS = """
 WITH RECURSIVE said(id, first) AS (
     SELECT id, id FROM memories WHERE follows IS NULL
@@ -125,26 +113,14 @@ WITH RECURSIVE said(id, first) AS (
 """
 """Sets the conversation of every turn from the turns that follow one another."""
 
-_FIRST_TURNS = f"""
-ALTER TABLE memories ADD COLUMN conversation INTEGER;  -- id of its first turn, unless it is that one
-{CONVERSATIONS}
-CREATE INDEX memories_conversation ON memories(conversation) WHERE conversation IS NOT NULL;
-"""
-
-_VECTORS = (1, 3, 4)
-"""Numbers of the vector index's migrations that come before the later migrations of this file, before `_VALIDITY`, and
-before `_CHAINS` with all after it."""
+_UNRELEASED = 12
+"""Number of steps before the first release, see `Migration`."""
 
 
 def migrations() -> list[Migration]:
     """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
-    vectors = VectorIndex.migrations()
-    whole = LexicalIndex.keep_pages_whole(TEXT_INDEX)
-    later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
-    first, second, third = _VECTORS
-    validity = [*vectors[first:second], _VALIDITY, *vectors[second:third], _CHAINS]
-    latest = [_with_new_words, _FIRST_TURNS, *vectors[third:]]
-    return [_MEMORIES, *vectors[:first], *later, *validity, *latest]
+    vectors, *later = VectorIndex.migrations()
+    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later]
 
 
 def action_text(task: str, state: str) -> str:
@@ -156,18 +132,3 @@ def action_key(task: str, state: str) -> str:
     """A hash for finding an action by its task and state. Equal hashes must still be verified by comparing the
     texts."""
     return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()
-
-
-def _with_new_words(db: Connection) -> None:
-    from edge.apps.memory.arguments import spoken  # which needs numpy
-
-    db.create_scalar_function("edge_spoken", lambda when: when and f"{spoken(when)}: ", 1, deterministic=True)
-    text = "coalesce(edge_spoken(coalesce(local_timestamp, timestamp)), '') || text"
-    LexicalIndex.with_new_words(TEXT_INDEX, f"SELECT id, {text} AS text FROM memories")(db)
-
-
-def _key_actions(db: Connection) -> None:
-    db.create_scalar_function("edge_action_key", action_key, 2, deterministic=True)
-    db.execute("ALTER TABLE actions ADD COLUMN key TEXT NOT NULL DEFAULT ''")
-    db.execute("UPDATE actions SET key = edge_action_key(task, state)")
-    db.execute("CREATE INDEX actions_key ON actions(key)")

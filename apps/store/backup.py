@@ -18,7 +18,7 @@ import apsw
 
 from edge.apps.store.connections import plain
 from edge.apps.store.database import Migration
-from edge.apps.store.failures import refuse_newer, translated
+from edge.apps.store.failures import refuse_schema, translated
 from edge.apps.store.folder import SEGMENTS, claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import copy_whole, overwrite
@@ -100,7 +100,7 @@ def restore(store: Store, source: Path, *, force: bool) -> int:
             restoring, or the disk refuses.
     """
     entries = _verified(store, source)
-    _refuse_newer(store, source / store.database)
+    _refuse_unknown(store, source / store.database)
     path = store.path / store.database
     claim(store.path, store.database)
     with WriterLock(store.path / LOCK)():
@@ -110,12 +110,12 @@ def restore(store: Store, source: Path, *, force: bool) -> int:
     return sum(int(entry["bytes"]) for entry in entries.values())
 
 
-def _refuse_newer(store: Store, path: Path) -> None:
-    """Raises `StoreUnavailable` for a backup that a newer version of the program made."""
+def _refuse_unknown(store: Store, path: Path) -> None:
+    """Raises `StoreUnavailable` for a backup whose schema this version does not know."""
     with translated(path, store.verbs, _PATIENCE_S):
         db = plain(path)
         try:
-            refuse_newer(path, int(db.pragma("user_version")), len(store.migrations))
+            refuse_schema(path, int(db.pragma("user_version")), store.migrations)
         finally:
             db.close(True)
 

@@ -16,14 +16,15 @@ import apsw
 
 from edge.apps.store import health
 from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
-from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_newer, translated
+from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_schema, translated
 from edge.apps.store.folder import can_be_written
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
 from edge.resident import Closing
 
-Migration = str | Callable[[Connection], None]
-"""One step of a schema: a script of SQL statements, or a function that runs inside the step's transaction."""
+Migration = str | Callable[[Connection], None] | None
+"""One step of a schema: a script of SQL statements, or a function that runs inside the step's transaction. None stands
+for a step from before the first release: a store that got no further is refused, and a new one skips it."""
 
 
 _LOG_PAGES = 1_000
@@ -63,7 +64,7 @@ class Database(Closing):
             verbs: the command that has the verbs `check` and `repair` for this database, as messages name it.
 
         Raises:
-            StorageError: the file cannot be opened, is no database, or its schema is newer than `migrations`.
+            StorageError: the file cannot be opened, is no database, or its schema is newer or unknown.
             BudgetExceeded: the cache does not fit the budget.
         """
         self.path = path
@@ -163,7 +164,7 @@ class Database(Closing):
             kept = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'health'").fetchone()
             current = version == len(migrations) and kept is not None
             self._refuse_foreign(db)
-        refuse_newer(self.path, version, len(migrations))
+        refuse_schema(self.path, version, migrations)
         if self.read_only and not current:
             raise StoreUnavailable(
                 f"{self.path} has schema {version} and this version of edge-rag needs {len(migrations)}: "
@@ -176,6 +177,8 @@ class Database(Closing):
         with self.write() as db:
             db.execute(health.TABLE)
         for number, migration in enumerate(migrations, 1):
+            if migration is None:
+                continue
             with self.write() as db:
                 if _version(db) >= number:  # applied earlier, or by another process meanwhile
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,16 +59,21 @@ def not_writable(folder: Path) -> StoreUnavailable:
     return StoreUnavailable(f"{folder} cannot be written to, so nothing in it can be changed")
 
 
-def refuse_newer(path: Path, version: int, known: int) -> None:
-    """Refuses a database whose schema is newer than this program.
+def refuse_schema(path: Path, version: int, migrations: Sequence[object]) -> None:
+    """Refuses a database whose schema is newer than this program, or older than the first release.
 
     Raises:
-        StoreUnavailable: `version` is higher than `known`.
+        StoreUnavailable: `version` is higher than the number of migrations, or that of one that is None.
     """
-    if version > known:
+    if version > len(migrations):
         raise StoreUnavailable(
-            f"{path} was written by a newer version of edge-rag (schema {version}; this one knows {known}): update "
-            "edge-rag to open it"
+            f"{path} was written by a newer version of edge-rag (schema {version}; this one knows {len(migrations)}): "
+            "update edge-rag to open it"
+        )
+    if 0 < version <= migrations.count(None):
+        raise StoreUnavailable(
+            f"{path} was written before the first release of edge-rag (schema {version}), and only that version opens "
+            "it; it stays as it is"
         )
 
 

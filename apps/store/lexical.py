@@ -13,7 +13,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,7 +79,6 @@ _UNSPACED = re.compile(
 """A character, with its marks, of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer,
 Burmese): each becomes a token of its own."""
 
-_UNSPACED_BEFORE = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _OPTIONAL = re.compile(
     "[\u00ad\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u200b-\u200d\u2060\ufe00-\ufe0f]"
 )
@@ -163,31 +162,12 @@ class LexicalIndex:
 
     @staticmethod
     def create(table: str) -> str:
-        """The statement that makes the table, for a migration."""
-        return f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
-
-    @staticmethod
-    def with_new_words(table: str, select: str) -> Callable[[Connection], None]:
-        """The step, for a migration, after which texts are found by the words that `_spaced` separates, where
-        before only Chinese and Japanese characters were words of their own. `select` gives them as `id` and `text`."""
-
-        def step(db: Connection) -> None:
-            lexical = LexicalIndex(table)
-            ids = f"SELECT id FROM {table}_docsize"
-            for identifier, text in db.execute(f"SELECT id, text FROM ({select}) WHERE id IN ({ids})"):
-                before = _UNSPACED_BEFORE.sub(r" \g<0> ", text)
-                if before != _spaced(text):
-                    delete = f"INSERT INTO {table}({table}, rowid, text) VALUES ('delete', ?, ?)"
-                    db.execute(delete, (identifier, before))
-                    lexical.add(db, [identifier], [text])
-
-        return step
-
-    @staticmethod
-    def keep_pages_whole(table: str) -> str:
-        """The statement, for a migration, that makes new pages of the index small enough to fit in one page of the
-        database. Then the loss of a whole page is detected, even if it became a page of zeros."""
-        return f"INSERT INTO {table}({table}, rank) VALUES ('pgsz', {_PAGE_NBYTES});"
+        """The statements that make the table, for a migration. A page of the index fits in one page of the database:
+        then the loss of a whole page is detected, even if it became a page of zeros."""
+        return (
+            f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
+            f"INSERT INTO {table}({table}, rank) VALUES ('pgsz', {_PAGE_NBYTES});\n"
+        )
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Adds rows; an id must not be there yet."""

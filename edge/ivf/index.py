@@ -122,8 +122,8 @@ class VectorIndex(Closing):
             raise
 
     @staticmethod
-    def migrations() -> list[str | Callable[[Connection], None]]:
-        """The steps that create the tables, as SQL or functions, for the database's owner to append to its own."""
+    def migrations() -> list[str]:
+        """The steps that create the tables, as SQL, for the database's owner to append to its own."""
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:

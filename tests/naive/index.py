@@ -49,10 +49,7 @@ class SimpleDatabase:
         self._db = self.connect()
         if not self._db.execute("PRAGMA user_version").fetchone()[0]:
             for step in VectorIndex.migrations():
-                if callable(step):
-                    step(self._db)
-                else:
-                    self._db.execute(step)
+                self._db.execute(step)
             self._db.execute("PRAGMA user_version = 1")
 
     def connect(self) -> Connection:

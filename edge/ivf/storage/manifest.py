@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,6 @@ import numpy as np
 from edge.errors import CorruptBlock, InputError
 from edge.ivf.base import CodecSpec, Connection, Ids, Tuned, Vectors
 from edge.ivf.storage.segments import PAGE, PART, SegmentEntry
-
-_ROWS = 500
-"""Rows that a migration rewrites at a time."""
 
 CHUNK_ROWS = 32_768
 """Rows of a segment that share one blob of deletion bits. A deletion rewrites at least one blob, 4 KiB."""
@@ -39,55 +36,27 @@ CREATE TABLE ivf_state(
     newer_misfit REAL NOT NULL,
     recall TEXT NOT NULL,               -- JSON: [[nprobe, recall@10], ...]
     measured_rows INTEGER NOT NULL,     -- rows and lists when that was measured
-    measured_lists INTEGER NOT NULL
+    measured_lists INTEGER NOT NULL,
+    quantizer INTEGER NOT NULL DEFAULT 0 -- version of the present coarse quantizer
 );
-INSERT INTO ivf_state VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, '[]', 0, 0);
+INSERT INTO ivf_state VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, '[]', 0, 0, 0);
 CREATE TABLE ivf_codec(one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL, code_size INTEGER NOT NULL,
-    state BLOB NOT NULL);
-CREATE TABLE ivf_lists(list INTEGER PRIMARY KEY, centroid BLOB NOT NULL);
+    state BLOB NOT NULL, crc INTEGER);      -- of the row's blobs, because a lost page of zeros may hold the end of any
+CREATE TABLE ivf_lists(list INTEGER PRIMARY KEY, centroid BLOB NOT NULL, crc INTEGER);
 CREATE TABLE ivf_segments(number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, rows INTEGER NOT NULL,
-    nbytes INTEGER NOT NULL, parts BLOB NOT NULL, pages BLOB NOT NULL);
+    nbytes INTEGER NOT NULL, parts BLOB NOT NULL, pages BLOB NOT NULL, crc INTEGER,
+    quantizer INTEGER NOT NULL DEFAULT 0);  -- version of the one that assigned its rows
 CREATE TABLE ivf_deleted(segment TEXT NOT NULL, chunk INTEGER NOT NULL,  -- rows {CHUNK_ROWS} * chunk and on
     stamp INTEGER NOT NULL, rows INTEGER NOT NULL, bits BLOB NOT NULL, PRIMARY KEY (segment, chunk));
 CREATE INDEX ivf_deleted_stamp ON ivf_deleted(segment, chunk, stamp, rows);
-CREATE TABLE ivf_pending(id INTEGER PRIMARY KEY, stamp INTEGER NOT NULL, vector BLOB NOT NULL);
+CREATE TABLE ivf_pending(id INTEGER PRIMARY KEY, stamp INTEGER NOT NULL, vector BLOB NOT NULL, crc INTEGER);
 CREATE INDEX ivf_pending_stamp ON ivf_pending(stamp);
 CREATE TABLE ivf_retired(name TEXT PRIMARY KEY, at REAL NOT NULL);
+CREATE TABLE ivf_tuning(one INTEGER PRIMARY KEY CHECK (one = 1), record BLOB NOT NULL,  -- `Tuned`; no row: not tuned
+    crc INTEGER NOT NULL);
 """
 
-
-def _add_checksums(db: Connection) -> None:
-    """Adds a checksum to each row with blobs, because a lost page that reads as zeros may hold the end of any blob."""
-    for table, key, blobs in _CHECKED:
-        db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
-        last = -1
-        while True:
-            sql = f"SELECT {key}, {', '.join(blobs)} FROM {table} WHERE {key} > ? ORDER BY {key} LIMIT {_ROWS}"
-            rows = db.execute(sql, (last,)).fetchall()
-            if not rows:
-                break
-            last = rows[-1][0]
-            db.executemany(f"UPDATE {table} SET crc = ? WHERE {key} = ?", [(row_sum(*row[1:]), row[0]) for row in rows])
-
-
-_TUNING = "CREATE TABLE ivf_tuning(one INTEGER PRIMARY KEY CHECK (one = 1), record BLOB NOT NULL, crc INTEGER NOT NULL)"
-"""The record of the chosen parameters (`Tuned`), with its checksum; no row if the index was not tuned."""
-
-_QUANTIZERS = """
-ALTER TABLE ivf_state ADD COLUMN quantizer INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE ivf_segments ADD COLUMN quantizer INTEGER NOT NULL DEFAULT 0;
-"""
-"""The version of the coarse quantizer: the current one, and the one that assigned the rows of a segment."""
-
-_CHECKED = (
-    ("ivf_codec", "one", ("state",)),
-    ("ivf_lists", "list", ("centroid",)),
-    ("ivf_segments", "number", ("parts", "pages")),
-    ("ivf_pending", "id", ("vector",)),
-)
-"""Tables with blobs: table, key, and the columns under one checksum. For deletion marks the number of rows serves."""
-
-MIGRATIONS: tuple[str | Callable[[Connection], None], ...] = (_TABLES, _add_checksums, _TUNING, _QUANTIZERS)
+MIGRATIONS: Sequence[str] = (_TABLES,)
 """The history of the schema, oldest first. Released steps never change; new ones are appended."""
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge.apps.collection.filters import MOST_ALTERNATIVES, Filters
-from edge.apps.collection.schema import migrations
+from edge.apps.collection.schema import TABLES
 from edge.errors import InputError
 
 
@@ -27,8 +27,7 @@ class File:
 def passing(files: list[File], filters: Filters) -> list[str]:
     """The files that SQL lets through."""
     db = Connection(":memory:")
-    db.execute(str(migrations()[0]))
-    db.execute("CREATE TABLE mails(file, sender, recipients, subject, sent, id, thread)")
+    db.execute(TABLES)
     db.executemany(
         "INSERT INTO files(path, root, size, mtime_ns, kind, status) VALUES (?, '/', ?, ?, ?, 'indexed')",
         [(f.path, f.size, round(f.mtime.timestamp() * 1e9), f.kind) for f in files],

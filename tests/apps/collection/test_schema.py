@@ -1,4 +1,4 @@
-"""A collection of an earlier version opens, and its files are read once more."""
+"""The schema of a collection, and the checksums of its rows."""
 
 from __future__ import annotations
 
@@ -10,48 +10,30 @@ import pytest
 from apsw import Connection
 
 from edge.apps.collection.collection import Collection
-from edge.apps.store.failures import DamagedStore
+from edge.apps.store.failures import DamagedStore, StoreUnavailable
 
 Make = Callable[..., Collection]
-
-BACK = (
-    "DROP TABLE mails",
-    *(f"ALTER TABLE files DROP COLUMN {name}" for name in ("inode", "ctime_ns", "checksum")),
-    *(f"ALTER TABLE chunks DROP COLUMN {name}" for name in ("kinds", "checksum")),
-    *(f"ALTER TABLE {table} DROP COLUMN quantizer" for table in ("ivf_state", "ivf_segments")),
-    "PRAGMA user_version = 7",
-)
-"""Takes away what came with the checksums of rows."""
 
 
 def found(collection: Collection) -> list[tuple[str, str, float]]:
     return [(hit.path, hit.text, hit.score) for hit in collection.search("the river floods", rerank=False)]
 
 
-def test_a_collection_of_an_earlier_version_opens_with_its_reserved_bytes(
-    make: Make, small: Any, tmp_path: Path, consistent: Callable[[Collection], None]
+@pytest.mark.parametrize("version", [1, 10])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_collection_from_before_the_first_release_is_refused(
+    make: Make, small: Any, tmp_path: Path, version: int, read_only: bool
 ) -> None:
     collection = make()
     collection.index(small.path)
-    before = found(collection)
     collection.close()
-    path = tmp_path / "collection" / "edge.db"
-    old = Connection(str(path))
-    old.execute("PRAGMA journal_mode = DELETE").fetchall()
-    old.reserve_bytes(reserve=8)
-    old.execute("VACUUM")
-    for statement in BACK:
-        old.execute(statement)
+    old = Connection(str(tmp_path / "collection" / "edge.db"))
+    old.execute(f"PRAGMA user_version = {version}").fetchall()
+    texts = old.execute("SELECT text FROM chunks").fetchall()
+    with pytest.raises(StoreUnavailable, match=rf"before the first release of edge-rag \(schema {version}\)"):
+        make(read_only=read_only)
+    assert old.execute("SELECT text FROM chunks").fetchall() == texts != []
     old.close()
-    assert path.read_bytes()[20] == 8, "as earlier versions kept the checksums of pages"
-    collection = make()
-    assert found(collection) == before
-    report = collection.index()
-    assert (report.indexed, report.chunks) == (3, 0), "every file is read again, and no vector is made again"
-    assert found(collection) == before
-    with collection.database.read() as db:
-        assert db.execute("SELECT count(*) FROM chunks WHERE checksum IS NULL").fetchone() == (0,)
-    consistent(collection)
 
 
 @pytest.mark.parametrize(

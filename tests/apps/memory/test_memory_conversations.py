@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from edge.apps.memory.conversations import (
 )
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import Record, read_records
-from edge.apps.memory.store import DATABASE
 from edge.errors import InputError
 
 Make = Callable[..., Memory]
@@ -73,7 +71,7 @@ def test_a_conversation_is_found_by_any_of_its_turns_and_by_nobody_else(memory: 
         memory.get_all(user_id="ann", filters={"conversation_of": 1})
 
 
-def test_conversations_outlive_an_export_an_earlier_version_and_a_repair(make: Make, tmp_path: Path) -> None:
+def test_conversations_outlive_an_export(make: Make) -> None:
     memory = make()
     for number in range(3):
         talk(memory, ROOF, f"2026-05-{number + 1:02}", run_id="r", user_id="ann")
@@ -84,13 +82,6 @@ def test_conversations_outlive_an_export_an_earlier_version_and_a_repair(make: M
     copy = make("copy")
     copy.import_jsonl(io.StringIO(lines.getvalue()))
     assert turns(copy, ids[1], user_id="ann") == list(TRIP)
-
-    db = Connection(str(tmp_path / "memory" / DATABASE))
-    version = db.execute("PRAGMA user_version").fetchall()[0][0]
-    db.execute("DROP INDEX memories_conversation; ALTER TABLE memories DROP COLUMN conversation")
-    db.execute(f"PRAGMA user_version = {version - 1}")
-    db.close()
-    assert turns(make(), ids[1], user_id="ann") == list(TRIP)
 
 
 def test_a_memory_counts_its_conversation() -> None:

@@ -15,6 +15,7 @@ from naive.program import printed
 from naive.waiting import until
 
 from edge.apps.store.database import Database
+from edge.apps.store.failures import StoreUnavailable
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 
@@ -229,6 +230,16 @@ def test_a_newer_schema_is_refused(tmp_path: Path, budget: MemoryBudget) -> None
     Database(tmp_path / "notes.db", [NOTES, "CREATE TABLE more(x);"], budget=budget).close()
     with pytest.raises(StorageError, match=r"newer version of edge-rag \(schema 2; this one knows 1\)"):
         Database(tmp_path / "notes.db", [NOTES], budget=budget)
+
+
+def test_a_schema_of_before_the_first_release_is_refused(tmp_path: Path, budget: MemoryBudget) -> None:
+    path = tmp_path / "notes.db"
+    Database(path, [NOTES], budget=budget).close()
+    with pytest.raises(StoreUnavailable, match=r"before the first release of edge-rag \(schema 1\)"):
+        Database(path, [None, NOTES], budget=budget)
+    with Database(tmp_path / "new.db", [None, NOTES], budget=budget) as database, database.read() as db:
+        assert db.execute("PRAGMA user_version").fetchall() == [(2,)]
+        assert texts(database) == []
 
 
 def test_read_only(tmp_path: Path, budget: MemoryBudget) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import re
 from collections import Counter
 
 import pytest
@@ -228,24 +227,6 @@ def test_words_of_texts_and_queries_are_told_alike(text: str, asked: str, other:
     lexical.delete(db, [1], [text])
     assert ids(lexical.search(db, asked, 10)) == []
     db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
-
-
-def test_texts_of_an_earlier_version_are_found_by_their_words() -> None:
-    texts = [text for text, _, _ in WORDS]
-    db, lexical = filled([])
-    db.execute("CREATE TABLE texts(id INTEGER PRIMARY KEY, text TEXT)")
-    for number, text in enumerate(texts, 1):
-        before = re.sub("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]", r" \g<0> ", text)
-        db.execute("INSERT INTO texts VALUES (?, ?)", (number, text))
-        db.execute("INSERT INTO fts(rowid, text) VALUES (?, ?)", (number, before))
-    db.execute("INSERT INTO texts VALUES (99, 'ein Straße ohne Index')")
-    LexicalIndex.with_new_words("fts", "SELECT id, text FROM texts")(db)
-    for number, (_, asked, _) in enumerate(WORDS, 1):
-        assert number in ids(lexical.search(db, asked, 30)), asked
-    assert 99 not in ids(lexical.search(db, "straße", 30))
-    lexical.delete(db, range(1, len(texts) + 1), texts)
-    db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
-    assert lexical.statistics(db, ["x"]).rows == 0
 
 
 def test_where_restricts_the_rows() -> None:
