@@ -215,22 +215,13 @@ def words_argument(name: str, *, required: bool = True, stdin: bool = False) -> 
 
     def join(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         if stdin and value == ("-",):
-            return _text_from_stdin()
+            from edge.files.input_file import read_text
+
+            return read_text("-")
         return " ".join(value) if value else None
 
     metavar = f"{name.upper()}..." if required else f"[{name.upper()}]..."
     return click.argument(name, nargs=-1, required=required, metavar=metavar, callback=join)
-
-
-def _text_from_stdin() -> str:
-    from edge.files.input_file import read_stdin
-
-    try:
-        return read_stdin().decode("utf-8")
-    except OSError as error:
-        raise InputError(f"stdin cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"stdin is not valid UTF-8 (byte {error.start})") from None
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -11,7 +11,7 @@ import click
 from edge.apps.options import FiniteRange, json_option
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
-from edge.files.input_file import read_given
+from edge.files.input_file import read_text
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.planner.search_accelerator import Alternation, queue_length
 
@@ -129,9 +129,7 @@ def read_tables(text: str) -> list[EmbeddingTable]:
         InputError: the file cannot be read, or holds no list of tables, or too many of them.
     """
     try:
-        rows = json.loads(read_given(text))
-    except OSError as error:
-        raise InputError(f"{text} cannot be read: {error.strerror}") from error
+        rows = json.loads(read_text(text))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{text} is not valid JSON: {error}") from None
     if not isinstance(rows, list) or not rows:

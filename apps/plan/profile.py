@@ -31,7 +31,7 @@ from edge.apps.plan.machine import PASSAGES, ROUNDS, STAGES, conditions, measure
 from edge.apps.requests import AskOptions
 from edge.config import Config, counted, format_duration, format_size, parse_size
 from edge.errors import InputError
-from edge.files.input_file import read_input
+from edge.files.input_file import read_text
 from edge.files.output_file import open_output
 from edge.planner.measured import MachineProfile, Prediction, unbeaten_choices
 
@@ -61,13 +61,7 @@ class Questions:
         Raises:
             InputError: the file cannot be read, or has fewer than two questions.
         """
-        try:
-            lines = read_input(self.file).decode().splitlines()
-        except OSError as error:
-            raise InputError(f"{self.file} cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{self.file} is not valid UTF-8 (byte {error.start})") from None
-        questions = [line.strip() for line in lines if line.strip()]
+        questions = [line.strip() for line in read_text(str(self.file)).splitlines() if line.strip()]
         if len(questions) < _FEWEST:
             raise InputError(f"{self.file} has {len(questions)} questions; at least {_FEWEST} are needed, one per line")
         return questions

@@ -15,7 +15,7 @@ from edge.apps.options import FiniteRange, PictureFile, json_option, save_pictur
 from edge.apps.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
-from edge.files.input_file import read_given
+from edge.files.input_file import read_text
 from edge.planner.modelled import ACCELERATORS, BATCHES, HOST, modelled_tables
 from edge.planner.schedule import BurstStage, Group, Problem, best_micro_batch, cluster_placements, stage_costs
 from edge.planner.schema import MODELS, PUBLISHED, Model, RagSchema
@@ -210,12 +210,7 @@ def read_schema(text: str) -> RagSchema:
         return named[text]
     if text != "-" and not Path(text).exists():
         raise InputError(f"there is no schema and no file {text!r}; schemas are {', '.join(named)}")
-    try:
-        return RagSchema.from_json(read_given(text).decode())
-    except UnicodeDecodeError as error:
-        raise InputError(f"the schema is not valid UTF-8 (byte {error.start})") from None
-    except OSError as error:
-        raise InputError(f"{text} cannot be read: {error.strerror}") from error
+    return RagSchema.from_json(read_text(text))
 
 
 def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edge.errors import InputError
+
 WRITER_SECONDS = 10.0
 """Seconds to wait for the writer of a named pipe."""
 
@@ -91,13 +93,19 @@ def read_stdin(most: int = SMALL) -> bytes:
     return data
 
 
-def read_given(name: str) -> bytes:
-    """Reads a small file that the user names; `-` is stdin.
+def read_text(name: str) -> str:
+    """The text of a small file that the user names; `-` is stdin.
 
     Raises:
-        OSError: as `read_input` and `read_stdin`.
+        InputError: it cannot be read, or is not UTF-8.
     """
-    return read_stdin() if name == "-" else read_input(Path(name), most=SMALL)
+    what = "stdin" if name == "-" else name
+    try:
+        return (read_stdin() if name == "-" else read_input(name, most=SMALL)).decode()
+    except OSError as error:
+        raise InputError(f"{what} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} is not valid UTF-8 (byte {error.start})") from None
 
 
 def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
