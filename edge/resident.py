@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -35,6 +36,15 @@ def anonymous_resident() -> int:
             fields = file.read().split()
         return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
     return int(psutil.Process().memory_info().rss)
+
+
+def reported_nbytes(field: str) -> int | None:
+    """Bytes that Linux reports of this process, such as `VmHWM`; None where nothing is reported."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), None)
 
 
 def trim_heap() -> None:

@@ -8,11 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from edge.errors import CapabilityError, EdgeError
-from edge.resident import ResidentWatch
+from edge.resident import ResidentWatch, reported_nbytes
 
 
 def run_worker(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[str, Any]:
@@ -62,15 +61,5 @@ def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         report = work(task)
         watch.sample()
         report["peak_resident"] = watch.high_water
-        report["peak_with_files"] = _peak_with_files()
+        report["peak_with_files"] = reported_nbytes("VmHWM")  # because a peer may map its weights
     print(json.dumps(report))
-
-
-def _peak_with_files() -> int | None:
-    """The high-water mark of all resident bytes, including mapped files, because a peer may map its weights; None if
-    the system does not report it."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)

@@ -36,7 +36,7 @@ from edge.ivf.base import Quantizer
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import IndexManifest
 from edge.models.blending import BM25_WEIGHT
-from edge.resident import Closing, anonymous_resident
+from edge.resident import Closing, anonymous_resident, reported_nbytes
 
 Result = TypeVar("Result")
 
@@ -298,17 +298,9 @@ class Shard(Closing):
         return {
             "index": state, "documents": documents, "passages": passages, "versions": sorted(self._views),
             "limit": self.collection.budget.limit, "pid": os.getpid(), "began": self.began,
-            "resident": anonymous_resident(), "shared": _shared_resident(),
+            "resident": anonymous_resident(),
+            "shared": reported_nbytes("RssShmem") or 0,  # such as an object store's
         }, b""  # fmt: skip
-
-
-def _shared_resident() -> int:
-    """Resident bytes of shared memory of this process, such as an object store's; 0 where the system does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssShmem")), 0)
 
 
 def _likely(words: Ranking, near: Ranking, k: int, floor: float) -> list[int]:
