@@ -149,11 +149,7 @@ class GGUFFile:
 
 
 def _check(file: GGUFFile) -> None:
-    """Refuses a file with which llama.cpp would end the process.
-
-    Raises:
-        ModelError: the file has such an error; the message describes it.
-    """
+    """Refuses a file with which llama.cpp would end the process."""
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise ModelError(f"{file.path} does not say its architecture; it is no language model")

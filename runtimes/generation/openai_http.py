@@ -201,11 +201,7 @@ class OpenAIGenerator:
             )
 
     def _events(self, reader: EventReader, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The server's messages.
-
-        Raises:
-            ModelError: the server cannot be reached, refuses, breaks off, or does not answer as OpenAI's API does.
-        """
+        """The server's messages."""
         url = self._endpoint
         try:
             yield from reader.events(cancel)

@@ -197,11 +197,7 @@ def whole_characters(text: str) -> str:
 
 
 def _messages(parts: Iterator[bytes]) -> Iterator[str]:
-    """The data of server-sent events. Lines end only at line feeds, because JSON may contain Unicode's other line ends.
-
-    Raises:
-        ValueError: a line is too long, or not UTF-8.
-    """
+    """The data of server-sent events. Lines end at line feeds alone, since JSON may hold Unicode's other line ends."""
     held = b""
     for part in parts:
         *lines, held = (held + part).split(b"\n")
