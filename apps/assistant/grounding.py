@@ -69,6 +69,8 @@ _SAID_ONCE = 4
 list items, or a "yes"."""
 _SAID_SHORT = 3
 """The most times that a shorter sentence is shown."""
+_LONG = 60
+"""The least characters of a sentence that may repeat its clauses too often."""
 _LOOP = 2
 """The number of repeated sentences at which the generator is stopped."""
 
@@ -99,8 +101,18 @@ _PEOPLES = {
 _PEOPLE = re.compile(r"([^\W\d_]{3,})(?:ish|ese|ian|ean)|([^\W\d_]{4,})(?:an|ic|i)")
 """The adjective of a place begins like its name: Polish, Italian, German."""
 
-_ASKING = re.compile(r"\s*(?:\w+ )?(?:who|whom|whose|what|when|where|why|which|how)\b", re.IGNORECASE)
+ASKING_WORDS = (
+    r"what|when|where|who|whom|whose|which|why|how|was|wann|wo|wer|wen|wem|welche[rsnm]?|warum|wie|quand|où|qui|quel(?:le)?s?"
+    r"|combien|comment|pourquoi|qué|cuándo|dónde|quién|cuál(?:es)?|cuánt[oa]s?|cómo|quando|dove|chi|quale|quali|quant[oaie]"
+)
+_ASKING = re.compile(rf"\W*(?:\w+ )?(?:{ASKING_WORDS})\b", re.IGNORECASE)
 """The beginning of a question that yes, no and its own words do not answer."""
+
+_YES_OR_NO = re.compile(r"\b(?:yes|no|ja|nein|oui|non|sí)\W*\Z", re.IGNORECASE)
+
+_SMALL = 2
+"""A number of at most so many digits that counts nothing is supported by one that counts nothing, or counts something
+that is asked for. Otherwise the day of a date would support it."""
 
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
@@ -176,6 +188,9 @@ class Grounding:
         while (end := _ended(self._held)) is not None:
             sentence, self._held = self._held[:end], self._held[end:]
             shown += self._checked(sentence)
+        if _rambles(self._held):
+            shown += self.finish()
+            self.repeated = _LOOP
         return shown
 
     def finish(self) -> str:
@@ -200,6 +215,7 @@ class Grounding:
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
         sources = [source for _, source in given]
         facts = missing(MARK.sub("", sentence), self._question, sources, self._passages)
+        facts = facts or (list(words) if _rambles(sentence) else [])
         if not facts or _FENCE in sentence or is_refusal(sentence):
             return sentence
         body = sentence.strip()
@@ -231,8 +247,7 @@ def missing(
             passage
             for passage in passages
             for facts, stems in _parts(passage)
-            if stems & about - own
-            and ((value, counted) in facts if counted else value in {number for number, _ in facts})
+            if stems & about - own and _holds(facts, value, counted, about)
         ]
         supported = bool(holders) and not _exchanged(value, counted, about - own, passages)
         if not supported or _misplaced(text, own, statement, question, holders, every):
@@ -245,9 +260,9 @@ def missing(
             holders = [passage for passage in passages if own <= _content(passage.text)]
             if _apart(name, statement, passages) or _misplaced(name, own, statement, question, holders, every):
                 found.append(name)
-    negated = _NEGATION.search(statement)
-    if negated and not _NEGATION.search(question) and _affirmed(statement, passages):
-        found.append(negated[0])
+    if not _NEGATION.search(question):
+        negated = _NEGATION.search(statement)
+        found += _contradicted(statement if negated else f"{statement} {question}", passages, bool(negated))
     return list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
 
 
@@ -263,6 +278,14 @@ def quotation(question: str, statement: str, passages: Sequence[tuple[int, Given
             if unit.quotable and shared[0] >= _LEAST_SHARED and (best is None or shared > best[:2]):
                 best = (*shared, number, unit.text)
     return None if best is None else (best[2], best[3])
+
+
+def _rambles(text: str) -> bool:
+    """Whether a sentence repeats a clause of several words again and again."""
+    if len(text) < _LONG:
+        return False
+    clauses = Counter(tuple(_words(clause)) for clause in _CLAUSE.split(text))
+    return any(count > _SAID_SHORT and len(words) > 1 for words, count in clauses.items())
 
 
 def _ended(text: str) -> int | None:
@@ -288,9 +311,13 @@ def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) 
     held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
     said, asked = _content(statement), _content(question)
     new = said - asked
+    if statement.rstrip(' \n"').endswith("?") and 2 * len(new) < len(said):
+        return _TOKEN.findall(statement)
     repeated = [word for word in _TOKEN.findall(statement) if _content(word)]
-    if not new and len(repeated) >= 2 * len(said) > 0 and _ASKING.match(question) and not any(_quantities(statement)):
-        return repeated
+    if not new and _ASKING.match(question) and not any(_quantities(statement)):
+        copied = f" {' '.join(_words(statement))} " in f" {' '.join(_words(question))} "
+        if copied or len(repeated) >= 2 * len(said) > 0 or (not said and _YES_OR_NO.search(statement)):
+            return repeated or _TOKEN.findall(statement)
     foreign = not asked & held and not (_is_english(statement) and _is_english(passages[0].text))
     if len(new) < _MANY_WORDS or foreign or len(new & held) >= _FEW_HELD * len(new):
         return []
@@ -400,11 +427,22 @@ def _misplaced(
     return shared(passages) - shared(holders) >= _LEAST_SHARED
 
 
-def _affirmed(statement: str, passages: Sequence[GivenPassage]) -> bool:
-    """Whether the units that share most words with a negated statement negate nothing."""
-    said = _content(statement)
-    nearest = [passage.units[at].text for passage in passages for at in _nearest(said, passage)]
-    return bool(nearest) and not any(map(_NEGATION.search, nearest))
+def _contradicted(said: str, passages: Sequence[GivenPassage], negated: bool) -> list[str]:
+    """A word that denies, if no unit that shares most words with a denial denies anything, or if all that share most
+    with something affirmed do; empty otherwise, and for a mere "no"."""
+    words = _content(said)
+    denying = [_NEGATION.search(passage.units[at].text) for passage in passages for at in _nearest(words, passage)]
+    if negated and not any(denying) and len(words) >= _LEAST_SHARED:
+        return _NEGATION.findall(said)[:1]
+    return [] if negated else [found[0] for found in denying[:1] if found and all(denying)]
+
+
+def _holds(facts: frozenset[tuple[str, str]], value: str, counted: str, about: frozenset[str]) -> bool:
+    """Whether the quantities of a unit hold a number together with what it counts."""
+    if counted:
+        return (value, counted) in facts
+    kinds = {kind for number, kind in facts if number == value}
+    return bool(kinds & {"", *about}) if len(value) <= _SMALL else bool(kinds)
 
 
 def _clauses(unit: Unit) -> list[str]:

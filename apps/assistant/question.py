@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from edge.apps.assistant.grounding import NUMBERS
+from edge.apps.assistant.grounding import ASKING_WORDS, NUMBERS
 from edge.apps.documents.kinds import continues
 from edge.apps.store.lexical import FUNCTION_WORDS, bounded_query
 from edge.errors import InputError
@@ -46,11 +46,7 @@ _LINKING = {
 }  # fmt: skip
 """A question that holds only these and asking words names no subject."""
 
-_ASKS_FOR = (
-    r"what|when|where|who|whom|whose|which|why|how|was|wann|wo|wer|wen|wem|welche[rsnm]?|warum|wie|quand|où|qui|quel(?:le)?s?"
-    r"|combien|comment|pourquoi|qué|cuándo|dónde|quién|cuál(?:es)?|cuánt[oa]s?|cómo|quando|dove|chi|quale|quali|quant[oaie]"
-)
-_JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{_ASKS_FOR})\b)", re.IGNORECASE)
+_JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{ASKING_WORDS})\b)", re.IGNORECASE)
 """Between two questions. One short word may come before the asking word: until when."""
 
 _THAN = re.compile(r" (?:than|als) ", re.IGNORECASE)

@@ -142,6 +142,36 @@ def test_another_language_is_no_excuse_where_both_are_english() -> None:
     assert missing(statement, question, [french, english]) == []
 
 
+NOTES = (
+    "Household policy HM-40917\nYearly premium 128 euros, due on 1 April.\nIn the hut: it takes no cards.\n"
+    "No running for Jonas until 15 June."
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "statement", "found"),
+    [
+        ("What is the number of our household policy?", "The number of the household policy is 1.", True),
+        ("What is the number of our household policy?", "The number of the household policy is HM-40917.", False),
+        ("Can we pay by card in the hut?", "You can only pay by card.", True),
+        ("Can we pay by card in the hut?", "The hut takes no card.", False),
+        ("When may Jonas jog again?", "Jonas has no plans to jog again.", True),
+        ("When may Jonas jog again?", "No running until 15 June.", False),
+        ("Quanto costa la polizza?", "Quanto costa la polizza?", True),
+        ("Wann ist die Prämie fällig?", "Ist die Prämie fällig.", True),
+        ("When is the premium due?", "The answer is: no.", True),
+        ("Is the premium due?", "The answer is: no.", False),
+        ("Wo?", "Der Beitrag der Police ist der Beitrag, " * 5, True),
+    ],
+)
+def test_what_a_small_model_makes_up_is_noticed(hit: Any, question: str, statement: str, found: bool) -> None:
+    """Numbers that count nothing, denials that nothing denies, and words of the question again."""
+    grounding = Grounding(question, [hit(1, NOTES, title="")])
+    shown = grounding.feed(statement) + grounding.finish()
+    assert bool(grounding.unsupported) == found, shown
+    assert grounding.loops == ("Beitrag" in statement)
+
+
 REPORT = "Labour won Poland's cup in Germany. The smaller house burned; Mr Brandt left for Ireland by ship."
 
 
@@ -194,7 +224,7 @@ def checked(hit: Callable[..., Hit]) -> Callable[..., str]:
 def test_a_sentence_is_said_once(hit: Callable[..., Hit], checked: Callable[..., str]) -> None:
     loop = "The rent is 870 euros. [2]\n\n"
     assert checked(loop, loop, "It is due in June. [2]") == f"{loop}It is due in June. [2]"
-    assert checked("Yes. Yes. Yes.") == "Yes. Yes. Yes.", "short ones may be items of a list"
+    assert checked("Yes. Yes. Yes.", question="Is it?") == "Yes. Yes. Yes.", "short ones may be items of a list"
     rent = "The rent is 870 euros."
     assert checked(f"1. {rent}\n2. {rent}\n3. It is due in June.") == f"1. {rent}\n3. It is due in June."
     grounding = Grounding(ASKED, [hit(1, LEASE, title="")])
