@@ -167,6 +167,29 @@ class Window:
         return RELEVANCE * log_odds(self.relevance) + near + LENGTH * words + VALUE * max(0, self.value)
 
 
+WORD = re.compile(r"[^\W_]+")
+FEW_WORDS = 4
+
+_LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
+"""The first word of a sentence that depends on the sentence before it."""
+
+_QUESTION, _FRAGMENT, _LEANS = 1.0, 0.7, 0.2
+"""Log-odds subtracted from questions, from fragments, and from sentences that depend on the one before. They answer
+less well than their scores suggest."""
+
+
+def standing(window: Window) -> float:
+    """The score of a unit as a statement that stands alone, in log-odds."""
+    text, score = window.unit.text, window.score
+    if text.endswith("?"):
+        score -= _QUESTION
+    if window.unit.kind == "sentence" and len(WORD.findall(text)) < FEW_WORDS:
+        score -= _FRAGMENT
+    if _LEANING.match(text):
+        score -= _LEANS
+    return score
+
+
 @dataclass(frozen=True, slots=True)
 class UnitReading:
     """The evidence of passages' units about a question.
@@ -314,7 +337,6 @@ def below_headings(title: str, unit: Unit) -> str:
 
 
 _TOKEN = re.compile(r"[^\W_]+(?:(?:[-'’]|(?<=\d)[./:,](?=\d))[^\W_]+)*")
-_PLAIN_WORD = re.compile(r"[^\W_]+")
 _RUN = re.compile(r"\d+|[^\W\d_]+")
 _BEGIN = re.compile(r"[.!?:…]\s|\n|[\"“„(]")
 """The text before the first word of a sentence. This word has a capital whether it is a name or not."""
@@ -369,7 +391,7 @@ class Words:
     def __init__(self, text: str) -> None:
         self._initials = "".join(_CAPITAL.findall(text))
         self._folded = _THOUSANDS.sub("", _fold(text))
-        self._words = set(_PLAIN_WORD.findall(self._folded))
+        self._words = set(WORD.findall(self._folded))
         self._stems = set(stems(self._words))
 
     def hold(self, name: Name) -> bool:
@@ -380,7 +402,7 @@ class Words:
             number = r"[\W_]{0,2}".join(_RUN.findall(folded))
             spelled = {word for word, value in NUMBERS.items() if value == folded}
             return bool(spelled & self._words or re.search(rf"(?<![^\W_]){number}(?![^\W_])", self._folded))
-        parts = _PLAIN_WORD.findall(folded)
+        parts = WORD.findall(folded)
         if all(map(self._holds_word, parts)) or "".join(parts) in self._words:
             return True
         return _ACRONYM.fullmatch(name.text) is not None and name.text in self._initials
@@ -427,7 +449,7 @@ def names_of(question: str, passages: Sequence[str]) -> list[Name]:
     """
     found: dict[str, Name] = {}
     capitals = _only_capitals(passages)
-    nouns = any(word in _GERMAN for word in _PLAIN_WORD.findall(question.casefold()))
+    nouns = any(word in _GERMAN for word in WORD.findall(question.casefold()))
     last, first = 0, True
     for match in _TOKEN.finditer(question):
         first = first or _BEGIN.search(question, last, match.start()) is not None

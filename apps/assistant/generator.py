@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from hashlib import blake2b
 from itertools import accumulate
 
 from edge.apps.assistant.answer import MAYBE
-from edge.apps.assistant.evidence import UnitJudge, Window
+from edge.apps.assistant.evidence import FEW_WORDS, WORD, UnitJudge, Window, standing
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection
 from edge.apps.requests import AskOptions
@@ -123,8 +122,6 @@ _BEFORE, _BEHIND = 1, 3
 _BESIDE = 0.01
 """The log-odds by which such a unit stands below the best one, so that it is shown next."""
 
-_WORD = re.compile(r"[^\W_]+")
-_FEW_WORDS = 4
 _SHORT, _LINE = 10, 35
 """A unit of at most `_SHORT` words that does not hold a value asked for is shown with the rest of its line, if the line
 has at most `_LINE` words. In notes and lists a line is one thought: "19 April: slugs ate all lettuces. Bought copper
@@ -135,13 +132,6 @@ _PASSAGES, _WORDS = 2, 60
 """The number of passages that are shown if they may not answer, and the most words of each around its best unit. On
 the halves `choose` of the benchmarks `answers` and `household` 14 of 179 more answers are right than with the best
 units alone (default embedder), and 7 with 80 words of one passage."""
-
-_LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
-"""The first word of a sentence that depends on the sentence before it."""
-
-_QUESTION, _FRAGMENT, _LEANS = 1.0, 0.7, 0.2
-"""Log-odds subtracted from questions, from fragments, and from sentences that depend on the one before. They answer
-less well than their scores suggest."""
 
 _HIDDEN = float("-inf")
 
@@ -233,7 +223,7 @@ class PickedSentences(ExtractiveGenerator):
             if is_question:
                 continue
             reply.append(window)
-            if len(_WORD.findall(window.unit.text)) >= _FEW_WORDS:
+            if len(WORD.findall(window.unit.text)) >= FEW_WORDS:
                 break
         return reply
 
@@ -262,15 +252,3 @@ class PickedSentences(ExtractiveGenerator):
             if window.unit.heading == first.unit.heading and window.value > 0
         ]
         return max(near, key=standing, default=None)
-
-
-def standing(window: Window) -> float:
-    """The score of a unit as a statement that stands alone, in log-odds."""
-    text, score = window.unit.text, window.score
-    if text.endswith("?"):
-        score -= _QUESTION
-    if window.unit.kind == "sentence" and len(_WORD.findall(text)) < _FEW_WORDS:
-        score -= _FRAGMENT
-    if _LEANING.match(text):
-        score -= _LEANS
-    return score

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -163,6 +163,10 @@ class GivenPassage:
         return cls(f"{context}\n\n{text}", (Unit(above, "heading", 0, 0), *below))
 
 
+Quote = Callable[[], tuple[int, str] | None]
+"""The number of a passage and its unit that answers best; None if there is none."""
+
+
 class Grounding:
     """Checks an answer sentence by sentence while it is written. Repeated sentences are left out, because small models
     fall into loops.
@@ -172,7 +176,9 @@ class Grounding:
         repeated: the number of repeated sentences that were left out.
     """
 
-    def __init__(self, question: str, passages: Sequence[Hit]) -> None:
+    def __init__(self, question: str, passages: Sequence[Hit], quoted: Quote | None = None) -> None:
+        """`quoted` gives what is shown in place of an unsupported sentence; `quotation` does if there is none."""
+        self._quoted = quoted
         self.unsupported: list[Unsupported] = []
         self.repeated = 0
         self._written: Counter[tuple[str, ...]] = Counter()
@@ -221,7 +227,8 @@ class Grounding:
         body = sentence.strip()
         before = sentence[: len(sentence) - len(sentence.lstrip())]
         after = sentence[len(sentence.rstrip()) :]
-        quoted = quotation(self._question, body, given)
+        best = None if self._quoted is None else self._quoted()
+        quoted = best or quotation(self._question, body, given)
         if quoted is None:
             shown = f"{body} (not in the passages: {', '.join(facts)})"
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from edge.apps.assistant.citations import Citations, MarkReader
-from edge.apps.assistant.grounding import Grounding, Unsupported
+from edge.apps.assistant.grounding import Grounding, Quote, Unsupported
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.collection.hits import Hit
 from edge.errors import InputError
@@ -159,27 +159,32 @@ class Showing:
         """The sentences so far that the passages do not support."""
         return tuple(found for check in self.checks for found in check.unsupported)
 
-    def whole(self, text: str, passages: Sequence[Hit], *, question: str | None = None) -> str:
+    def whole(
+        self, text: str, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
+    ) -> str:
         """The text to show for a finished part of the answer.
 
         Args:
             passages: the passages that the part was written from.
             question: the question that the sentences are checked as an answer to; None leaves them unchecked.
+            quoted: see `Grounding`.
         """
-        check = self._check(question, passages)
+        check = self._check(question, passages, quoted)
         if check is not None:
             text = check.feed(text) + check.finish()
         reader = self.citations.reader(passages)
         return reader.feed(text) + reader.finish()
 
-    def begin(self, passages: Sequence[Hit], *, question: str | None = None) -> GrowingText:
+    def begin(
+        self, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
+    ) -> GrowingText:
         """A part of the answer that is shown while it is written. The arguments are those of `whole`."""
-        return GrowingText(self.citations.reader(passages), self._check(question, passages))
+        return GrowingText(self.citations.reader(passages), self._check(question, passages, quoted))
 
-    def _check(self, question: str | None, passages: Sequence[Hit]) -> Grounding | None:
+    def _check(self, question: str | None, passages: Sequence[Hit], quoted: Quote | None) -> Grounding | None:
         if question is None:
             return None
-        self.checks.append(Grounding(question, passages))
+        self.checks.append(Grounding(question, passages, quoted))
         return self.checks[-1]
 
 

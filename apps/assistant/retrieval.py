@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.answer import Cancelled
-from edge.apps.assistant.evidence import UnitJudge
+from edge.apps.assistant.evidence import UnitJudge, document_of, standing
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
@@ -159,6 +159,13 @@ class CollectionLibrary:
         no probability model was fitted for the models in use; then the reranker's relevance of each hit decides."""
         self._make_room()
         return self._judge.probability(query, hits)
+
+    def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
+        """The number of a hit, from 1, and its unit that answers a question best; None if the hits have no units."""
+        self._make_room()
+        windows = self._judge.windows(question, [document_of(hit) for hit in hits])
+        best = max(windows, key=standing, default=None)
+        return None if best is None else (best.passage + 1, best.unit.text)
 
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None

@@ -16,6 +16,7 @@ from itertools import zip_longest
 from edge.apps.assistant.answer import Cancelled, NotInDocuments, Round
 from edge.apps.assistant.contradictions import contradictions
 from edge.apps.assistant.evidence import document_of
+from edge.apps.assistant.grounding import Quote
 from edge.apps.assistant.prompts import StepPrompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
@@ -213,7 +214,7 @@ class Steps:
         """
         self.given = passages
         question = self._question if self.options.check and passages else None
-        return self.showing.whole(text, passages, question=question)
+        return self.showing.whole(text, passages, question=question, quoted=self._quoted(passages))
 
     def answer(self, prompt: StepPrompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
         """Yields an answer's text piece by piece, in the form in which it is shown.
@@ -231,7 +232,9 @@ class Steps:
         with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
             for piece in pieces:
                 if text is None:  # `given` is known only once the generation has begun
-                    text = self.showing.begin(self.given, question=self._checked(prompt))
+                    text = self.showing.begin(
+                        self.given, question=self._checked(prompt), quoted=self._quoted(self.given)
+                    )
                 if more := text.feed(piece):
                     yield more
                 if text.loops:
@@ -244,6 +247,12 @@ class Steps:
             cited = self.showing.citations
             if self.finished and cited.cites(each.newer) and not cited.cites(each.older):
                 yield f"\n{each.text} [{cited.number(each.older)}]"
+
+    def _quoted(self, passages: Sequence[Hit]) -> Quote | None:
+        """Gives the best unit of some passages; None where no model judges units."""
+        if self.probability is None:
+            return None
+        return partial(self.library.best_unit, judged_question(self._question), passages)
 
     def _checked(self, prompt: StepPrompt) -> str | None:
         """The question that the answer's sentences are checked against. None if checking is switched off, or if the

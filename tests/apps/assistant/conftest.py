@@ -104,6 +104,7 @@ class FakeLibrary:
     vectors: list[Vectors] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     judged: tuple[float, float, float] | None = None
+    best: tuple[int, str] | None = None
     fetches: int = 1000
     """Bytes that a lookahead may fetch."""
 
@@ -148,6 +149,9 @@ class FakeLibrary:
 
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
         return self.judged
+
+    def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
+        return self.best
 
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
