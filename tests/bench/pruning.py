@@ -83,7 +83,7 @@ class WatchedReranker(Reranker):
             ranking = super().explain(query, docs, top_k, **(options if pruned else whole))
             passes[pruned] = ranking, time.process_time() - started
         (found, seconds), (full, full_seconds) = passes[True], passes[False]
-        kept, best = ({result.index for result in ranking.results} for ranking in (found, full))
+        kept, best = ({result.index for result in ranking.results[:top_k]} for ranking in (found, full))
         right = {place for place, doc in enumerate(docs) if self._answers(doc)}
         self.calls.append(
             Call(
