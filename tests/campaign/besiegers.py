@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import quote
@@ -19,14 +20,27 @@ _UNKNOWN: dict[str, Any] = {}
 """Stands for an answer that did not come: the server may have done what was asked, or not."""
 
 _SERVED = 200
-_SHORT = (413, 429)
-"""A well-behaved client may be refused with these, because memory is short at this moment."""
+_PATIENCE_S = 180.0
+_SHORT = (413, 429, 503)
+"""A well-behaved client may be refused with these, because memory is short or others wait at this moment."""
+
+_LATER = (429, 503)
+"""Those that name a time to come back."""
+
+_AGAIN_S = 0.5
+"""Pause of a client that was not answered or refused, in seconds."""
 
 
 class Besiegers:
-    """The clients, each in a thread of its own; every other one misbehaves."""
+    """The clients, each in a thread of its own; every other one misbehaves.
 
-    def __init__(self, port: int, clients: int, seconds: float, pause: float, seed: int) -> None:
+    Args:
+        prompts: what a language model is asked to go on with. An exact one writes the same text whoever else asks.
+    """
+
+    def __init__(
+        self, port: int, clients: int, seconds: float, pause: float, seed: int, prompts: Sequence[str] = ()
+    ) -> None:
         self.problems: list[str] = []
         self.unanswered: list[tuple[float, float, str]] = []
         self.seconds: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -34,6 +48,9 @@ class Besiegers:
         self.mischief = 0
         self.kept: dict[str, str] = {}
         self.deleted: set[str] = set()
+        self.texts: dict[str, str] = {}
+        self._prompts = prompts
+        self._kinds = (*_KINDS, *(("write",) * len(_KINDS) if prompts else ()))
         self._port = port
         self._pause = pause
         self._begin = time.monotonic()
@@ -45,10 +62,13 @@ class Besiegers:
         ]
 
     def warm(self) -> None:
-        """Asks for everything twice, one after the other, so that every model is open before memory is compared."""
+        """Asks for everything twice, one after the other, so that every model is open before memory is compared, and
+        lets the language model write each text alone."""
         chance = random.Random(0)
         for kind in 2 * _KINDS:
             getattr(self, f"_{kind}")(chance)
+        for prompt in self._prompts:
+            self.texts[prompt] = self._written(prompt) or ""
         self.seconds.clear()
         self._end += time.monotonic() - self._begin
         self._begin = time.monotonic()
@@ -58,13 +78,13 @@ class Besiegers:
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
-            thread.join(max(0.0, self._end - time.monotonic()) + 180)
+            thread.join(max(0.0, self._end - time.monotonic()) + _PATIENCE_S)
             if thread.is_alive():
-                self.problems.append("a client has waited three minutes for its answer")
+                self.problems.append(f"a client has waited {_PATIENCE_S:.0f} seconds for its answer")
                 return
 
     def _work(self, chance: random.Random, misbehaving: bool) -> None:
-        while time.monotonic() < self._end and len(self.problems) + len(self.unanswered) < 100:
+        while time.monotonic() < self._end and len(self.problems) < 100:
             if misbehaving:
                 with contextlib.suppress(OSError, HTTPException):  # it was thrown out
                     chance.choice(MISCHIEF)(self._port, chance)
@@ -72,13 +92,13 @@ class Besiegers:
                     self.mischief += 1
                 time.sleep(self._pause * chance.random())
             else:
-                getattr(self, f"_{chance.choice(_KINDS)}")(chance)
+                getattr(self, f"_{chance.choice(self._kinds)}")(chance)
                 time.sleep(2 * self._pause * chance.random())
 
     def _ask_server(self, kind: str, method: str, path: str, content: Any = None) -> Any:
         """The answer; None where memory is short, `_UNKNOWN` where none came."""
         started = time.monotonic()
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=180)
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=_PATIENCE_S)
         try:
             body = None if content is None else json.dumps(content).encode()
             headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -89,6 +109,7 @@ class Besiegers:
             ended, at = time.monotonic(), started - self._begin
             reason = f"{type(error).__name__} {error}, after {ended - started:.1f} s, asked at {at:.0f} s"
             self.unanswered.append((started, ended, f"{kind} was not answered: {reason}"))
+            time.sleep(_AGAIN_S)
             return _UNKNOWN
         finally:
             connection.close()
@@ -96,10 +117,12 @@ class Besiegers:
             if answer.status == _SERVED:
                 self.seconds[kind].append((started, time.monotonic()))
                 return json.loads(text)
-            if answer.status in _SHORT:
-                self.refused[kind] += 1
-            else:
+            if answer.status not in _SHORT:
                 self.problems.append(f"{kind} was answered {answer.status}: {text[:200]!r}")
+            elif answer.status in _LATER and answer.getheader("Retry-After") is None:
+                self.problems.append(f"{kind} was refused with {answer.status} and no time to come back")
+            self.refused[kind] += answer.status in _SHORT
+        time.sleep(_AGAIN_S)
         return None
 
     def _rerank(self, chance: random.Random) -> None:
@@ -124,6 +147,20 @@ class Besiegers:
     def _ask(self, chance: random.Random) -> None:
         content = {"question": f"where is the {words(chance, 3)}?", "llm": "extractive"}
         self._ask_server("ask", "POST", "/v1/ask", content)
+
+    def _write(self, chance: random.Random) -> None:
+        prompt = chance.choice(list(self.texts))
+        text = self._written(prompt)
+        if text is not None and text != self.texts[prompt]:
+            self.problems.append(f"{prompt!r} was answered {text!r} and not {self.texts[prompt]!r}")
+
+    def _written(self, prompt: str) -> str | None:
+        """The text after a prompt; None if there is no answer."""
+        content = {
+            "model": "llm", "messages": [{"role": "user", "content": prompt}], "max_tokens": 24, "temperature": 0
+        }  # fmt: skip
+        found = self._ask_server("write", "POST", "/v1/chat/completions", content)
+        return str(found["choices"][0]["message"]["content"]) if found else None
 
     def _remember(self, chance: random.Random) -> None:
         text = f"{words(chance, 6)} {chance.random()}"

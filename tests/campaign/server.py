@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,21 @@ class Server(Attack):
 
 
 class Running:
-    """A server that runs, sampled from outside."""
+    """A server that runs, sampled from outside.
 
-    def __init__(self, home: Home, limit: int, memory: Path) -> None:
+    Args:
+        port: 0 chooses a free one.
+        options: further ones of `edge serve`.
+    """
+
+    def __init__(self, home: Home, limit: int, memory: Path, port: int = 0, options: Sequence[str] = ()) -> None:
         runtime = home.path / "run"
         runtime.mkdir(mode=0o700, exist_ok=True)
         self.process = subprocess.Popen(
-            [*EDGE, "serve", "--port", "0", "-c", "col", "--memory", f"{limit}B", "--memory-path", str(memory)],
+            [
+                *EDGE, "serve", "--port", str(port), "-c", "col", "--memory", f"{limit}B", "--memory-path", str(memory),
+                *options,
+            ],
             cwd=home.work, env=home.environment(XDG_RUNTIME_DIR=str(runtime)), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip

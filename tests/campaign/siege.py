@@ -2,6 +2,7 @@
 
 python tests/campaign/siege.py --clients 50 --minutes 10 --json siege.json
 python tests/campaign/siege.py --models DIR          with the default models that lie in DIR, not tiny random ones
+python tests/campaign/siege.py --llm FILE --kills 5  a language model writes, too, and the server is killed in between
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPConnection, HTTPException
 from itertools import pairwise
@@ -30,7 +31,6 @@ if __name__ == "__main__":
 
 from campaign.besiegers import Besiegers, words  # noqa: E402
 from campaign.program import Home  # noqa: E402
-from campaign.sampler import Sampler  # noqa: E402
 from campaign.server import Running  # noqa: E402
 
 WARM_SHARE = 0.1
@@ -41,6 +41,8 @@ GROWTH = 0.05
 
 STOPPED_S = 3.0
 """If two samples are so many seconds apart, nothing on the machine ran between them."""
+
+_PROMPTS = 12
 
 ALL = "all"
 """The requests of every kind together, in `Report.served`."""
@@ -53,7 +55,10 @@ class Report:
     Attributes:
         served: times of the answered requests of well-behaved clients, by kind and for all kinds together: their
             number, median, 95th percentile and maximum.
-        refused: requests of well-behaved clients that were refused because memory was short, by kind.
+        refused: requests of well-behaved clients that were refused because memory was short or others waited, by kind.
+        texts: different texts that a language model was asked for; each has to be the same in company as alone.
+        killed: lengths of the times from a kill of the server until it served again, by their start. Requests of these
+            times may be unanswered.
         mischief: how often clients misbehaved.
         written, deleted: memories whose writing or deletion the server has confirmed.
         lost: those of which the opposite was true afterwards.
@@ -71,6 +76,8 @@ class Report:
     limit: int
     served: dict[str, dict[str, float]] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    texts: int = 0
+    killed: dict[int, float] = field(default_factory=dict)
     mischief: int = 0
     written: int = 0
     deleted: int = 0
@@ -86,7 +93,7 @@ class Report:
 
 def besiege(
     home: Home, place: Path, *, clients: int, seconds: float, limit: int, pause: float = 0.25, seed: int = 1,
-    interval: float = 0.01,
+    interval: float = 0.01, llm: Path | None = None, kills: int = 0,
 ) -> Report:  # fmt: skip
     """Besieges a server, then starts it again and looks for the confirmed data.
 
@@ -95,37 +102,41 @@ def besiege(
         place: for the memory.
         pause: of a client between two requests, in seconds, on average.
         interval: between two looks at the memory, in seconds.
+        llm: a language model that writes for half of the requests.
+        kills: how often the server is killed and started again meanwhile.
     """
     report = Report(clients, seconds, limit)
-    memory = place / "memory"
-    looks: list[tuple[float, int]] = []
-    with Running(home, limit, memory) as running:
-        if running.port == 0:
-            report.problems.append(f"the server did not start: {running.said}")
+    chance = random.Random(seed)
+    prompts = [f"Write about the {words(chance, 3)}." for _ in range(_PROMPTS)] if llm else []
+    with Besieged(home, place / "memory", limit, ["--llm", str(llm)] if llm else []) as server:
+        if server.port == 0:
+            report.problems.append(f"the server did not start: {server.running.said}")
             return report
-        done = threading.Event()
-        watching = threading.Thread(target=_watch, args=(running, interval, looks, done), daemon=True)
-        attack = Besiegers(running.port, clients, seconds, pause, seed)
+        attack = Besiegers(server.port, clients, seconds, pause, seed, prompts)
         attack.warm()
-        watching.start()
-        accounts = [threading.Timer(share * seconds, _note, (running.port, report)) for share in (0.25, 0.95)]
-        for account in accounts:
-            account.start()
+        server.watch(interval)
+        begin = time.monotonic()
+        moments = sorted(chance.uniform(0.1, 0.9) * seconds for _ in range(kills))
+        killing = threading.Thread(target=server.kill, args=(moments,))
+        accounts = [threading.Timer(share * seconds, _note, (server.port, report)) for share in (0.25, 0.95)]
+        for thread in (*accounts, killing):
+            thread.start()
         attack.run()
-        for account in accounts:
-            account.join()
-        done.set()
-        watching.join()
-        report.lost = _lost(running.port, attack, report)
-        _ended(running, report)
-    report.peak = max(running.peak, *(nbytes for _, nbytes in looks))
-    with Running(home, limit, memory) as again:
-        report.lost = max(report.lost, _lost(again.port, attack, report))
-        _ended(again, report)
+        for thread in (*accounts, killing):
+            thread.join()
+        looks = server.unwatch()
+        report.lost = _lost(server.port, attack, report)
+        server.end(report)
+        server.start()
+        report.lost = max(report.lost, _lost(server.port, attack, report))
+        server.end(report)
+    report.peak = server.peak
     report.problems += attack.problems
-    begin = looks[0][0]
     stops = [(at, after) for (at, _), (after, _) in pairwise(looks) if after - at > STOPPED_S]
     report.stopped = {int(at - begin): round(after - at, 1) for at, after in stops}
+    report.killed = {int(at - begin): round(after - at, 1) for at, after in server.killed}
+    report.texts = len(attack.texts)
+    stops += server.killed
 
     def ran(started: float, ended: float) -> bool:
         return not any(started < after and at < ended for at, after in stops)
@@ -141,15 +152,66 @@ def besiege(
     report.minutes = _minutes(looks)
     if report.peak > limit:
         report.problems.append(f"took {report.peak:,} bytes of {limit:,}")
-    if report.thirds[-1] - report.thirds[0] > GROWTH * limit:
+    if not kills and report.thirds[-1] - report.thirds[0] > GROWTH * limit:
         report.problems.append(f"memory grew from {report.thirds[0]:,} to {report.thirds[-1]:,} bytes")
     return report
 
 
-def _watch(running: Running, interval: float, looks: list[tuple[float, int]], done: threading.Event) -> None:
-    with Sampler(running.process.pid, interval) as sampler:
-        while not done.wait(interval):
-            looks.append((time.monotonic(), sampler.resident))
+class Besieged:
+    """A server that is sampled from outside, and that may be killed and started again on its port."""
+
+    def __init__(self, home: Home, memory: Path, limit: int, options: Sequence[str]) -> None:
+        self.killed: list[tuple[float, float]] = []
+        self.peak = 0
+        self.port = 0
+        self._make = lambda port: Running(home, limit, memory, port, options)
+        self._looks: list[tuple[float, int]] = []
+        self._done = threading.Event()
+
+    def __enter__(self) -> Besieged:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Starts it on the port that it had before."""
+        self.running = self._make(self.port).__enter__()
+        self.port = self.running.port
+
+    def watch(self, interval: float) -> None:
+        """Begins to look at its memory, with so many seconds between two looks."""
+        self._watching = threading.Thread(target=self._watch, args=(interval,), daemon=True)
+        self._watching.start()
+
+    def unwatch(self) -> list[tuple[float, int]]:
+        """The time and the bytes of each look."""
+        self._done.set()
+        self._watching.join()
+        return self._looks
+
+    def _watch(self, interval: float) -> None:
+        while not self._done.wait(interval):
+            self._looks.append((time.monotonic(), self.running.sampler.resident))
+
+    def kill(self, times: Sequence[float]) -> None:
+        """Kills it at each of these times, in seconds from now, and starts it again."""
+        begin = time.monotonic()
+        for at in times:
+            time.sleep(max(0.0, begin + at - time.monotonic()))
+            killed = time.monotonic()
+            self.__exit__()
+            self.start()
+            self.killed.append((killed, time.monotonic()))
+
+    def end(self, report: Report) -> None:
+        """Ends it as Ctrl-C does, and reports what is wrong with that."""
+        code, errors = self.running.end()
+        self.__exit__()
+        if code != 0 or errors.strip():
+            report.problems.append(f"ended with {code} and said {errors[-300:]!r}")
+
+    def __exit__(self, *error: object) -> None:
+        self.running.__exit__(*error)
+        self.peak = max(self.peak, self.running.peak)
 
 
 def _note(port: int, report: Report) -> None:
@@ -208,12 +270,6 @@ def _lost(port: int, attack: Besiegers, report: Report) -> int:
     return len(lost)
 
 
-def _ended(running: Running, report: Report) -> None:
-    code, errors = running.end()
-    if code != 0 or errors.strip():
-        report.problems.append(f"ended with {code} and said {errors[-300:]!r}")
-
-
 def main() -> int:
     """Runs one siege; the exit code is 1 if something was found."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -223,6 +279,8 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=5, help="mean seconds between two requests of a client")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--models", type=Path, help="a folder of models that holds the default ones")
+    parser.add_argument("--llm", type=Path, help="a GGUF file; half of the requests let it write")
+    parser.add_argument("--kills", type=int, default=0, help="how often the server is killed meanwhile")
     parser.add_argument("--json", type=Path, help="write the report here")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(2))  # so that the server is ended, too
@@ -231,7 +289,7 @@ def main() -> int:
         home = prepared(place, chosen.models)
         report = besiege(
             home, place, clients=chosen.clients, seconds=60 * chosen.minutes, limit=chosen.memory * 10**6,
-            pause=chosen.pause, seed=chosen.seed,
+            pause=chosen.pause, seed=chosen.seed, llm=chosen.llm and chosen.llm.resolve(), kills=chosen.kills,
         )  # fmt: skip
     text = json.dumps(asdict(report), indent=1)
     if chosen.json:
@@ -246,7 +304,8 @@ def _told(report: Report) -> Iterator[str]:
     every = report.served.get(ALL, {"count": 0, "median": 0, "p95": 0, "longest": 0})
     yield (
         f"{report.clients} clients for {report.seconds:.0f} s, half of them misbehaving ({report.mischief} times): "
-        f"{every['count']} requests answered, {sum(report.refused.values())} refused because memory was short"
+        f"{every['count']} requests answered, {sum(report.refused.values())} refused for the moment; "
+        f"{report.texts} texts; {len(report.killed)} kills"
     )
     for kind, each in report.served.items():
         yield f"{kind:16} {each['count']:5} times, median {each['median']:7.3f} s, p95 {each['p95']:7.3f} s"
