@@ -12,7 +12,6 @@ _MODULES = {
     "assignment": "assignment",
     "assistant": "assistant",
     "batches": "batches",
-    "campaign": "campaign",
     "codecs": "codecs",
     "compare": "compare",
     "devices": "devices",

@@ -8,6 +8,7 @@ import json
 import math
 import random
 import shlex
+import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ from edge.errors import EdgeError, InputError
 KINDS = ("ask", "chat", "search", "rerank", "memory")
 """What a client may want: an answer from the collection; an answer of the language model to a prompt with the same
 documents, which a peer can give, too; passages; an order of ten texts; a memory to be kept or found."""
+
+_A_SECOND = " a second"
 
 _MOST_AT_ONCE = 512
 """The requests that may be open at once. An open load beyond the capacity has no bound of its own."""
@@ -262,6 +265,23 @@ _COLUMNS = {
 }  # fmt: skip
 
 
+ATTAINED = {"rate": higher("rate at which 90 % keep the deadline", "/s")}
+
+
+def attained(rates: Sequence[float], kept: Sequence[float]) -> float:
+    """The highest rate up to which 90 % keep their deadline, between two measured rates by a line; 0 if fewer do at the
+    first rate, and the last rate if as many do at each.
+
+    Args:
+        rates: arrivals a second, ascending.
+        kept: the share that kept the deadline at each rate.
+    """
+    at = next((number for number, share in enumerate(kept) if share < 0.9), len(kept))
+    if not 0 < at < len(kept):
+        return float(rates[-1]) if at else 0.0
+    return float(np.interp(-0.9, [-kept[at - 1], -kept[at]], rates[at - 1 : at + 1]))
+
+
 def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], peers: Iterable[str]) -> Iterator[Figure]:
     """The figures of a stored run: a row for each system and load, from the rounds."""
     for load in dict.fromkeys(load for loads in found.values() for load in loads):
@@ -271,6 +291,16 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], pe
             if load in loads
         }
         yield from tabulate(rows, _COLUMNS, table=load, peers=tuple(peers))
+    by_rate = {name: [load for load in loads if load.endswith(_A_SECOND)] for name, loads in found.items()}
+    if any(len(loads) > 1 for loads in by_rate.values()):
+        rows = {
+            name: {"rate": attained(
+                [float(load.removesuffix(_A_SECOND)) for load in loads],
+                [statistics.median(run["within"] for run in found[name][load]) for load in loads],
+            )}
+            for name, loads in by_rate.items()
+        }  # fmt: skip
+        yield from tabulate(rows, ATTAINED, table="attained", peers=tuple(peers))
 
 
 def _mix(text: str) -> dict[str, int]:
@@ -348,7 +378,7 @@ def load(
     except ValueError:
         raise click.BadParameter(f"rates are written 0.5,1,2 and not {rates!r}") from None
     for rate in steps:
-        loads[f"{rate:g} a second"] = drawn(rate, seconds, mix, topics, exponent), 0
+        loads[f"{rate:g}{_A_SECOND}"] = drawn(rate, seconds, mix, topics, exponent), 0
     if arrivals is not None:
         loads[arrivals.stem] = recorded(arrivals), 0
     loads = {name: drawing for name, drawing in loads.items() if drawing[0]}
@@ -385,6 +415,7 @@ def load(
                 else opened(port, drawing, world, answer, timeout)
             )
             sums = summed(samples, time.perf_counter() - begin, deadline)
+        say(f"{sums['within']:.0%} within the deadline, first text after {sums['first_p50']:.2f} s")
         found[name].setdefault(load_name, []).append(sums | {"peak": float(watch.high_water)})
         held = max(held, watch.high_water if name not in dict(peers) else 0)
     conditions = {

@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.load import drawn
+from bench.load import ATTAINED, attained, drawn
 from bench.options import Base, Count, Output, VectorsDir, benchmark, stated
 from bench.process import measure, say
 from bench.vectors import Floats, VectorSet, opened_index
@@ -124,18 +124,10 @@ _COLUMNS = {
 
 
 def _attained(found: Mapping[str, Mapping[str, Any]], rates: Sequence[float]) -> list[Figure]:
-    """For each arm the highest rate up to which 90 % of the searches keep the deadline, between two rates by a line."""
-    rows = {}
-    for name in next(iter(found.values())):
-        kept = [arms[name]["kept"] for arms in found.values()]
-        at = next((number for number, share in enumerate(kept) if share < 0.9), len(kept))
-        rate = rates[min(at, len(rates) - 1)]
-        if 0 < at < len(kept):
-            rate = float(np.interp(-0.9, [-kept[at - 1], -kept[at]], rates[at - 1 : at + 1]))
-        elif not at:
-            rate = 0.0
-        rows[name] = {"rate": rate}
-    return list(tabulate(rows, {"rate": higher("rate at which 90 % keep the deadline", "/s")}, table="attained"))
+    """For each arm the highest rate up to which 90 % of the searches keep the deadline."""
+    names = next(iter(found.values()))
+    rows = {name: {"rate": attained(rates, [arms[name]["kept"] for arms in found.values()])} for name in names}
+    return list(tabulate(rows, ATTAINED, table="attained"))
 
 
 def question(centres: Floats, topic: int, number: int) -> Floats:

@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,7 +67,7 @@ def planned(
     questions: Questions,
     busy: Annotated[str, "Shares of the time at work, with commas between them."] = "0.3,0.6",
     plans: Annotated[Sequence[int] | None, numbers(1), f"Numbers of the schedules; the first {_MOST}."] = None,
-    seconds: Annotated[float, "Length of each load."] = 90.0,
+    requests: Annotated[int, "Questions of each load."] = 24,
     threads: Threads = 2,
     output: Output,
 ) -> None:
@@ -91,7 +91,7 @@ def planned(
         judged = f"judging {serving.prediction.depth}" if plan.rerank else "not reranked"
         name = f"{number}: {plan.answers} {plan.generation}, {plan.passages} passages, {judged}, {serving.rate:.3f}/s"
         say(name)
-        rows[name] = _run(serving, plan, place, asked, questions.max_tokens, seconds, threads)
+        rows[name] = _run(serving, plan, place, asked, questions.max_tokens, requests, threads)
     columns = {
         "rate": higher("rate", "/s"), "planned_rate": neither("planned rate", "/s"),
         "first": lower("first text", "s"), "planned_first": neither("planned first text", "s"),
@@ -99,24 +99,21 @@ def planned(
         "answers": neither("answers"), "first_error": neither("error of the first text", "%"),
     }  # fmt: skip
     conditions = {
-        "model": Path(config.llm).name, "seconds": seconds, "questions": len(asked), "threads": threads,
+        "model": Path(config.llm).name, "requests": requests, "questions": len(asked), "threads": threads,
         "max_tokens": questions.max_tokens, "processor": processor(),
     }  # fmt: skip
     output.put({"conditions": conditions, "plans": rows}, tabulate(rows, columns), stated(conditions))
 
 
 def _run(
-    serving: Serving, plan: ServerPlan, place: Path, asked: Sequence[str], length: int, seconds: float, threads: int
+    serving: Serving, plan: ServerPlan, place: Path, asked: Sequence[str], length: int, requests: int, threads: int
 ) -> dict[str, float]:
     """Runs one plan under its load."""
     source = random.Random(1)
-    arrivals: list[Arrival] = []
-    at = source.expovariate(serving.rate)
-    while at < seconds:
-        arrivals.append(Arrival(at, "ask", 0, source.randrange(len(asked))))
-        at += source.expovariate(serving.rate)
-    if not arrivals:
-        raise EdgeError("no question arrives in this time: give more --seconds")
+    times = list(itertools.accumulate(source.expovariate(serving.rate) for _ in range(requests)))
+    arrivals = [Arrival(at, "ask", 0, source.randrange(len(asked))) for at in times]
+    # The plan is asked about the load that chance has drawn.
+    serving = replace(serving, rate=requests / times[-1])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
         file.write_text(json.dumps({"serve": {one.name: getattr(plan, one.name) for one in fields(plan)}}))
@@ -131,7 +128,7 @@ def _run(
             begun = time.perf_counter()
             samples = opened(port, arrivals, Asking(asked), length, _TIMEOUT_S)
             took = time.perf_counter() - begun
-    return compared(serving, samples, max(took, seconds), watch.high_water)
+    return compared(serving, samples, took, watch.high_water)
 
 
 def compared(serving: Serving, samples: Sequence[Sample], seconds: float, peak: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ import pytest
 from naive.program import EDGE
 
 from bench.altered import alter
-from bench.load import Arrival, Sample, World, drawn, in_turn, opened, program_of, recorded, summed
+from bench.load import Arrival, Sample, World, attained, drawn, in_turn, opened, program_of, recorded, summed
 from edge.errors import InputError
 
 WORLD = World(topics=3, each=2, length=5)
@@ -109,6 +109,13 @@ def test_measures_of_known_samples() -> None:
     assert sums["token_p50"] == pytest.approx(0.1)
     assert sums["within"] == 15 / 20
     assert sums["tokens_per_s"] == 20.0
+
+
+@pytest.mark.parametrize(
+    ("kept", "rate"), [((1, 0.95, 0.9, 0.4), 3.0), ((1, 1, 0.8, 0), 2.5), ((0.8, 0.95, 1, 1), 0.0), ((1,) * 4, 4.0)]
+)
+def test_the_rate_up_to_which_the_deadline_is_kept(kept: tuple[float, ...], rate: float) -> None:
+    assert attained([1, 2, 3, 4], kept) == pytest.approx(rate)
 
 
 def test_a_system_may_leave_parts_out() -> None:
