@@ -73,13 +73,13 @@ def blobs_are_sound(row: tuple[Any, ...]) -> bool:
     return bool(row_sum(*(value for value in row if isinstance(value, bytes))) == row[-1])
 
 
-def checked(what: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked(what: str, row: tuple[Any, ...] | None) -> tuple[Any, ...]:
     """Returns a row without its last value, the checksum of its blobs.
 
     Raises:
-        CorruptBlock: the checksum does not match the blobs.
+        CorruptBlock: the checksum does not match the blobs, or a damaged page hides the row.
     """
-    if not blobs_are_sound(row):
+    if row is None or not blobs_are_sound(row):
         raise CorruptBlock(f"the index is damaged: {what} is not what was written")
     return row[:-1]
 
