@@ -8,6 +8,7 @@ is one call with plain bytes, and so is its answer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import socket
@@ -22,7 +23,7 @@ from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
-from edge.errors import CapabilityError, StorageError
+from edge.errors import CapabilityError, InputError, StorageError
 from edge.resident import Closing
 
 LOCAL = "local"
@@ -142,14 +143,21 @@ def _check_head(address: str) -> None:
     head = canonicalize_bootstrap_address(address)
     if head is None:  # a cluster of this process alone
         return
-    host, _, port = head.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _HEAD_S).close()
-    except OSError as error:
+    if not _answers(head):
         raise StorageError(
             f"Ray's head ({address}) does not answer. What was indexed is in the shards: run `ray stop` on all "
             "machines, start the nodes again, and repeat the command"
-        ) from error
+        )
+
+
+def _answers(address: str) -> bool:
+    """Whether anything takes a connection at an address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _HEAD_S).close()
+    except (OSError, ValueError, OverflowError):  # also what is no name or number
+        return False
+    return True
 
 
 def _name(replica: Replica) -> str:
@@ -167,13 +175,20 @@ def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: 
 
     Raises:
         CapabilityError: Ray is not installed.
-        StorageError: Ray does not start.
+        InputError: `listen` is no address of this machine. Ray would wait for it without end.
+        StorageError: nothing answers at `head`, or Ray does not start.
     """
     _ray()
+    try:
+        socket.create_server((listen, 0)).close()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{listen!r} is no address of this machine") from error
+    if head is not None and not _answers(head):
+        raise StorageError(f"nothing answers at {head!r}; --join takes HOST:PORT of the cluster's head")
     role = ["--head", f"--port={port}", "--include-dashboard=false"] if head is None else [f"--address={head}"]
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", *role, f"--node-ip-address={listen}",
-        "--disable-usage-stats", f"--object-store-memory={nbytes}", f'--resources={{"{place}": 1}}',
+        "--disable-usage-stats", f"--object-store-memory={nbytes}", f"--resources={json.dumps({place: 1})}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

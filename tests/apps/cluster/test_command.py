@@ -21,7 +21,7 @@ from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config
-from edge.errors import StorageError
+from edge.errors import EdgeError, StorageError
 
 
 def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
@@ -93,3 +93,24 @@ def test_a_dead_head_is_told_in_one_sentence_and_nothing_changes(
     assert isinstance(done.exception, StorageError)
     assert re.fullmatch(rf"Ray's head \({address}\) does not answer. What was indexed is .*", str(done.exception))
     assert (home / "all" / "cluster.db").read_bytes() == kept
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--listen", "a\nb"], r"'a\\nb' is no address of this machine"),
+        (["--listen", "192.0.2.1"], "'192.0.2.1' is no address of this machine"),
+        (["--listen", 70 * "x" + ".y"], "is no address of this machine"),
+        (["--join", "127.0.0.1:1"], "nothing answers at '127.0.0.1:1'; --join takes HOST:PORT of the cluster's head"),
+        (["--join", "x:" + "9" * 30], "nothing answers at "),
+        (["--join", "nowhere"], "nothing answers at 'nowhere'"),
+    ],
+)
+def test_a_node_at_an_address_that_is_none_is_refused_at_once(
+    options: list[str], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    done = CliRunner().invoke(edge, ["cluster", "node", "--place", "a", *options], standalone_mode=False)
+    assert isinstance(done.exception, EdgeError)
+    assert re.search(told, str(done.exception))
