@@ -253,9 +253,9 @@ class Endpoint:
 
         async def noted(message: Any) -> None:
             nonlocal status
+            await send(message)  # which may wait for the client to take an earlier answer
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
 
         CLIENT.set(client_of(scope))
         try:
