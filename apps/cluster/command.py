@@ -213,8 +213,8 @@ def load(texts: Path, vectors: Path, address: str, collection: Path | None, setu
         click.echo(counted(done, "passage"), err=True)
 
     with opened(address, [collection], setup.config()) as found:
-        added, there = load(found, texts, vectors, progress=tell)
-    click.echo(f"{counted(added, 'document')} added, {there:,} there", err=True)
+        added, replaced, there = load(found, texts, vectors, progress=tell)
+    click.echo(f"{counted(added, 'document')} added, {replaced:,} replaced, {there:,} there", err=True)
 
 
 @cluster.command()

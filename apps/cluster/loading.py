@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +28,7 @@ _UNIT = 1e-3
 """The most by which the length of a vector may differ from 1."""
 
 
-def load(cluster: Cluster, texts: Path, vectors: Path, *, progress: Callable[[int], object]) -> tuple[int, int]:
+def load(cluster: Cluster, texts: Path, vectors: Path, *, progress: Callable[[int], object]) -> tuple[int, int, int]:
     """Adds documents, and replaces those of the same path that differ. A load that was interrupted may be repeated.
 
     Args:
@@ -36,14 +37,15 @@ def load(cluster: Cluster, texts: Path, vectors: Path, *, progress: Callable[[in
         progress: called with the number of passages so far.
 
     Returns:
-        The number of documents that were added, and of those that were there.
+        The number of documents that were added, of those that replaced one of the same path, and of those that were
+        there.
 
     Raises:
         InputError: the files cannot be read, or do not fit each other. What was added before stays.
         BudgetExceeded: a document does not fit the memory limit.
         ShardLost: a copy of a shard is gone.
     """
-    added = seen = done = 0
+    told, done = Counter[str](), 0
     with cluster.writing():
         identity, limit = cluster.models.identity(), cluster.budget.limit
         assert identity is not None
@@ -51,24 +53,32 @@ def load(cluster: Cluster, texts: Path, vectors: Path, *, progress: Callable[[in
         count = sum(1 for _ in _passages(texts, limit))  # before anything changes
         if count != len(rows):
             raise InputError(f"{texts} has {count:,} passages, and {vectors} has {len(rows):,} vectors")
-        batch: list[ShardDocument] = []
-        for _, group in groupby(_passages(texts, limit), lambda passage: passage[0]):
+        batch: dict[str, ShardDocument] = {}
+        for path, group in groupby(_passages(texts, limit), lambda passage: passage[0]):
             passages = list(group)
             own = np.array(rows[done : done + len(passages)])
             wrong = np.flatnonzero(~(np.abs(np.linalg.norm(own, axis=1) - 1) <= _UNIT))  # also where it is not finite
             if len(wrong):
                 raise InputError(f"{vectors}: row {done + int(wrong[0]):,} is no vector of length 1")
-            done += len(passages)
-            batch.append(_document(passages, own))
-            if done == count or sum(len(one.chunks) for one in batch) >= _BATCH:
-                known = cluster.known([one.path for one in batch])
-                new = [one for one in batch if known.get(one.path, [""])[-1] != one.hash.hex()]
-                cluster.put(new)
-                added, seen = added + len(new), seen + len(batch)
-                batch.clear()
+            if path in batch or sum(len(one.chunks) for one in batch.values()) >= _BATCH:
+                told += _put(cluster, batch)
                 progress(done)
+                batch = {}
+            batch[path] = _document(passages, own)
+            done += len(passages)
+        told += _put(cluster, batch)
+        progress(done)
         cluster.finish()
-    return added, seen - added
+    return told["added"], told["replaced"], told["there"]
+
+
+def _put(cluster: Cluster, batch: Mapping[str, ShardDocument]) -> Counter[str]:
+    """Adds the documents that are not there, and counts all."""
+    known = cluster.known(list(batch))
+    new = [one for path, one in batch.items() if known.get(path, [""])[-1] != one.hash.hex()]
+    cluster.put(new)
+    replaced = sum(one.path in known for one in new)
+    return Counter(added=len(new) - replaced, replaced=replaced, there=len(batch) - len(new))
 
 
 def _rows(path: Path, dim: int) -> Floats:

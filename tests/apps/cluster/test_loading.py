@@ -47,7 +47,7 @@ def loaded(home: Path, there: list[str]) -> Any:
 def test_passages_are_found_by_the_vectors_that_came_with_them(
     home: Path, there: list[str], given: list[dict[str, str]]
 ) -> None:
-    assert "30 documents added, 0 there" in loaded(home, there).stderr
+    assert "30 documents added, 0 replaced, 0 there" in loaded(home, there).stderr
     (home / "q.txt").write_text("old ice", encoding="utf-8")
     output_of(edge, "embed", "--query", "--docs", str(home / "q.txt"), "--out", str(home / "q.npy"))
     found = json.loads(output_of(edge, "search", *there, "--json", "--no-rerank", "vec: old ice"))
@@ -59,12 +59,27 @@ def test_a_load_is_repeated_and_changes_only_what_differs(
     home: Path, there: list[str], given: list[dict[str, str]]
 ) -> None:
     loaded(home, there)
-    assert "0 documents added, 30 there" in loaded(home, there).stderr
+    assert "0 documents added, 0 replaced, 30 there" in loaded(home, there).stderr
     given[4]["text"] += " and more"
     write(home, given)
-    assert "1 document added, 29 there" in loaded(home, there).stderr
+    assert "0 documents added, 1 replaced, 29 there" in loaded(home, there).stderr
     state = json.loads(output_of(edge, "cluster", "status", *there, "--json"))
     assert sum(shard["passages"] for shard in state["shards"].values()) == 90
+
+
+def test_a_path_that_comes_again_is_counted_as_replaced(
+    home: Path, there: list[str], given: list[dict[str, str]]
+) -> None:
+    vectors = np.load(home / "v.npy")
+    np.save(home / "v.npy", vectors[:0])
+    write(home, [])
+    assert "0 documents added, 0 replaced, 0 there" in loaded(home, there).stderr
+    np.save(home / "v.npy", vectors)
+    given[-1]["path"] = given[0]["path"]
+    write(home, given)
+    assert "30 documents added, 1 replaced, 0 there" in loaded(home, there).stderr
+    state = json.loads(output_of(edge, "cluster", "status", *there, "--json"))
+    assert sum(shard["passages"] for shard in state["shards"].values()) == 87
 
 
 def test_files_that_do_not_fit_are_refused(home: Path, there: list[str], given: list[dict[str, str]]) -> None:
