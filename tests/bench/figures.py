@@ -143,7 +143,12 @@ def tabulate(
         columns: the column of each key. A dot in a key leads into a nested mapping.
         table: the caption.
         peers: the rows of other programs.
+
+    Raises:
+        ValueError: two columns have one name, so that one would hide the other.
     """
+    if len({column.name for column in columns.values()}) < len(columns):
+        raise ValueError("two columns have one name")
     for row, values in rows.items():
         for path, column in columns.items():
             value: Any = values

@@ -135,8 +135,9 @@ def pruning(
             report[name] = summary(reranker.calls)
     columns = {
         "work": lower("computed", "%"), "time": lower("processor time", "%"), "overlap": higher("found", "%"),
-        "precision": higher("precision"), "full_precision": neither("at full depth"), "seconds": lower("a pass", "s"),
-        "full_seconds": neither("at full depth", "s"), "results": neither("results"),
+        "precision": higher("precision"), "full_precision": neither("precision at full depth"),
+        "seconds": lower("a pass", "s"), "full_seconds": neither("a pass at full depth", "s"),
+        "results": neither("results"),
         "candidates": neither("candidates"), "rankings": neither("rankings"),
     }  # fmt: skip
     saved = [1 - statistics.fmean(row[name] for row in report.values()) for name in ("work", "time")]

@@ -122,6 +122,8 @@ def test_a_table_of_values_becomes_figures() -> None:
         Figure("edge", "recall", "", "higher", (0.5,), "table"),
         Figure("peer", "p50", "s", "lower", (0.004,), "table", peer=True),
     ]
+    with pytest.raises(ValueError, match="one name"):
+        list(tabulate(rows, {"time.p50": lower("p50", "s"), "recall": higher("p50")}))
 
 
 def test_every_benchmark_stores_its_run() -> None:
