@@ -18,7 +18,8 @@ class Serving:
     """A schedule under a load of independent arrivals (Poisson), with its prediction.
 
     All answers share the same cores, so a server is a queue with one working machine. Of its requests at most
-    `company.answers` are inside and share it equally. Others wait in the order of their arrival.
+    `company.answers` are inside, and others wait in the order of their arrival. Inside, prompts are computed in turn,
+    and answers are written when no prompt is left.
 
     Attributes:
         prediction: of an answer that is alone.
@@ -41,28 +42,33 @@ class Serving:
 
     @property
     def wait(self) -> float:
-        """Seconds until a request is inside, on average. With one answer at a time this is the formula of Pollaczek and
-        Khinchine, for requests that are either written or refused."""
+        """Seconds until a request's prompt is computed, on average. With one answer at a time this is the formula of
+        Pollaczek and Khinchine, for requests that are either written or refused; with room for all it is that of the
+        prompts alone. Between the two it was fitted to a simulation."""
         p, ratio = self.prediction, self.company.ratio
         refused = p.seconds - p.stages.get("write", 0.0) + p.draft
-        squares = p.written * (p.seconds * ratio) ** 2 + (1 - p.written) * (refused * ratio) ** 2
-        return float(self.rate * squares / 2 * self.busy ** (self.company.answers - 1) / (1 - self.busy))
 
-    @property
-    def slowdown(self) -> float:
-        """The factor by which the company inside slows a request: 1 if it is alone there, and 1 / (1 - busy) if nobody
-        has to wait outside (processor sharing)."""
-        return float((1 - self.busy**self.company.answers) / (1 - self.busy))
+        def queued(written: float) -> float:
+            """The wait if writing took so long, up to its end."""
+            mean = (p.written * written + (1 - p.written) * refused) * ratio
+            squares = (p.written * written**2 + (1 - p.written) * refused**2) * ratio**2
+            return self.rate * squares / 2 / (1 - self.rate * mean)
+
+        whole, prompts = queued(p.seconds), queued(p.first)
+        writing = 1 - p.first / p.seconds
+        return float(prompts + (whole - prompts) * self.busy ** ((self.company.answers - 1) * writing))
 
     @property
     def first(self) -> float:
         """Seconds until the first text of an answer that is written, on average."""
-        return self.wait + self.prediction.first * self.company.ratio * self.slowdown
+        return self.wait + self.prediction.first * self.company.ratio
 
     @property
     def seconds(self) -> float:
-        """Seconds until an answer that is written is complete, on average."""
-        return self.wait + self.prediction.seconds * self.company.ratio * self.slowdown
+        """Seconds until an answer that is written is complete, on average, if the company that is inside shares the
+        writing equally with it: at least so many where prompts are long."""
+        shared = (1 - self.busy**self.company.answers) / (1 - self.busy)
+        return float(self.first + (self.prediction.seconds - self.prediction.first) * self.company.ratio * shared)
 
     @property
     def nbytes(self) -> float:
