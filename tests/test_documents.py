@@ -231,9 +231,11 @@ def test_commands_and_options_that_are_named_exist(page: Path) -> None:
                 assert word.split("=")[0] in {*options, "--help"}, f"{page.name} names {word} in `{code}`"
 
 
-def test_the_picture_of_memory_is_that_of_the_stored_run() -> None:
-    drawn = runpy.run_path(str(ROOT / "docs" / "chart.py"))
-    assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["drawn"]()
+def test_pictures_are_those_of_the_stored_runs() -> None:
+    chart = runpy.run_path(str(ROOT / "docs" / "chart.py"))
+    for picture in chart["PICTURES"]:
+        stored = chart["IMAGES"] / f"{picture.__name__}.svg"
+        assert stored.read_text(encoding="utf-8") == picture(), stored.name
 
 
 def _pdf(text: str) -> bytes:
