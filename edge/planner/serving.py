@@ -42,7 +42,7 @@ class Serving:
 
     @property
     def wait(self) -> float:
-        """Seconds until a request's prompt is computed, on average. With one answer at a time this is the formula of
+        """Seconds until a request's prompt is begun, on average. With one answer at a time this is the formula of
         Pollaczek and Khinchine, for requests that are either written or refused; with room for all it is that of the
         prompts alone. Between the two it was fitted to a simulation."""
         p, ratio = self.prediction, self.company.ratio
@@ -55,7 +55,7 @@ class Serving:
             return self.rate * squares / 2 / (1 - self.rate * mean)
 
         whole, prompts = queued(p.seconds), queued(p.first)
-        writing = 1 - p.first / p.seconds
+        writing = 1 - p.first / p.seconds if p.seconds else 0.0
         return float(prompts + (whole - prompts) * self.busy ** ((self.company.answers - 1) * writing))
 
     @property
