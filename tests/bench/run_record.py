@@ -149,13 +149,20 @@ def command_line(context: click.Context) -> str:
         value = context.params[param.name or ""]
         value = ",".join(map(str, value)) if isinstance(value, list) else value
         values = value if isinstance(value, tuple) else (value,)
-        texts = [shlex.quote(without_folders(str(one))) for one in values]
+        texts = [shlex.quote(without_folders(_as_typed(one))) for one in values]
         if isinstance(param, click.Option) and param.is_flag:
             texts = [(param.opts if value else param.secondary_opts)[-1]]
         elif isinstance(param, click.Option):
             texts = [f"{max(param.opts, key=len)} {text}" for text in texts]
         parts += texts
     return " ".join(parts)
+
+
+def _as_typed(value: object) -> str:
+    """The text of a value on the command line. Counts by name, and pairs of a name and options, are joined by `=`."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={count}" for name, count in value.items())
+    return "=".join(value) if isinstance(value, tuple) else str(value)
 
 
 _LOCAL = re.compile(r"[~.]?[/\\]|\.\.|~|[A-Za-z]:[/\\]")

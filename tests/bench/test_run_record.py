@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from bench.command import bench
 from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import ARGUMENT, Output, benchmark
-from bench.run_record import RunRecord, machine, records, without_folders
+from bench.run_record import RunRecord, command_line, machine, records, without_folders
 from edge.errors import InputError
 
 FIGURE = Figure("edge", "warm", "s", "lower", (0.25, 0.5), "searching")
@@ -107,6 +108,23 @@ def test_a_command_line_names_no_place_of_the_machine(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_path_is_shown_as_its_last_component(text: str, shown: str) -> None:
     assert without_folders(text) == shown
+
+
+def test_a_command_is_stored_as_it_was_typed() -> None:
+    command = bench.get_command(click.Context(bench), "load")
+    assert command is not None
+    typed = [
+        "--rates",
+        "0.3,1",
+        "--mix",
+        "ask=2,chat=1",
+        "--system",
+        "neither=@tree,queue",
+        "--system",
+        "tree and queue=",
+    ]
+    context = command.make_context("load", list(typed))
+    assert shlex.split(command_line(context)) == ["load", *typed]
 
 
 def test_the_machine_is_not_named() -> None:
