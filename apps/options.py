@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import importlib.util
 import math
 import os
 import re
@@ -19,14 +18,12 @@ from typing import Any, TypeVar, cast
 import click
 
 from edge.config import Config, counted, format_size
-from edge.errors import CapabilityError, InputError, StorageError, as_storage_error
+from edge.errors import InputError, StorageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Adds an option, or several, to the function of a command."""
 
-
-_PICTURES = (".png", ".svg", ".pdf")
 
 _LIKENESS = 0.65
 """The least similarity of a suggested name, as `difflib` computes it. `serch` and `search` have 0.91."""
@@ -178,35 +175,6 @@ class OutputFile(click.Path):
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise StorageError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
         return path
-
-
-class PictureFile(OutputFile):
-    """The path of a picture that a verb draws at its end."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, checked.
-
-        Raises:
-            InputError: the suffix names no supported format.
-            CapabilityError: matplotlib is not installed.
-            StorageError: the picture cannot be written.
-        """
-        path = super().convert(value, param, ctx)
-        if path.suffix.lower() not in _PICTURES:
-            raise InputError(f"{path} is no picture's name; it may end in {', '.join(_PICTURES)}")
-        if importlib.util.find_spec("matplotlib") is None:
-            raise CapabilityError("pictures need matplotlib: pip install 'edge-rag[plot]'")
-        return path
-
-
-def save_picture(figure: Any, path: Path) -> None:
-    """Writes a figure of matplotlib to a file, in the format of its suffix.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
-    with as_storage_error(f"the picture cannot be written to {path}"):
-        figure.savefig(path, dpi=150)
 
 
 def words_argument(name: str, *, required: bool = True, stdin: bool = False) -> Callable[[Command], Command]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edge.apps.commands.texts import InputText, read_texts
 from edge.apps.options import (
-    PictureFile,
     Report,
     Setup,
     print_stats,
     report_options,
-    save_picture,
     setup_options,
     text_options,
     words_argument,
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
 )
 @click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
-@click.option("--plot", type=PictureFile(), help="Draw each candidate's score by layer here.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
 @text_options
 @setup_options(device=True, server=True)
@@ -53,7 +49,6 @@ def rerank(
     mode: str | None,
     retrieved: bool,
     max_tokens: int | None,
-    plot: Path | None,
     explain: bool,
     setup: Setup,
     report: Report,
@@ -62,8 +57,7 @@ def rerank(
     config = setup.config(reranker=model, threshold=threshold, mode=mode)
     documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"])
     alone = own_options(
-        memory=setup.memory, threads=setup.threads, trace=report.trace, plot=plot, explain=explain,
-        max_tokens=max_tokens,
+        memory=setup.memory, threads=setup.threads, trace=report.trace, explain=explain, max_tokens=max_tokens,
     )  # fmt: skip
     try:
         results, figures, server = _served(query, documents, top_k, retrieved, config, alone)
@@ -82,17 +76,13 @@ def rerank(
         check_texts("ranking", "reranker", config, [d.text for d in documents], max_tokens, query)
         with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
             texts = [d.text for d in documents]
-            ranking = reranker.explain(
-                query, texts, top_k, retrieved=retrieved, every_layer=explain or plot is not None
-            )
+            ranking = reranker.explain(query, texts, top_k, retrieved=retrieved, every_layer=explain)
         watch.sample()
         figures = replace(ranking.stats, peak_resident=watch.high_water).to_json()
     try:
         if report.trace is not None:
             recorder.write(report.trace)
-        if plot is not None:
-            _plot(ranking, texts, plot)
-    finally:  # a ranking is not lost if its trace or its picture cannot be written
+    finally:  # a ranking is not lost if its trace cannot be written
         found = [(result.index, result.score) for result in ranking.results]
         layers = ranking if explain else None
         _show(found, documents, {**figures, "server": server}, layers, report=report)
@@ -188,51 +178,3 @@ def _print_layers(ranking: Ranking, candidates: int) -> None:
                     click.echo(f"          {name}: {', '.join(map(str, sorted(ids.tolist())))}")
             click.echo(f"          deferred: {len(decision.deferred)} go on")
     click.echo("")
-
-
-def _plot(ranking: Ranking, names: list[str], path: Path) -> None:
-    """Draws the provisional score of every candidate by layer: the results in colour, the others in grey. A cross marks
-    a candidate that pruning dropped, a dot one that it selected early.
-
-    Args:
-        ranking: the result of `Reranker.explain(..., every_layer=True)`.
-        names: a short name of each candidate, for the legend of the results.
-        path: the file to write.
-    """
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    ways: dict[int, tuple[list[int], list[float]]] = {}
-    for report in ranking.layers:
-        for candidate, score in zip(report.ids.tolist(), report.scores.tolist(), strict=True):
-            layers, scores = ways.setdefault(candidate, ([], []))
-            layers.append(report.layer)
-            scores.append(score)
-    best = [result.index for result in ranking.results[:10]]
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for candidate in sorted(ways, key=lambda c: c in best):
-        layers, scores = ways[candidate]
-        if candidate in best:
-            label = f"{best.index(candidate) + 1}. {names[candidate][:48]}"
-            axes.plot(layers, scores, linewidth=1.6, label=label, zorder=3)
-        else:
-            axes.plot(layers, scores, linewidth=0.8, color="0.75", zorder=1)
-    for report in ranking.layers:
-        place = {candidate: score for candidate, score in zip(report.ids.tolist(), report.scores.tolist(), strict=True)}
-        for ids, marker, colour in ((report.decision.dropped, "x", "0.35"), (report.decision.selected, "o", "black")):
-            if len(ids):
-                heights = [place[candidate] for candidate in ids.tolist()]
-                axes.scatter(np.full(len(ids), report.layer), heights, marker=marker, color=colour, s=22, zorder=4)
-    rule = "no pruning" if ranking.threshold == float("inf") else f"pruning above CV {ranking.threshold:.2f}"
-    if ranking.margin is not None:
-        rule = f"pruning by a margin of {ranking.margin:.2f}"
-    axes.set_title(f"{len(ways)} candidates; {rule} (crosses: dropped, dots: selected early)")
-    axes.set_xlabel("layers run")
-    axes.set_ylabel("score")
-    axes.set_xticks([report.layer for report in ranking.layers])
-    axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: int(labels[i].split(".")[0]))
-    axes.legend([handles[i] for i in order], [labels[i] for i in order], fontsize=7, frameon=False)
-    save_picture(figure, path)

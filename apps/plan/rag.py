@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from edge.apps.assistant.pipelines import INTERVAL
-from edge.apps.options import FiniteRange, PictureFile, json_option, save_picture
+from edge.apps.options import FiniteRange, json_option
 from edge.apps.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
@@ -133,7 +133,6 @@ _STAGES = 6
     type=click.IntRange(2, 1024),
     help="Also say which micro-batches serve so many requests soonest that arrive at once.",
 )
-@click.option("--plot", type=PictureFile(), help="Draw the schedules here (.png, .svg, .pdf).")
 @json_option
 def rag(
     schema: str,
@@ -143,7 +142,6 @@ def rag(
     goal: str,
     ttft: float | None,
     burst: int | None,
-    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
@@ -161,8 +159,6 @@ def rag(
     found = plans(problem)
     best = choose(found, goal, ttft)
     served = None if burst is None else _burst(problem, best, burst)
-    if plot is not None:
-        plot_plans(found, best, f"{described.name} on at most {accelerators} {device}", plot)
     if as_json:
         group, stage = bottleneck(problem, best)
         result = {
@@ -324,46 +320,3 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for group in plan.schedule.groups
         ],
     }  # fmt: skip
-
-
-def plot_plans(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
-    """Draws throughput per device over time to first token. Colour shows the time per token, size the peak memory.
-
-    Args:
-        chosen: the schedule that is marked.
-        path: the file to write.
-    """
-    from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    first = [plan.outcome.ttft * 1e3 for plan in plans]
-    rate = [plan.outcome.throughput_per_device for plan in plans]
-    token = [plan.outcome.tpot * 1e3 for plan in plans]
-    least = min(plan.outcome.nbytes for plan in plans)
-    spread = max(plan.outcome.nbytes for plan in plans) - least or 1.0
-    sizes = [14 + 130 * (plan.outcome.nbytes - least) / spread for plan in plans]
-    written = min(token) > 0
-    norm = LogNorm(min(token), max(max(token), min(token) * 1.01)) if written else None
-    points = axes.scatter(
-        first, rate, c=token if written else "tab:blue", s=sizes, norm=norm, cmap="viridis" if written else None,
-        alpha=0.8, edgecolors="none",
-    )  # fmt: skip
-    axes.scatter(
-        [chosen.outcome.ttft * 1e3], [chosen.outcome.throughput_per_device], marker="o", s=260, facecolors="none",
-        edgecolors="tab:red", linewidths=2, label="chosen",
-    )  # fmt: skip
-    if written:
-        figure.colorbar(points, label="ms per token")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("time to first token, ms")
-    axes.set_ylabel("requests per second and device")
-    axes.set_title(f"{title}\n(larger points hold more memory)", fontsize=10)
-    axes.grid(True, which="both", linewidth=0.3, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    save_picture(figure, path)

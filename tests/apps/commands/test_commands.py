@@ -116,20 +116,6 @@ def test_every_flag_reaches_its_consumer(edge: Edge, home: Path) -> None:
     assert "nowhere" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "nowhere")
 
 
-def test_a_plot_is_drawn(edge: Edge, home: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert (
-        edge("rerank", QUERY, "--docs", "docs.txt", "-k", "1", "--threshold", "0", "--plot", "way.svg").returncode == 0
-    )
-    picture = (home / "way.svg").read_text(encoding="utf-8")
-    assert picture.startswith("<?xml")
-    assert picture.count("<path") > 4
-
-
-def test_a_picture_that_cannot_be_drawn_is_refused_at_once(edge: Edge) -> None:
-    assert ".svg" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--plot", "way.jpeg2000")
-
-
 def test_explain_and_stats_are_for_people(edge: Edge) -> None:
     done = edge("rerank", QUERY, "--docs", "docs.txt", "-k", "1", "--threshold", "0", "--explain", "--stats")
     shown = done.stdout.decode()

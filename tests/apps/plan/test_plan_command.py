@@ -101,7 +101,6 @@ def test_a_schema_may_come_from_stdin() -> None:
         (("case-2", "--accelerators", "1"), "the stage prefill: it fits no number of devices"),
         (("plain", "--accelerators", "8", "--memory", "1GB"), "no schedule of plain fits 8 devices"),
         (("plain", "--accelerators", "8", "--ttft", "1e-9"), "no schedule has its first token within"),
-        (("plain", "--plot", "a.jpeg2000"), "no picture's name"),
         (("plain", "--memory", "much"), "not a size"),
     ],
 )
@@ -109,13 +108,6 @@ def test_what_cannot_be_planned_is_refused_in_one_sentence(arguments: tuple[str,
     with pytest.raises(EdgeError, match=reason) as refused:
         run("rag", *arguments)
     assert "\n" not in str(refused.value)
-
-
-def test_a_picture_is_drawn(schema: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "plans.png"
-    run("rag", schema, "--accelerators", "4", "--plot", str(picture))
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_devices_are_divided_and_queues_are_sized() -> None:
