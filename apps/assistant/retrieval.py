@@ -182,7 +182,7 @@ class CollectionLibrary:
         return self._first.lookahead(queries, seconds=seconds, lost=lost)
 
     def _make_room(self) -> None:
-        self.budget.reserve("retrieval", self._working).release()
+        self.budget.make_room(self._working)
 
 
 def mean_vectors(rows: Mapping[str, Vectors], queries: Sequence[Retrieval]) -> Vectors:

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -109,6 +110,7 @@ class Sample:
         pieces: the pieces of text, each of which is a token of the language model as a rule.
         status: the status of HTTP; 0 if the connection broke.
         late: the seconds by which the load sent the request too late.
+        why: what the server said of an answer that it broke off, or the exception that broke the connection.
     """
 
     kind: str
@@ -117,6 +119,7 @@ class Sample:
     pieces: int = 0
     status: int = 0
     late: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +187,16 @@ def sent(port: int, one: Arrival, world: World, length: int, begin: float | None
         answer = connection.getresponse()
         failed = False
         for line in answer:
+            if failed and not sample.why:
+                sample.why = line.decode().strip()
             failed |= line.startswith(b"event: error")
             if _is_text(line):
                 sample.pieces += 1
                 if sample.first is None:
                     sample.first = time.perf_counter() - arrived
         sample.status = 500 if failed else answer.status
-    except (OSError, http.client.HTTPException):
-        sample.status = 0
+    except (OSError, http.client.HTTPException) as error:
+        sample.status, sample.why = 0, repr(error)
     finally:
         connection.close()
     sample.whole = time.perf_counter() - arrived
@@ -416,6 +421,8 @@ def load(
             )
             sums = summed(samples, time.perf_counter() - begin, deadline)
         say(f"{sums['within']:.0%} within the deadline, first text after {sums['first_p50']:.2f} s")
+        for why, count in Counter(sample.why for sample in samples if sample.why).most_common():
+            say(f"{count} lost: {why}")
         found[name].setdefault(load_name, []).append(sums | {"peak": float(watch.high_water)})
         held = max(held, watch.high_water if name not in dict(peers) else 0)
     conditions = {

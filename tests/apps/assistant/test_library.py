@@ -98,3 +98,15 @@ def test_the_queries_of_a_batch_are_one_search_and_find_what_each_finds_alone(
         [(hit.id, hit.score) for hit in hits] for hits in alone
     ]
     assert len({hits[0].path for hits in together}) > 1, "each query has its own results"
+
+
+def test_room_that_another_request_works_in_is_no_refusal(collection: Collection) -> None:
+    """Of several requests, each asks caches for all the room that one needs. What another one holds meanwhile comes
+    back, so the models decide whether a pass fits beside it or waits."""
+    budget = collection.budget
+    cache = budget.reserve("cache", 3 << 30)
+    budget.add_shrinker("cache", lambda nbytes: cache.resize(max(0, cache.nbytes - nbytes)), loss=0.0)
+    library = CollectionLibrary(Together({"": collection}), working=8 << 30)
+    with budget.reserve("another request", 3 << 30):
+        assert library.embed_queries(["the old bridge"]).shape == (1, 64)
+    assert not cache.nbytes
