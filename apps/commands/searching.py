@@ -72,10 +72,12 @@ UNKNOWN = "; neither the passages nor the embedder know a word of the query"
 
 
 def _nothing(opened: Together, query: str, where: Filters) -> str:
-    """A reason for an empty result, if the words or the requested types may be the reason."""
+    """A reason for an empty result, if the words, the requested types or an empty collection may be the reason."""
+    searched = opened.collections.values()
+    if not any(collection.files() for collection in searched):
+        return "; nothing is indexed yet"
     if opened.is_nonsense(query):
         return UNKNOWN
-    searched = opened.collections.values()
     if not where.kinds or any(collection.files(Filters(kinds=where.kinds)) for collection in searched):
         return ""
     present = []

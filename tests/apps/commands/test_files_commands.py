@@ -101,10 +101,15 @@ def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path)
     assert edge.json("search", "river", "--runtime", "onnx", "--threads", "1")["results"]
 
 
-def test_nothing_found_is_exit_code_1(edge: Edge) -> None:
+def test_nothing_found_is_exit_code_1(edge: Edge, files_home: Path) -> None:
     done = edge("search", "river", "--filter", "larger:1GB")
     assert (done.returncode, done.stdout) == (1, "")
     assert "nothing found" in done.stderr
+    (files_home / "empty").mkdir()
+    edge("index", str(files_home / "empty"), "-c", str(files_home / "empty.edge"))
+    for filters in ([], ["--filter", "type:pdf"]):
+        done = edge("search", "river", "-c", str(files_home / "empty.edge"), *filters)
+        assert (done.returncode, done.stderr) == (1, "edge: nothing found; nothing is indexed yet\n")
     assert edge("list", "--filter", "type:pdf").returncode == 1
     done = edge("remove", "not-there.txt")
     assert (done.returncode, done.stdout) == (1, "")
