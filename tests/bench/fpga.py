@@ -17,13 +17,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from bench.figures import Figure, lower, neither, tabulate
+from bench.hardware.synthesis import placed, synthesized
 from bench.options import Output, benchmark, stated
 from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
 from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.device import programs
 from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
 from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
-from edge.devices.fpga.synthesis import component_of, placed, synthesized
+from edge.devices.fpga.synthesis import component_of
 from edge.planner.search_accelerator import queue_length
 from edge.planner.traversal import at_once, nearest_graph, traverse
 
@@ -140,7 +141,7 @@ class BankedFilter:
 
     def fresh(self, lists: Sequence[Sequence[int]]) -> list[int]:
         """Adds vertices one after the other; returns those that are new."""
-        from edge.devices.fpga.traversal import bloom_places
+        from bench.hardware.traversal import bloom_places
 
         found = []
         for vertex in (vertex for row in lists for vertex in row):
@@ -155,7 +156,7 @@ class BankedFilter:
 def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals]:
     """A graph of clustered vectors, searched by the simulated engine and by the software."""
     from bench.engine_search import GraphImage, engine, traversed  # they need Amaranth
-    from edge.devices.fpga.traversal import TraversalShape
+    from bench.hardware.traversal import TraversalShape
 
     random = np.random.default_rng(5)
     centres = 1000 * random.standard_normal((20, 64))

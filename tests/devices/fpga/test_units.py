@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("amaranth")
 sys.path.append(str(Path(__file__).parent))
+from bench.hardware.lookup import BankedLookup, BankTable
+from bench.hardware.sorting import SORTED, BitonicGroups
+from bench.hardware.traversal import BloomFilter, ReplacingQueue, bloom_places
 from circuits import streamed
 
-from edge.devices.fpga.lookup import BankedLookup, BankTable
-from edge.devices.fpga.queues import ReplacingQueue, SystolicQueue, TruncatedQueues
+from edge.devices.fpga.queues import SystolicQueue, TruncatedQueues
 from edge.devices.fpga.scoring import PqScorer, WeightedScorer
 from edge.devices.fpga.shape import CODES, KeyForm
-from edge.devices.fpga.sorting import SORTED, BitonicGroups
 from edge.devices.fpga.tables import TableBuilder
-from edge.devices.fpga.traversal import BloomFilter, bloom_places
 
 WIDTH = 20
 RANDOM = np.random.default_rng(5)

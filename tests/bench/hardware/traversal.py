@@ -13,7 +13,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from edge.devices.fpga.queues import ReplacingQueue, flow
+from edge.devices.fpga.queues import flow
 from edge.devices.fpga.scoring import added, delayed
 from edge.devices.fpga.shape import levels
 
@@ -346,3 +346,69 @@ class TraversalEngine(wiring.Component):
         with m.If(valid & ready & ~marks.r_data):
             m.d.sync += take.eq(Mux(take == shape.units - 1, 0, take + 1))
         return Array([u.keys.p.key for u in units])[take], marks.r_data, (valid, ready)
+
+
+class ReplacingQueue(wiring.Component):
+    """Keeps the `length` smallest keys, the smallest in the last place once they are sorted (Falcon).
+
+    The largest key is always in the first place. A new one that is smaller replaces it, and even and odd neighbours are
+    exchanged in turn: an insertion every 2 cycles. To sort all keys takes `length` - 1 further cycles. `taken` marks
+    keys that are not to be offered again; the mark moves with its key.
+
+    `sort` begins sorting; `sorted` says that no exchange is under way.
+    """
+
+    def __init__(self, length: int, width: int) -> None:
+        self.length, self.width = length, width
+        super().__init__({
+            "push": In(flow(key=width)), "sort": In(1), "sorted": Out(1), "clear": In(1), "largest": Out(width),
+            "best": Out(width), "found": Out(1), "take": In(1), "place": In(range(length)), "read": Out(width),
+        })  # fmt: skip
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        empty = (1 << self.width) - 1
+        keys = [Signal(self.width, name=f"key{i}", init=empty) for i in range(self.length)]
+        taken = [Signal(name=f"taken{i}", init=1) for i in range(self.length)]
+        odd, left = Signal(), Signal(range(self.length + 1))
+        m.d.comb += [
+            self.push.ready.eq(~odd & (left == 0)), self.sorted.eq(~odd & (left == 0)),
+            self.largest.eq(keys[0]),
+        ]  # fmt: skip
+        accepted = Signal()
+        m.d.comb += accepted.eq(self.push.ready & self.push.valid & (self.push.p.key < keys[0]))
+        now = [Mux(accepted, self.push.p.key, keys[0]), *keys[1:]]
+        marks = [taken[0] & ~accepted, *taken[1:]]
+        exchange_even, exchange_odd = Signal(), Signal()
+        # While sorting, even and odd exchanges alternate.
+        m.d.comb += exchange_even.eq(accepted | (left != 0) & ~left[0])
+        m.d.comb += exchange_odd.eq(odd | (left != 0) & left[0])
+        m.d.sync += odd.eq(accepted)
+        with m.If(self.sort & self.sorted & (self.length > 1)):
+            m.d.sync += left.eq(self.length - 1)
+        with m.Elif(left != 0):
+            m.d.sync += left.eq(left - 1)
+        for start, active in ((0, exchange_even), (1, exchange_odd)):
+            with m.If(active):
+                m.d.sync += keys[0].eq(now[0])
+                m.d.sync += taken[0].eq(marks[0])
+                for i in range(start, self.length - 1, 2):
+                    with m.If(now[i] < now[i + 1]):
+                        m.d.sync += [keys[i].eq(now[i + 1]), keys[i + 1].eq(now[i])]
+                        m.d.sync += [taken[i].eq(marks[i + 1]), taken[i + 1].eq(marks[i])]
+        # The best key without a mark is that with the highest place.
+        at = Signal(range(self.length))
+        for i in range(self.length):
+            with m.If(~taken[i]):
+                m.d.comb += [at.eq(i), self.found.eq(1), self.best.eq(keys[i])]
+        with m.If(self.take):
+            for i in range(self.length):
+                with m.If(at == i):
+                    m.d.sync += taken[i].eq(1)
+        for i in range(self.length):
+            with m.If(self.place == i):
+                m.d.comb += self.read.eq(keys[i])
+        with m.If(self.clear):
+            m.d.sync += [key.eq(empty) for key in keys]
+            m.d.sync += [mark.eq(1) for mark in taken]
+        return m
