@@ -41,7 +41,7 @@ _VERBS = {
     "rerank": "edge.apps.commands.rerank:rerank",
     "embed": "edge.apps.commands.embed:embed",
     "models": "edge.apps.commands.models:models",
-    "demo": "edge.apps.demo:demo",
+    "demo": "edge.apps.demo.passages:demo",
     "bench": "edge.apps.bench.command:bench",
     "doctor": "edge.apps.commands.doctor:doctor",
     "plan": "edge.apps.plan:plan",

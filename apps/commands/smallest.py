@@ -140,7 +140,7 @@ def _serving(config: Config) -> OperationPlan:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "demo": Operation(("edge.apps.demo", "edge.runtimes.reranker"), _demonstrating),
+    "demo": Operation(("edge.apps.demo.passages", "edge.runtimes.reranker"), _demonstrating),
     "index": Operation(("edge.apps.commands.index", "edge.apps.collection.writing"), _indexing),
     "search": Operation(("edge.apps.commands.search", "edge.apps.commands.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),

@@ -1,4 +1,4 @@
-"""`edge demo passages`: ranks sixty passages by meaning for a few questions, and shows the time and memory used."""
+"""`edge demo`: ranks sixty passages by meaning for a few questions, and shows the time and memory used."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Passage:
         return f"{self.title}. {self.text}"
 
 
-@click.command("passages")
+@click.command()
 @words_argument("question", required=False)
 @setup_options()
 @json_option
-def passages(question: str | None, setup: Setup, as_json: bool) -> None:
+def demo(question: str | None, setup: Setup, as_json: bool) -> None:
     """Rank the passages that come with edge-rag by meaning, for QUESTION or for three prepared ones."""
     if question is not None and not question.strip():
         raise InputError("the query is empty")

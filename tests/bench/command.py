@@ -36,6 +36,7 @@ _MODULES = {
     "planned": "planned",
     "pruning": "pruning",
     "raw-rate": "raw_rate",
+    "recommend": "recommend",
     "report": "run_record",
     "pruning-rules": "rules",
     "rerank-memory": "rerank_memory",

@@ -120,6 +120,11 @@ def memory_needed(count: int) -> int:
     return count * (2 * 8 * columns + 32) + 8 * max(_PIECE, _BATCH) * columns * DIM * 8
 
 
+def quality(chances: npt.ArrayLike, clicked: npt.ArrayLike) -> dict[str, float]:
+    """How well predicted probabilities fit clicks."""
+    return {"auc": auc(chances, clicked), "log_loss": log_loss(chances, clicked)}
+
+
 def auc(scores: npt.ArrayLike, clicked: npt.ArrayLike) -> float:
     """Probability that a clicked request has a higher score than another one; equal scores count half."""
     scores, positive = np.asarray(scores), np.asarray(clicked) > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.apps.demo.bank_lookup import BankLookup, DeviceBank, FileBank, joined_rows
+from bench.bank_lookup import BankLookup, DeviceBank, FileBank, joined_rows
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, RangeError
