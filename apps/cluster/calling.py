@@ -7,9 +7,10 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from edge.apps.cluster.assignment import Answer, Assignment
 from edge.apps.cluster.catalogue import HeldState, Replica
@@ -17,8 +18,10 @@ from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
 from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
-from edge.errors import EdgeError
+from edge.errors import EdgeError, Unreachable
 from edge.resident import Closing
+
+Result = TypeVar("Result")
 
 _FIRST_HEDGE_S = 0.05
 _SHARE = 0.95
@@ -29,6 +32,9 @@ tail at scale", 2013)."""
 _GATHER = "gather"
 """The first request that depends on the copy."""
 
+_LOOK_S = 5.0
+"""Seconds without an answer after which a wait looks for trouble."""
+
 
 class Places(Protocol):
     """Sends requests to copies of shards, and starts the processes that answer them."""
@@ -38,6 +44,9 @@ class Places(Protocol):
 
     def readers(self, count: int) -> list[Send]:
         """Starts readers of files; 0 for as many as there are processors. They end with this connection."""
+
+    def trouble(self) -> str:
+        """A sentence if no process can be started or found any more; empty otherwise."""
 
     def close(self) -> None:
         """Ends the connection. Shards that others may use go on."""
@@ -72,6 +81,10 @@ class LocalPlaces(Closing):
             self._reader = Reader(memory=self._config.memory, config=self._config)
         reader = self._reader
         return [lambda verb, head, raw: self._reading.submit(reader.answer, verb, head, raw)]
+
+    def trouble(self) -> str:
+        """See `Places.trouble`."""
+        return ""
 
     def close(self) -> None:
         """Closes all shards."""
@@ -148,14 +161,14 @@ class Reading:
                 try:
                     answer = self._checked(replica, future.result(), verb, head, raw, end)
                 except Exception as error:  # whatever the transport raises for a process that is gone
-                    why = str(error).strip().split("\n")[0] or type(error).__name__
+                    why = _first_line(error)
                     changed = isinstance(error, NoSuchVersion)
                     continue
                 others = [] if verb == _GATHER else [one for one in self._replicas if one is not replica]
                 self._replicas = [replica, *others]
                 self._latencies.add(time.monotonic() - began)
                 return answer
-        raise ShardLost(shard, why, changed=changed)
+        raise ShardLost(shard, why if changed else self._places.trouble() or why, changed=changed)
 
     def _sent(self, left: Sequence[Replica], verb: str, head: bytes, raw: bytes) -> tuple[Answer, Replica]:
         """A request to one of some copies."""
@@ -184,7 +197,7 @@ def send(
     """The answer of one copy to a request, and the raw bytes beside it.
 
     Raises:
-        ShardLost: there is none after some seconds; None waits for ever, which writing needs.
+        ShardLost: there is none after some seconds; None waits as `first` does.
         EdgeError: the shard refused.
     """
     return asked(_one(places, replica, seconds), verb, raw, **arguments)
@@ -212,11 +225,41 @@ def send_all(
 
 def _one(places: Places, replica: Replica, seconds: float | None) -> Call:
     def call(verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        try:
-            return places.send(replica, verb, head, raw).result(seconds)
-        except EdgeError:
-            raise
-        except Exception as error:
-            raise ShardLost(replica.name, str(error).strip().split("\n")[0] or type(error).__name__) from error
+        return received(places, places.send(replica, verb, head, raw), partial(ShardLost, replica.name), seconds)
 
     return call
+
+
+def received(
+    places: Places, future: Future[Result], lost: Callable[[str], Unreachable], seconds: float | None = None
+) -> Result:
+    """An answer.
+
+    Args:
+        lost: makes the error that is raised if there is none after some seconds, or ever.
+
+    Raises:
+        Unreachable: see `lost` and `first`.
+    """
+    try:
+        return first(places, [future]).pop().result() if seconds is None else future.result(seconds)
+    except EdgeError:
+        raise
+    except Exception as error:  # whatever the transport raises for a process that is gone
+        raise lost(places.trouble() or _first_line(error)) from error
+
+
+def first(places: Places, waiting: Iterable[Future[Result]]) -> set[Future[Result]]:
+    """The answers that come first. There is no bound to the time, which writing needs.
+
+    Raises:
+        Unreachable: there is none yet, and `places` cannot find or start what was lost meanwhile.
+    """
+    while not (done := wait(waiting, _LOOK_S, FIRST_COMPLETED).done):
+        if why := places.trouble():
+            raise Unreachable(why)
+    return done
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

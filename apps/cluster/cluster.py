@@ -153,7 +153,7 @@ class Cluster(Closing):
             self.catalogue.database, config, self.budget, self.trace, embedder=embedder, reranker=reranker,
             holds_passages=has_version,
         )  # fmt: skip
-        self._places = places
+        self.places = places
         self._patience = patience
         self._options = options or IndexOptions()
         self._lock = WriterLock(folder / LOCK)
@@ -240,7 +240,7 @@ class Cluster(Closing):
 
         def one(copies: Sequence[Replica]) -> Any:
             try:
-                return send(self._places, copies[0], verb, self._patience, **arguments)[0]
+                return send(self.places, copies[0], verb, self._patience, **arguments)[0]
             except NotIndexed as error:
                 return error
 
@@ -284,7 +284,7 @@ class Cluster(Closing):
             if name not in missing:
                 first = turn % len(copies)
                 reading = Reading(
-                    self._places, [*copies[first:], *copies[:first]], version.number, version.held,
+                    self.places, [*copies[first:], *copies[:first]], version.number, version.held,
                     self._latencies.setdefault(name, Latencies()), self._patience, version.assignments.get(name),
                 )  # fmt: skip
                 found[name] = ShardSource(
@@ -405,7 +405,7 @@ class Cluster(Closing):
         for one in self.catalogue.replicas():
             after = ""
             while one.number == 0:
-                paths, _ = send(self._places, one, "below", None, root=root, after=after, limit=_BATCH)
+                paths, _ = send(self.places, one, "below", None, root=root, after=after, limit=_BATCH)
                 if not paths:
                     break
                 yield paths
@@ -441,7 +441,7 @@ class Cluster(Closing):
         def drawn(count: int) -> Iterator[tuple[Any, Floats]]:
             for at, one in enumerate(first):
                 share = count * rows[one.shard] // max(1, total)
-                found, raw = send(self._places, one, "sample", None, count=share, seed=at)
+                found, raw = send(self.places, one, "sample", None, count=share, seed=at)
                 yield np.arange(found), np.frombuffer(raw, np.float32).reshape(-1, identity.dim)
 
         codecs = load("edge.codecs", "faiss")(threads=self.config.threads)
@@ -527,7 +527,7 @@ class Cluster(Closing):
                 if states[one.shard] == "serving":
                     for answer, _ in self._leaving(one, list(states), data=False):
                         paths = [path for own in answer["going"].values() for path in own]
-                        send(self._places, one, "remove", None, paths=paths)
+                        send(self.places, one, "remove", None, paths=paths)
             self._all(self.catalogue.replicas(), "maintain", lambda _: (b"", {}))
             self.publish()
         return moved
@@ -558,7 +558,7 @@ class Cluster(Closing):
         after: str | None = ""
         while after is not None:
             answer, raw = send(
-                self._places, one, "leaving", None, after=after, limit=_BATCH, shards=shards, own=one.shard, data=data
+                self.places, one, "leaving", None, after=after, limit=_BATCH, shards=shards, own=one.shard, data=data
             )
             yield answer, raw
             after = answer["after"] or None
@@ -582,4 +582,4 @@ class Cluster(Closing):
     def _all(
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
     ) -> list[Any]:
-        return [answer for answer, _ in send_all(self._places, replicas, verb, arguments)]
+        return [answer for answer, _ in send_all(self.places, replicas, verb, arguments)]

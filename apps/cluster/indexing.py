@@ -10,18 +10,21 @@ import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from edge.apps.cluster.calling import Places, first, received
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.documents import unpacked_documents
-from edge.apps.cluster.messages import Call, asked
+from edge.apps.cluster.messages import asked
 from edge.apps.cluster.reader import Send
 from edge.apps.collection.paths import absence, check_there, listed, nearest, resolved
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.documents.scanner import scan
+from edge.errors import Unreachable
 
 _GROUP = 32
 """Files that a reader reads at a time, and that are committed together."""
@@ -56,7 +59,7 @@ def index(
 
     Raises:
         InputError: a root does not exist.
-        ShardLost: a copy of a shard is gone; a later run goes on.
+        Unreachable: a copy of a shard or a reader is gone; a later run goes on.
     """
     given = [resolved(root) for root in listed(roots)]
     check_there(given)
@@ -78,9 +81,9 @@ def index(
                 waiting[send("read", head, b"")] = send
             if not waiting:
                 break
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+            for future in first(cluster.places, waiting):
                 idle.append(waiting.pop(future))
-                answer, raw = asked(_of(future), "read")
+                answer, raw = asked(partial(_answer, cluster.places, future), "read")
                 _take(cluster, done, answer, raw, identity.dim)
                 progress(done)
             if time.monotonic() - published > _PUBLISH_S:
@@ -135,5 +138,5 @@ def _take(cluster: Cluster, done: Indexed, answer: dict[str, Any], raw: bytes, d
         cluster.remove(empty)
 
 
-def _of(future: Future[tuple[bytes, bytes]]) -> Call:
-    return lambda verb, head, raw: future.result()
+def _answer(places: Places, future: Future[tuple[bytes, bytes]], *_: object) -> tuple[bytes, bytes]:
+    return received(places, future, lambda why: Unreachable(f"a reader of files does not answer: {why}"))

@@ -15,16 +15,20 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from edge.apps.cluster.calling import received
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
-from edge.errors import CapabilityError, InputError, StorageError
+from edge.errors import CapabilityError, EdgeError, InputError, StorageError, Unreachable
 from edge.resident import Closing
+
+Result = TypeVar("Result")
 
 LOCAL = "local"
 """The address of a cluster of this process alone."""
@@ -47,6 +51,11 @@ head."""
 _HEAD_S = 5.0
 """Seconds in which the head must take a connection."""
 
+_HEADLESS = (
+    "Ray's head ({}) does not answer. What was indexed is in the shards: run `ray stop` on all machines, start the "
+    "nodes again, and repeat the command"
+)
+
 _LOOPBACK = "127.0.0.1"
 _SHARE = 1e-3
 """Amount of its place that a shard takes, so that a place has room for as many shards as anyone puts there."""
@@ -63,11 +72,11 @@ class RayPlaces(Closing):
             config: the settings of shards that are started. Their limits of memory include Ray's part of the process.
 
         Raises:
-            CapabilityError: Ray is not installed.
+            CapabilityError: Ray is not installed, or its version is not known.
             StorageError: there is no cluster at the address, its head does not answer, or it has another token.
         """
         self._ray = ray = _ray()
-        self._config = config
+        self._config, self._address = config, address
         self._actors: dict[str, Any] = {}
         self._readers: list[Any] = []
         self._starting = threading.Lock()
@@ -78,7 +87,8 @@ class RayPlaces(Closing):
                 address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error",
                 **(own if address == LOCAL else {}),
             )  # fmt: skip
-        except StorageError:
+            self._head = ray.get_runtime_context().gcs_address
+        except EdgeError:
             raise
         except Exception as error:  # Ray raises a dozen kinds
             why = str(error).strip().split("\n")[0]
@@ -86,31 +96,29 @@ class RayPlaces(Closing):
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
         """See `Places.send`. Starts the shard if it does not run."""
-        answer: Future[tuple[bytes, bytes]] = Future()
         if (actor := self._actors.get(_name(replica))) is not None:
-            answer = actor.answer.remote(verb, head, raw).future()
+            answer: Future[tuple[bytes, bytes]] = actor.answer.remote(verb, head, raw).future()
             return answer
-
-        def first() -> None:  # in a thread of its own, because Ray waits for its head without end
-            try:
-                answer.set_result(self._actor(replica).answer.remote(verb, head, raw).future().result())
-            except Exception as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=first, name="edge-shard-starting", daemon=True).start()
-        return answer
+        return _beside(lambda: self._actor(replica).answer.remote(verb, head, raw).future().result())
 
     def readers(self, count: int) -> list[Send]:
-        """See `Places.readers`. Each takes a processor, on any node."""
-        count = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        made = self._ray.remote(Reader).options(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)
-        actors = [made.remote(memory=self._config.memory, config=self._config) for _ in range(count)]
-        self._readers += actors
+        """See `Places.readers`. Each takes a processor, on any node. Raises `Unreachable` without a head."""
+
+        def started() -> list[Any]:
+            wanted = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            made = self._ray.remote(Reader).options(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)
+            return [made.remote(memory=self._config.memory, config=self._config) for _ in range(wanted)]
+
+        self._readers += (actors := received(self, _beside(started), Unreachable))
 
         def sending(actor: Any) -> Send:
             return lambda verb, head, raw: actor.answer.remote(verb, head, raw).future()
 
         return [sending(actor) for actor in actors]
+
+    def trouble(self) -> str:
+        """See `Places.trouble`. Without its head Ray starts nothing, and reaches only what it knows."""
+        return "" if _answers(self._head) else _HEADLESS.format(self._address)
 
     def close(self) -> None:
         """Disconnects. Shards go on, unless the cluster is this process's own."""
@@ -136,18 +144,34 @@ def _check_head(address: str) -> None:
     """Looks whether anything answers where the head should be. Ray would end this process after 40 s.
 
     Raises:
-        StorageError: nothing does.
+        CapabilityError: this version of Ray does not tell where `auto` is.
+        Unreachable: nothing answers.
     """
-    from ray._private.services import canonicalize_bootstrap_address
-
+    try:  # private to Ray, so that the extra `cluster` names the latest version that has it
+        from ray._private.services import canonicalize_bootstrap_address
+    except ImportError as error:
+        raise CapabilityError(
+            "the version of Ray is not one that edge knows: pip install 'edge-rag[cluster]', on every machine"
+        ) from error
     head = canonicalize_bootstrap_address(address)
     if head is None:  # a cluster of this process alone
         return
     if not _answers(head):
-        raise StorageError(
-            f"Ray's head ({address}) does not answer. What was indexed is in the shards: run `ray stop` on all "
-            "machines, start the nodes again, and repeat the command"
-        )
+        raise Unreachable(_HEADLESS.format(address))
+
+
+def _beside(work: Callable[[], Result]) -> Future[Result]:
+    """The result of some work in a thread of its own, because Ray waits for its head without end."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="edge-ray", daemon=True).start()
+    return done
 
 
 def _answers(address: str) -> bool:

@@ -112,3 +112,16 @@ class Small:
 def told(hit: Any) -> tuple[Any, ...]:
     """Everything but the numbers that a hit has in its own database."""
     return (hit.path, hit.ordinals, hit.score, hit.stages, hit.text, hit.snippet, hit.marks, hit.line)
+
+
+def nodes(*places: str) -> Any:
+    """A node of Ray on this machine for each place."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    from edge.apps.cluster.ray_places import OBJECT_STORE_NBYTES
+
+    found = Nodes()
+    for number, place in enumerate(places):
+        head = {"include_dashboard": False} if not number else {}
+        found.add_node(num_cpus=1, resources={place: 1}, object_store_memory=OBJECT_STORE_NBYTES, **head)
+    return found

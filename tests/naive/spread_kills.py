@@ -4,30 +4,36 @@ from naive.spread_kills import campaign; campaign(200)"`."""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.documents import ShardDocument, put, stored
+from edge.apps.cluster.indexing import index
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 from naive.program import config_of, write_tiny_models
-from naive.spread import QUERIES, SMALL, Small, invented, told
+from naive.spread import QUERIES, SMALL, Small, invented, nodes, told
 from naive.waiting import end_with_parent
 
 NAMES = 40
 _CHILD = """
 import runpy, sys
 runpy.run_path(sys.argv[1])["load"]()
-from naive.spread_kills import write
-write(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
+from naive import spread_kills
+getattr(spread_kills, sys.argv[2])(*sys.argv[3:])
 """
 
 
@@ -49,7 +55,7 @@ def reached(address: str, config: Config) -> Any:
     return RayPlaces(address, config=config)
 
 
-def write(folder: str, models: str, seed: int, address: str) -> None:
+def write(folder: str, models: str, seed: str, address: str = "") -> None:
     """Changes a collection until the process that started it ends; appends what it begins, and what was acknowledged,
     to a file."""
     end_with_parent()
@@ -95,10 +101,69 @@ def write(folder: str, models: str, seed: int, address: str) -> None:
             say("did", kind)
 
 
-def started(folder: Path, models: Path, seed: int, address: str = "") -> subprocess.Popen[bytes]:
-    """A process that runs `write`."""
+def headless(folder: str, models: str) -> None:
+    """Kills Ray's head and stops a shard, then writes to a file what each verb raises, and at last what a repeated run
+    finds after the nodes were started again."""
+    end_with_parent()
+    config = config_of(Path(models), Path(folder) / "scratch", threads=1)
+    files = Path(folder) / "files"
+    texts = list(invented(7, 60).values())
+    files.mkdir()
+    log = list[str]()
+    calling._LOOK_S = 0.5
+
+    def written(first: int, last: int) -> None:
+        for number in range(first, last):
+            (files / f"{number}.txt").write_text(f"{texts[number]}\n")
+            os.utime(files / f"{number}.txt", (10**9, 10**9 + number))
+
+    def opened(cluster: Any) -> Spread:
+        return Spread(Path(folder), config, reached(cluster.address, config), ("one",))
+
+    def indexed(one: Spread, readers: Sequence[Any]) -> Any:
+        return index(one.cluster, readers, [str(files)], progress=lambda _: None)
+
+    started = nodes("one")
+    one = opened(started)
+    one.cluster.create([one.replica("s0"), one.replica("s1")])
+    readers = one.places.readers(1)
+    written(0, 30)
+    assert indexed(one, readers).counts["indexed"] == 30
+    written(30, 60)
+    stopped = psutil.Process(one.cluster.states()["s0"]["pid"])
+    document = one.documents({"new": "old ice"})
+    one.cluster._patience = 1.0
+    stopped.suspend()
+    started.head_node.kill_gcs_server()
+    verbs: dict[str, Callable[[], object]] = {
+        "readers": lambda: one.places.readers(0), "index": lambda: indexed(one, readers),
+        "status": one.cluster.states, "load": lambda: one.cluster.put(document),
+        "grow": lambda: one.cluster.grow([one.replica("s2")]), "publish": one.cluster.publish,
+        "train": one.cluster.train, "search": lambda: one.cluster.search("old ice", rerank=False),
+    }  # fmt: skip
+    for name, verb in verbs.items():
+        try:
+            told = f"a result: {verb()}"
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+        log.append(f"{name}\t{told}")
+    one.places.close()
+    stopped.kill()
+    started.shutdown()
+    started = nodes("one")
+    one = opened(started)
+    done = indexed(one, one.places.readers(1))
+    hits = one.cluster.search("old ice", 20, rerank=False)
+    log.append(f"again\t{done.counts['indexed']}\t{done.counts['unchanged']}\t{hits.missing}")
+    (Path(folder) / "log").write_text("\n".join(log), "utf-8")
+    one.places.close()
+    started.shutdown()
+
+
+def started(work: str, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """A process that runs a function of this file."""
     packages = Path(__file__).resolve().parent.parent / "packages.py"
-    command = [sys.executable, "-c", _CHILD, str(packages), str(folder), str(models), str(seed), address]
+    command = [sys.executable, "-c", _CHILD, str(packages), work, str(folder), *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=(folder / "errors").open("ab"))
 
 
@@ -184,6 +249,7 @@ def campaign(kills: int, seed: int = 0) -> None:
             if number % 10 == 0:
                 folder = home / str(number)
                 folder.mkdir()
-            killed_after(started(folder, models, chance.randrange(2**30)), folder, chance.randint(3, 40), chance)
+            child = started("write", folder, models, chance.randrange(2**30), "")
+            killed_after(child, folder, chance.randint(3, 40), chance)
             check(folder, config)
             print(f"{number + 1} kills, {count(folder / 'log')} lines", flush=True)

@@ -21,7 +21,7 @@ from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config
-from edge.errors import EdgeError, StorageError
+from edge.errors import CapabilityError, EdgeError, StorageError
 
 
 def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
@@ -93,6 +93,17 @@ def test_a_dead_head_is_told_in_one_sentence_and_nothing_changes(
     assert isinstance(done.exception, StorageError)
     assert re.fullmatch(rf"Ray's head \({address}\) does not answer. What was indexed is .*", str(done.exception))
     assert (home / "all" / "cluster.db").read_bytes() == kept
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_a_version_of_ray_that_is_not_known_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("-c", str(home / "all"), "--cluster")
+    output_of(edge, "cluster", "create", *there, "here", "--shard", f"a={home / 'a'}")
+    monkeypatch.delattr("ray._private.services.canonicalize_bootstrap_address")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "7" * 64)
+    done = CliRunner().invoke(edge, ["search", *there, "auto", "x"], standalone_mode=False)
+    assert isinstance(done.exception, CapabilityError)
+    assert "pip install 'edge-rag[cluster]'" in str(done.exception)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")

@@ -92,7 +92,7 @@ def test_searches_see_one_version_and_a_kill_loses_nothing(small: Callable[..., 
             query = QUERIES[number % len(QUERIES)]
             seen.append([told(hit) for hit in reader.search(query, 20, rerank=False).hits] == expected[query])
 
-    one.cluster._places = Watched(one.places, before)
+    one.cluster.places = Watched(one.places, before)
     with pytest.raises(Killed):
         one.cluster.grow([one.replica("s2")])
     assert all(seen)
@@ -136,5 +136,5 @@ def test_a_shard_that_was_restarted_goes_on_with_its_version(small: Callable[...
     one.add(invented(1, 60))
     one.cluster.publish()
     one.places.close()
-    one.cluster._places = one.places = LocalPlaces(config=one.config)
+    one.cluster.places = one.places = LocalPlaces(config=one.config)
     one.check()

@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 
 import pytest
 from naive.spread import QUERIES, Small, invented, told
 
+from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
+from edge.apps.cluster.indexing import index
 from edge.apps.cluster.messages import ShardLost, answered, asked
 from edge.apps.cluster.source import Figures
 from edge.apps.collection.filters import NoSuchType
 from edge.apps.store.lexical import Statistics
-from edge.errors import BudgetExceeded, EdgeError, InputError, StorageError
+from edge.errors import BudgetExceeded, EdgeError, InputError, StorageError, Unreachable
 
 
 class Faulty:
@@ -26,6 +30,7 @@ class Faulty:
         self.gone: set[str] = set()
         self.silent: set[str] = set()
         self.asked: list[tuple[str, str]] = []
+        self.headless = False
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
         self.asked.append((replica.name, verb))
@@ -36,6 +41,9 @@ class Faulty:
             lost.set_exception(RuntimeError("the actor died\nwith a long trace"))
             return lost
         return self.places.send(replica, verb, head, raw)
+
+    def trouble(self) -> str:
+        return "the head is gone" if self.headless else ""
 
     def close(self) -> None:
         self.places.close()
@@ -48,7 +56,7 @@ def faulty(small: Callable[..., Small]) -> Callable[..., tuple[Small, Faulty]]:
         one.add(invented(5, 90))
         one.cluster.publish()
         faults = Faulty(one.places)
-        one.cluster._places = faults
+        one.cluster.places = faults
         return one, faults
 
     return make
@@ -83,6 +91,39 @@ def test_a_late_shard_is_lost_after_the_patience(faulty: Callable[..., tuple[Sma
     with pytest.raises(ShardLost, match=r"no answer after 0\.2 s"):
         one.cluster.search("old ice")
     assert one.cluster.search("old ice", partial=True).missing == ("s2",)
+
+
+def test_waits_without_a_bound_end_when_nothing_can_be_started(
+    faulty: Callable[..., tuple[Small, Faulty]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "_LOOK_S", 0.05)
+    one, faults = faulty(1)
+    documents = one.documents({"new": "old ice"})
+    lost: Future[tuple[bytes, bytes]] = Future()
+    lost.set_exception(RuntimeError("the actor died"))
+    root = str(one.folder / "files")
+    Path(root).mkdir()
+    (Path(root) / "a.txt").write_text("old ice")
+
+    def indexed(reader: Future[tuple[bytes, bytes]]) -> object:
+        return index(one.cluster, [lambda verb, head, raw: reader], [root], progress=lambda _: None)
+
+    with pytest.raises(Unreachable, match=r"^a reader of files does not answer: the actor died$"):
+        indexed(lost)
+    faults.headless = True
+    for reader in (lost, Future[tuple[bytes, bytes]]()):
+        with pytest.raises(Unreachable, match=r"the head is gone$"):
+            indexed(reader)
+    for fault in ("silent", "gone"):
+        setattr(faults, fault, {"s0", "s1", "s2", "s3"})
+        for verb in (
+            partial(one.cluster.put, documents), partial(one.cluster.remove, ["text-1"]), one.cluster.publish,
+            one.cluster.finish, one.cluster.train, one.cluster.states, partial(one.cluster.known, ["text-1"]),
+            partial(one.cluster.grow, [one.replica("s3")]), lambda: list(one.cluster.below(root)),
+            partial(indexed, lost),
+        ):  # fmt: skip
+            with pytest.raises(Unreachable, match=r"the head is gone$"):
+                verb()
 
 
 @pytest.mark.parametrize("fault", ["gone", "silent"])

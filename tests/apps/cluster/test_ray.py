@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from naive.spread import QUERIES, Small, invented, told
+from naive.spread import nodes as start_nodes
 
 from edge.apps.cluster.indexing import index
 from edge.apps.cluster.messages import ShardLost
@@ -35,14 +36,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     # Actors find the code of this checkout and the helpers, whether they are installed or not.
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster()
-    for number, place in enumerate(("one", "two")):
-        head = {"include_dashboard": False} if not number else {}
-        cluster.add_node(num_cpus=1, resources={place: 1}, object_store_memory=OBJECT_STORE_NBYTES, **head)
-    yield cluster
-    cluster.shutdown()
+    started = start_nodes("one", "two")
+    yield started
+    started.shutdown()
     patch.undo()
 
 
@@ -80,7 +76,7 @@ def test_shards_in_actors_equal_one_collection(one: Small) -> None:
     processes = {pid(one, "s0"), pid(one, "s1")}
     again = RayPlaces.__new__(RayPlaces)
     again.__dict__.update(one.places.__dict__, _actors={})
-    one.cluster._places = again
+    one.cluster.places = again
     assert {pid(one, "s0"), pid(one, "s1")} == processes
     one.check(QUERIES[:2], rerank=False)
 
