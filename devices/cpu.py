@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -11,9 +10,9 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import page_buffer
-from edge.errors import CapabilityError
+from edge.devices.profiling import MeasuredScan
 from edge.ivf.base import Bytes, Codec, Ids, Scanner
-from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
+from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.ivf.plan import COPY_NBYTES
 from edge.link import Lane
 from edge.trace import Trace
@@ -57,7 +56,7 @@ class HostMemory:
             self.link.close()
 
 
-class CpuDevice(HostMemory):
+class CpuDevice(HostMemory, MeasuredScan):
     """Scans lists in place, with the codec's scanners."""
 
     name = "cpu"
@@ -82,24 +81,6 @@ class CpuDevice(HostMemory):
                         scanner.set_query(request.queries[query])
                     scanner.scan(codes, labels, seen.scores[query], seen.labels[query])
         return seen
-
-    def profile(self, stage: str, load: int) -> Estimate:
-        """Measures stage `scan`: inner products of `load` queries with 4 MB of float32 vectors.
-
-        Raises:
-            CapabilityError: any other stage is requested.
-        """
-        if stage != "scan":
-            raise CapabilityError(f"device cpu profiles the stage scan, not {stage!r}")
-        with self.memory.reserve("profile", 4 << 20):
-            vectors = np.ones((4096, 256), np.float32)
-            query = np.ones(256, np.float32)
-            vectors @ query
-            started = time.perf_counter()
-            for _ in range(load):
-                vectors @ query
-            seconds = time.perf_counter() - started
-        return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
 
     def _scanner(self, codec: Codec) -> Scanner:
         with self._lock:

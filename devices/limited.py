@@ -10,9 +10,10 @@ from typing import Any
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import CpuDevice
-from edge.errors import BudgetExceeded, CapabilityError
+from edge.devices.profiling import MeasuredScan
+from edge.errors import BudgetExceeded
 from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, Estimate, Profile, SearchPlace, SearchRequest
+from edge.ivf.device import Candidates, SearchPlace, SearchRequest
 from edge.link import Lane
 from edge.plugins import number
 from edge.trace import Trace
@@ -27,7 +28,7 @@ _DEEPEST = 1 << 20
 """Most transfers under way over a modelled link."""
 
 
-class LimitedDevice:
+class LimitedDevice(MeasuredScan):
     """A device with limited memory and a limited link. It computes on the device that it wraps.
 
     Its bytes are in the wrapped device's memory, where one lease covers the cap.
@@ -106,16 +107,6 @@ class LimitedDevice:
             due = started + rows * request.codec.spec.code_size / self._scan
             time.sleep(max(0.0, due - time.perf_counter()))
         return found
-
-    def profile(self, stage: str, load: int) -> Estimate:
-        """The profile of the wrapped device.
-
-        Raises:
-            CapabilityError: the wrapped device has no profile of this stage.
-        """
-        if not isinstance(self._inner, Profile):
-            raise CapabilityError(f"device {self._inner.name} has no profile")
-        return self._inner.profile(stage, load)
 
     def close(self) -> None:
         """Closes the link, frees the memory, and closes the wrapped device if this object opened it."""

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cpu import HostMemory
-from edge.devices.profiling import measured
+from edge.devices.profiling import MeasuredScan
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
-from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
+from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.trace import Trace
 
 _BLOCK_NBYTES = 32 << 20
@@ -28,7 +28,7 @@ _PQ_CENTROIDS = 256
 Decode = Callable[[Any], Any]
 
 
-class MetalDevice(HostMemory):
+class MetalDevice(HostMemory, MeasuredScan):
     """Lists in memory that host and GPU share. They are read from the disk into this memory, and the GPU reads them in
     place. The process's budget covers them."""
 
@@ -94,10 +94,6 @@ class MetalDevice(HostMemory):
             rows += scan.count
         self._scan(request, block, decode, queries, rows * size)
         return request.seen
-
-    def profile(self, stage: str, load: int) -> Estimate:
-        """See `measured`."""
-        return measured(self, stage, load)
 
     def close(self) -> None:
         """Frees the codecs' tables and closes the link."""

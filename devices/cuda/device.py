@@ -9,9 +9,9 @@ from typing import Any
 from edge.budget import MemoryBudget
 from edge.devices.cuda.card import Pinned, Streams, UploadBuffers, close_card, open_card
 from edge.devices.cuda.search import DeviceSearch
-from edge.devices.profiling import measured
+from edge.devices.profiling import MeasuredScan
 from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, Estimate, Event, SearchRequest
+from edge.ivf.device import Candidates, Event, SearchRequest
 from edge.link import Lane
 from edge.trace import Trace
 
@@ -32,7 +32,7 @@ class DeviceBuffer:
     filled: Event | None = None
 
 
-class CudaDevice:
+class CudaDevice(MeasuredScan):
     """A GPU's memory under a ledger of its own, and the search of the lists in it.
 
     Attributes:
@@ -119,10 +119,6 @@ class CudaDevice:
     def search(self, request: SearchRequest) -> Candidates:
         """Scans all lists of the request as products of matrices."""
         return self._search.search(request)
-
-    def profile(self, stage: str, load: int) -> Estimate:
-        """See `measured`."""
-        return measured(self, stage, load)
 
     def close(self) -> None:
         """Gives everything back."""

@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.devices.profiling import measured
+from edge.devices.profiling import MeasuredScan
 from edge.devices.webgpu.card import SharedGpu
 from edge.devices.webgpu.search import GpuSearch
 from edge.devices.webgpu.slabs import ListBuffer, Slabs
 from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, Estimate, SearchRequest
+from edge.ivf.device import Candidates, SearchRequest
 from edge.link import Lane
 from edge.trace import Trace
 
 
-class WebGpuDevice:
+class WebGpuDevice(MeasuredScan):
     """A GPU's memory under a ledger of its own, and the search of the lists in it.
 
     Attributes:
@@ -118,10 +118,6 @@ class WebGpuDevice:
     def search(self, request: SearchRequest) -> Candidates:
         """Scans all lists of the request, for eight queries at a time."""
         return self._search.search(request)
-
-    def profile(self, stage: str, load: int) -> Estimate:
-        """See `measured`."""
-        return measured(self, stage, load)
 
     def close(self) -> None:
         """Gives everything back."""

@@ -47,7 +47,7 @@ def test_devices_are_found_by_name() -> None:
 def test_a_device_is_a_device() -> None:
     """The contract holds for types, too: mypy reads this."""
     ledger = budget()
-    devices: list[SearchPlace] = [CpuDevice(ledger), LimitedDevice(ledger, cap=1000)]
+    devices: list[SearchPlace] = [CpuDevice(ledger), LimitedDevice(ledger, cap=8 << 20)]
     for device in devices:
         assert device.allocate(100).shape == (100,)
         assert isinstance(device, Search)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.devices.profiling import measured
+from edge.devices.profiling import MeasuredScan
 from edge.ivf.device import SearchRequest
 
 
-class Watched:
+class Watched(MeasuredScan):
     name = "watched"
+    in_host_memory = False
 
     def __init__(self) -> None:
         self.memory = MemoryBudget(1 << 23, baseline=0)
@@ -34,7 +35,7 @@ class Watched:
 
 def test_the_second_of_two_equal_searches_is_measured() -> None:
     device = Watched()
-    estimate = measured(device, "scan", 3)
+    estimate = device.profile("scan", 3)
     assert len(device.requests) == 2
     assert estimate.nbytes == 4 << 20
     for request in device.requests:
