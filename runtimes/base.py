@@ -24,7 +24,7 @@ import psutil
 from edge.blocks import stretches
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import ConfigError
+from edge.errors import CapabilityError, ConfigError
 from edge.link import Lane
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
@@ -109,9 +109,8 @@ class LayerKernel(ABC):
         saves an array and a copy."""
         states[...] = self.run(states, lengths, weights, prefix)
 
-    @abstractmethod
     def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, object]:
-        """Advances a shared prefix, [tokens, hidden], through a causal layer.
+        """Advances a shared prefix, [tokens, hidden], through a causal layer. A kernel of such layers overrides it.
 
         Returns:
             The prefix's new hidden states, and its keys and values as an opaque object for `run`
@@ -120,6 +119,7 @@ class LayerKernel(ABC):
         Raises:
             CapabilityError: the layer is not causal.
         """
+        raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
 
     @abstractmethod
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:

@@ -67,15 +67,12 @@ class CudaRuntime(Runtime):
         return staging + Readback.memory_needed(_LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> CudaLayerKernel:
-        if spec.window or spec.by_distance or spec.post_norms:
-            kind = (
-                "biases of distances"
-                if spec.by_distance
-                else "local attention"
-                if spec.window
-                else "norms after a part"
-            )
-            raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
+        for kind, has in (
+            ("biases of distances", spec.by_distance), ("local attention", spec.window),
+            ("norms after a part", spec.post_norms),
+        ):  # fmt: skip
+            if has:
+                raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
         if self._place is not None:
             return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)
         device = self._open(MemoryBudget(_ALONE, part=True), Trace())

@@ -171,9 +171,6 @@ class NativeLayerKernel(LayerKernel):
                 starts.ctypes.data, bound.memory.ctypes.data,
             )  # fmt: skip
 
-    def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, Any]:
-        raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
-
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         row = self.spec.hidden * np.dtype(self.hidden_dtype).itemsize
         # Lengths and starts of the sequences take at most 12 bytes a token.

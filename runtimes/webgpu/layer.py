@@ -130,9 +130,6 @@ class WebGpuLayerKernel(LayerKernel):
             self._submit(own, 0, lengths, bound)
         states[...] = self._device.download(own, states.nbytes).view(states.dtype).reshape(states.shape)
 
-    def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, object]:
-        raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
-
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         """Bytes of device memory: what a chunk is computed in, and a copy of states and weights of the host."""
         spec = self.spec
