@@ -160,15 +160,14 @@ class ChipDesign:
     rate: float
 
 
-def best(dim: int, code: int, lists: Sequence[int], results: int, *, all_lists: int = 0) -> ChipDesign:
+def best(dim: int, code: int, lists: Sequence[int], results: int) -> ChipDesign:
     """The design that answers most queries of product-quantized codes on the chip; among equally fast ones the one with
-    the fewest look-up tables (FANNS).
+    the fewest look-up tables (FANNS). The host chooses the lists.
 
     Args:
         code: bytes of a code.
         lists: rows of each list that a typical query scans.
         results: rows that a query returns.
-        all_lists: lists of the index, among which the chip chooses; 0 if the host does.
 
     Raises:
         RangeError: not even the smallest design fits the chip.
@@ -180,15 +179,13 @@ def best(dim: int, code: int, lists: Sequence[int], results: int, *, all_lists: 
         kept = queue_length(results, units)
         for lanes in widths:
             for count in builders:
-                for centroids in (1, 2, 4, 8) if all_lists else (1,):
-                    probed = len(lists) if all_lists else 0
-                    shape = Shape("pq", dim, code, units, results, kept, count, lanes, all_lists, probed, centroids)
-                    taken = resources(shape)
-                    if not fits(taken):
-                        continue
-                    rate = GOAL / stages(shape, lists).slowest
-                    if found is None or (rate, -taken.luts) > (found.rate, -found.resources.luts):
-                        found = ChipDesign(shape, taken, rate)
+                shape = Shape("pq", dim, code, units, results, kept, count, lanes)
+                taken = resources(shape)
+                if not fits(taken):
+                    continue
+                rate = GOAL / stages(shape, lists).slowest
+                if found is None or (rate, -taken.luts) > (found.rate, -found.resources.luts):
+                    found = ChipDesign(shape, taken, rate)
     if found is None:
         raise RangeError(
             f"no design for codes of {code} bytes and {results} results fits {USABLE:.0%} of the look-up tables and "

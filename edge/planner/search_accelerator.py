@@ -36,61 +36,35 @@ class Units:
             raise RangeError(f"every stage has at least one unit, not {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class AcceleratorNumbers:
-    """The constants of a design that the formulas need.
+FREQUENCY = 140e6
+"""Cycles per second."""
 
-    Attributes:
-        frequency: cycles per second.
-        components: components of a vector that a distance unit processes per interval.
-        interval: cycles of one step of a distance unit, and of an insertion into a queue.
-        slices: bytes of a code that a scanning unit looks up in one cycle.
-        entries: entries of a look-up table for each byte of a code.
-        rotation_latency, rotation_products: cycles before the first product, and products per cycle.
-        distance_latency: cycles before the first distance to a centroid.
-        table_latency: cycles before the first entry of a table.
-        load_latency: cycles before a table's first entry reaches the scanning units.
-        scan_latency: cycles of a list, in addition to those of its rows.
-        joules_each, joules_per_byte, joules_together: energy of a query. The first two are a fixed part and a part for
-            each scanned byte, both divided by the number of queries that run together. The third is a part for each
-            scanned byte that is not divided.
-    """
+COMPONENTS = 16
+"""Components of a vector that a distance unit processes per interval."""
 
-    frequency: float
-    components: int
-    interval: int
-    slices: int
-    entries: int
-    rotation_latency: int
-    rotation_products: int
-    distance_latency: int
-    table_latency: int
-    load_latency: int
-    scan_latency: int
-    joules_each: float
-    joules_per_byte: float
-    joules_together: float
+INTERVAL = 2
+"""Cycles of one step of a distance unit, and of an insertion into a queue."""
 
+SLICES, ENTRIES = 16, 256
+"""Bytes of a code that a scanning unit looks up in one cycle, and entries of a table for each of these bytes."""
 
-PUBLISHED = AcceleratorNumbers(
-    frequency=140e6,
-    components=16,
-    interval=2,
-    slices=16,
-    entries=256,
-    rotation_latency=37,
-    rotation_products=8,
-    distance_latency=138,
-    table_latency=132 + 36,
-    load_latency=2,
-    scan_latency=63 + 1,
-    joules_each=11.5e-3,
-    joules_per_byte=1.38e-9,
-    joules_together=1.21e-9,
-)
-"""Frequency and intervals are printed in the thesis (chapter 6). The latencies are those of FANNS' published artifact,
-for vectors of 128 dimensions and codes of 16 bytes. The joules are calibrated: they are a least-squares fit to the
-twelve cells of table 4.3 (Chameleon), with errors of at most 6 %."""
+ROTATION_LATENCY, ROTATION_PRODUCTS = 37, 8
+"""Cycles before the first product of a rotation, and products per cycle."""
+
+DISTANCE_LATENCY, TABLE_LATENCY, LOAD_LATENCY = 138, 132 + 36, 2
+"""Cycles before the first distance to a centroid, before the first entry of a table, and before a table's first entry
+reaches the scanning units."""
+
+SCAN_LATENCY = 63 + 1
+"""Cycles of a list, in addition to those of its rows.
+
+Frequency and intervals are printed in the thesis (chapter 6). The latencies are those of FANNS' published artifact, for
+vectors of 128 dimensions and codes of 16 bytes."""
+
+JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER = 11.5e-3, 1.38e-9, 1.21e-9
+"""Energy of a query. The first two are a fixed part and a part for each scanned byte, both divided by the number of
+queries that run together. The third is a part for each scanned byte that is not divided. Calibrated: a least-squares
+fit to the twelve cells of table 4.3 (Chameleon), with errors of at most 6 %."""
 
 
 FLOAT_NBYTES = 4
@@ -159,59 +133,57 @@ def queues(units: Units) -> int:
     return 2 * units.scanning
 
 
-def stage_cycles(search: SearchParameters, units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> dict[str, float]:
+def stage_cycles(search: SearchParameters, units: Units) -> dict[str, float]:
     """Cycles of each stage for one query that the accelerator answers by itself, with queues of full length."""
     rows = search.probed * search.scan_ratio * search.vectors / search.lists
     dim = search.dim
     cycles = {
-        "centroid distances": distance_cycles(search.lists, dim, units, numbers),
-        "list selection": numbers.interval * search.lists / units.selecting,
-        **scanning_cycles(
-            Scanned(search.probed, rows, dim, search.code, search.probed, search.results), units, numbers
-        ),
+        "centroid distances": distance_cycles(search.lists, dim, units),
+        "list selection": INTERVAL * search.lists / units.selecting,
+        **scanning_cycles(Scanned(search.probed, rows, dim, search.code, search.probed, search.results), units),
     }
-    turning = 2 * dim + numbers.rotation_latency + dim**2 / numbers.rotation_products
+    turning = 2 * dim + ROTATION_LATENCY + dim**2 / ROTATION_PRODUCTS
     return {"rotation": turning, **cycles} if search.rotated else cycles
 
 
-def distance_cycles(rows: float, dim: int, units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> float:
+def distance_cycles(rows: float, dim: int, units: Units) -> float:
     """Cycles to compute the distances to `rows` whole vectors."""
-    return numbers.distance_latency + numbers.interval * math.ceil(dim / numbers.components * rows / units.centroids)
+    return DISTANCE_LATENCY + INTERVAL * math.ceil(dim / COMPONENTS * rows / units.centroids)
 
 
-def scanning_cycles(load: Scanned, units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> dict[str, float]:
+def scanning_cycles(load: Scanned, units: Units) -> dict[str, float]:
     """Cycles to build tables, scan, and select for one query.
 
     A code that is longer than the slices of a scanning unit takes several cycles.
     """
-    selection = numbers.interval * load.rows / queues(units) + emptying_cycles(load, units, numbers)
+    selection = INTERVAL * load.rows / queues(units) + emptying_cycles(load, units)
     if load.exact:
-        return {"scan": distance_cycles(load.rows, load.dim, units, numbers), "selection": selection}
-    passes = math.ceil(load.code / numbers.slices)
-    table = numbers.table_latency + load.code * numbers.entries
-    loading = numbers.load_latency + passes * numbers.entries + units.scanning - 1
+        return {"scan": distance_cycles(load.rows, load.dim, units), "selection": selection}
+    passes = math.ceil(load.code / SLICES)
+    table = TABLE_LATENCY + load.code * ENTRIES
+    loading = LOAD_LATENCY + passes * ENTRIES + units.scanning - 1
     return {
         "tables": load.dim + math.ceil(load.tables / units.tables) * table,
-        "scan": load.tables * loading + load.lists * numbers.scan_latency + passes * load.rows / units.scanning,
+        "scan": load.tables * loading + load.lists * SCAN_LATENCY + passes * load.rows / units.scanning,
         "selection": selection,
     }
 
 
-def emptying_cycles(load: Scanned, units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> float:
+def emptying_cycles(load: Scanned, units: Units) -> float:
     """Cycles to move the results of a query's queues into the one queue that they lead to."""
-    return numbers.interval * queues(units) * load.kept
+    return INTERVAL * queues(units) * load.kept
 
 
-def queries_per_second(search: SearchParameters, units: Units, numbers: AcceleratorNumbers = PUBLISHED) -> float:
+def queries_per_second(search: SearchParameters, units: Units) -> float:
     """Queries per second, which the slowest stage determines."""
-    return numbers.frequency / max(stage_cycles(search, units, numbers).values())
+    return FREQUENCY / max(stage_cycles(search, units).values())
 
 
-def joules(loads: Sequence[Scanned], numbers: AcceleratorNumbers = PUBLISHED) -> float:
+def joules(loads: Sequence[Scanned]) -> float:
     """Energy of some queries that run together, in joules."""
     scanned = sum(load.nbytes for load in loads)
-    alone = numbers.joules_each + (numbers.joules_per_byte * scanned / len(loads) if loads else 0.0)
-    return alone + numbers.joules_together * scanned if loads else 0.0
+    alone = JOULES_EACH + (JOULES_PER_BYTE * scanned / len(loads) if loads else 0.0)
+    return alone + JOULES_TOGETHER * scanned if loads else 0.0
 
 
 # The search for the parallel units that answer most queries per second. FANNS tries every combination of units that
@@ -261,7 +233,7 @@ def logic(search: SearchParameters, units: Units) -> float:
     return luts / CHIP_LUTS
 
 
-def design(search: SearchParameters, numbers: AcceleratorNumbers = PUBLISHED, *, usable: float = USABLE) -> Design:
+def design(search: SearchParameters, *, usable: float = USABLE) -> Design:
     """The units that answer most queries per second; among equally fast ones those that take least logic.
 
     Args:
@@ -276,16 +248,16 @@ def design(search: SearchParameters, numbers: AcceleratorNumbers = PUBLISHED, *,
         if logic(search, units) > usable:
             break
         # With these scanning units, the stages that no other unit changes bound the rate.
-        cycles = stage_cycles(search, units, numbers)
+        cycles = stage_cycles(search, units)
         bound = max(cycles["scan"], cycles["selection"], cycles.get("rotation", 0.0))
         low, high = bound, bound
-        while (found := _fitted(search, scanning, high, numbers, usable)) is None:
+        while (found := _fitted(search, scanning, high, usable)) is None:
             low, high = high, 1.3 * high
         while high > _PRECISION * low:  # a longer time never needs more units
             middle = (low * high) ** 0.5
-            fitted = _fitted(search, scanning, middle, numbers, usable)
+            fitted = _fitted(search, scanning, middle, usable)
             low, high, found = (middle, high, found) if fitted is None else (low, middle, fitted)
-        candidate = Design(found, queries_per_second(search, found, numbers), logic(search, found))
+        candidate = Design(found, queries_per_second(search, found), logic(search, found))
         if best is None or (candidate.rate, -candidate.logic) > (best.rate, -best.logic):
             best = candidate
     if best is None:
@@ -293,20 +265,18 @@ def design(search: SearchParameters, numbers: AcceleratorNumbers = PUBLISHED, *,
     return best
 
 
-def _fitted(
-    search: SearchParameters, scanning: int, bound: float, numbers: AcceleratorNumbers, usable: float
-) -> Units | None:
+def _fitted(search: SearchParameters, scanning: int, bound: float, usable: float) -> Units | None:
     """The fewest units beside `scanning` ones whose stages take at most `bound` cycles; None if they do not fit."""
     units = Units(centroids=1, tables=1, scanning=scanning, selecting=1)
     for name, stage in (
         ("centroids", "centroid distances"), ("selecting", "list selection"), ("tables", "tables"),
     ):  # fmt: skip
         low, high = 1, _MOST
-        if stage_cycles(search, replace(units, **{name: high}), numbers)[stage] > bound:
+        if stage_cycles(search, replace(units, **{name: high}))[stage] > bound:
             return None
         while low < high:  # more units never make a stage slower
             middle = (low + high) // 2
-            if stage_cycles(search, replace(units, **{name: middle}), numbers)[stage] <= bound:
+            if stage_cycles(search, replace(units, **{name: middle}))[stage] <= bound:
                 high = middle
             else:
                 low = middle + 1

@@ -9,7 +9,9 @@ import pytest
 
 from edge.errors import RangeError
 from edge.planner.search_accelerator import (
-    PUBLISHED,
+    JOULES_EACH,
+    JOULES_PER_BYTE,
+    JOULES_TOGETHER,
     USABLE,
     Scanned,
     SearchParameters,
@@ -111,7 +113,7 @@ def test_energy_is_within_6_percent_of_the_twelve_published_cells() -> None:
     nbytes *= 1e6
     terms = np.stack((1 / batches, nbytes / batches, nbytes), axis=1) / cells[:, None]
     fitted = 1e-3 * np.linalg.lstsq(terms, np.ones(len(rows)), rcond=None)[0]
-    ours = (PUBLISHED.joules_each, PUBLISHED.joules_per_byte, PUBLISHED.joules_together)
+    ours = (JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER)
     assert fitted == pytest.approx(ours, rel=0.005)
     assert joules([]) == 0
 
