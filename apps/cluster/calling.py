@@ -262,4 +262,5 @@ def first(places: Places, waiting: Iterable[Future[Result]]) -> set[Future[Resul
 
 
 def _first_line(error: Exception) -> str:
+    error = getattr(error, "cause", None) or error  # of Ray, which puts a trace before it
     return str(error).strip().split("\n")[0] or type(error).__name__

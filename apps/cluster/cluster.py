@@ -183,17 +183,22 @@ class Cluster(Closing):
         chosen = search_options(top_k, options, named)
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
 
-        def work(version: _Version, sources: Mapping[str, ShardSource]) -> Any:
-            spelled = misspelled(query, list(sources.values()), self.models, self._fan)
-            asked = respelled(query, spelled)
-            parts, nonsense = Query.parse(asked), is_nonsense(asked, list(sources.values()), self.models)
-            vectors, within = [self._embedded(parts)], Within(floor=self.models.floor())
+        def gathered(version: _Version, sources: Mapping[str, ShardSource], asked: str) -> tuple[Query, list[Hit]]:
+            parts, within = Query.parse(asked), Within(floor=self.models.floor())
+            vectors = [self._embedded(parts)]
             with self.trace.timed("search.search_s", "search", "search"):
                 (hits,) = self._candidates(
                     version, sources, [parts.words], vectors, chosen.candidates, chosen.filters, within
                 )
-                terms = [functools.partial(source.shown, parts.shown) for source in sources.values()]
-                return spelled, parts, nonsense, hits, shown_weights(parts.shown, sum(self._fan(terms), Statistics()))
+            return parts, hits
+
+        def work(version: _Version, sources: Mapping[str, ShardSource]) -> Any:
+            parts, hits = gathered(version, sources, query)  # first: what else is needed comes with it
+            if spelled := misspelled(query, list(sources.values()), self.models, self._fan):
+                parts, hits = gathered(version, sources, respelled(query, spelled))
+            nonsense = is_nonsense(respelled(query, spelled), list(sources.values()), self.models)
+            terms = [functools.partial(source.shown, parts.shown) for source in sources.values()]
+            return spelled, parts, nonsense, hits, shown_weights(parts.shown, sum(self._fan(terms), Statistics()))
 
         answer = self._asked(work, query, chosen.candidates, partial=partial)
         spelled, parts, nonsense, hits, weights = answer.result

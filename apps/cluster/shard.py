@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -20,11 +20,12 @@ import numpy as np
 from edge.apps.cluster.documents import packed, paths_after, put, stored, take, unpacked_documents
 from edge.apps.cluster.messages import NoSuchVersion, answered
 from edge.apps.cluster.rendezvous import home
-from edge.apps.cluster.source import hit_values
+from edge.apps.cluster.source import figures, hit_values
 from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit
 from edge.apps.collection.schema import description_of, read_descriptions, set_setting
 from edge.apps.collection.searching import PassageSource, Ranking, Within
 from edge.apps.store.fusion import convex_combination
@@ -151,24 +152,22 @@ class Shard(Closing):
 
     def _statistics(self, raw: bytes, *, version: int, terms: list[str]) -> tuple[Any, bytes]:
         """The figures that BM25 needs for some terms."""
-        with_view = self._view(version)
+        return self._view(version).run(self._figures, terms), b""
 
-        def work() -> Statistics:
-            with self.collection.database.read() as db:
-                return self._catalog.lexical.statistics(db, terms)
-
-        found = with_view.run(work)
-        return {"rows": found.rows, "words": found.words, "counts": dict(found.counts)}, b""
+    def _figures(self, terms: list[str]) -> dict[str, Any]:
+        with self.collection.database.read() as db:
+            return figures(self._catalog.lexical.statistics(db, terms))
 
     def _gather(
-        self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any],
-        where: list[str], within: dict[str, Any], k: int, resident: bool,
+        self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any] | None,
+        terms: list[str], where: list[str], within: dict[str, Any], k: int, resident: bool,
     ) -> tuple[Any, bytes]:  # fmt: skip
         """The rankings of `PassageSource.gather`, with the places of all passages, and with the hits that the results
         will probably need.
 
         Args:
             queries: the words of each, and its number of vectors; `raw` holds the vectors of all.
+            terms: whose figures are wanted, too.
             resident: also tell which lists are in memory, as a bit for each.
         """
 
@@ -180,16 +179,18 @@ class Shard(Closing):
                 asked.append((words, rows[at : at + count] if rows is not None and count else None))
                 at += count
             source = self.collection.source
-            found = source.gather(asked, depth, Statistics(**whole), Filters.parse(where), Within(**within))
+            statistics = None if whole is None else Statistics(**whole)
+            found = source.gather(asked, depth, statistics, Filters.parse(where), Within(**within))
             ids = dict.fromkeys(i for pair in found for ranking in pair for i, _ in ranking)
-            likely = dict.fromkeys(
-                i for words, near in found for i in _likely(words, near, k, within.get("floor", 0.0))
-            )
+            hits: dict[int, Hit] = {}
+            for each in found:
+                _add_likely(hits, source, each, k, within.get("floor", 0.0), alone=whole is None)
             places = source.places(list(ids))
             answer = {
                 "rankings": found,
                 "places": [[i, *place] for i, place in places.items()],
-                "hits": self._described(source, list(likely)),
+                "hits": self._described(hits.values()),
+                "statistics": self._figures(terms) if terms else None,
             }
             if not resident:
                 return answer, b""
@@ -204,13 +205,12 @@ class Shard(Closing):
 
     def _hits(self, raw: bytes, *, version: int, ids: list[int]) -> tuple[Any, bytes]:
         """Passages as hits."""
-        return self._view(version).run(self._described, self.collection.source, ids), b""
+        return self._view(version).run(lambda: self._described(self.collection.source.hits(ids).values())), b""
 
-    def _described(self, source: PassageSource, ids: list[int]) -> list[list[Any]]:
-        found = source.hits(ids)
+    def _described(self, hits: Iterable[Hit]) -> list[list[Any]]:
         with self.collection.database.read() as db:
             described = read_descriptions(db)
-        return [hit_values(replace(hit, description=description_of(hit.path, described))) for hit in found.values()]
+        return [hit_values(replace(hit, description=description_of(hit.path, described))) for hit in hits]
 
     def _read(self, raw: bytes, *, target: str, lines: int | None, max_bytes: int) -> tuple[Any, bytes]:
         """See `read_excerpts`; of the present state."""
@@ -303,8 +303,17 @@ class Shard(Closing):
         }, b""  # fmt: skip
 
 
-def _likely(words: Ranking, near: Ranking, k: int, floor: float) -> list[int]:
-    """The passages of a shard that may be among the best `k` of all. The others decide the best BM25 score, so that
-    the weight of a shard's own ones is not known exactly."""
-    fused = convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor)[:k]
-    return [i for i, _ in (*fused, *words[: k // 2], *near[: k // 2])]
+def _add_likely(
+    hits: dict[int, Hit], source: PassageSource, found: tuple[Ranking, Ranking], k: int, floor: float, *, alone: bool
+) -> None:
+    """Adds the passages of a shard that may be among the best `k` of all with different wording. Unless it is `alone`,
+    the others decide the best BM25 score, so that the weight of its own ones is not known exactly."""
+    words, near = found
+    fused = [i for i, _ in convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor)]
+    more, end = 0 if alone else k // 2, k
+    wanted = [*fused[:k], *(i for i, _ in (*words[:more], *near[:more]))]
+    while wanted:
+        hits |= source.hits([i for i in dict.fromkeys(wanted) if i not in hits])
+        missing = k - len({hits[i].wording for i in fused[:end]})
+        wanted = fused[end : end + missing]
+        end += missing

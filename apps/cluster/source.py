@@ -91,21 +91,24 @@ class ShardSource:
         return dict(asked(self._call, "resembling", version=self._version, word=word)[0])
 
     def gather(
-        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
+        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
-        """See `PassageSource.gather`."""
+        """See `PassageSource.gather`. The figures of a lone shard come with it."""
         began = time.monotonic()
+        terms = self._ahead if whole is None and self._figures.of(self._ahead) is None else []
         rows = [np.empty((0, 0), np.float32) if own is None else np.atleast_2d(own) for _, own in queries]
         self.trips += 1
         answer, _ = asked(
             self._call, "gather", b"".join(own.astype(np.float32).tobytes() for own in rows), version=self._version,
             queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
-            whole={"rows": whole.rows, "words": whole.words, "counts": dict(whole.counts)}, where=where.texts,
+            whole=None if whole is None else figures(whole), terms=terms, where=where.texts,
             within={"seconds": within.share, "exhaustive": within.exhaustive, "floor": within.floor}, k=self._k,
             resident=self._resident,
         )  # fmt: skip
         within.took = max(within.took, time.monotonic() - began)
+        if terms:
+            self._figures.add(Statistics(**answer["statistics"]))
         self._places.update((i, (path, ordinal)) for i, path, ordinal in answer["places"])
         self._take(answer["hits"])
         return [
@@ -137,6 +140,11 @@ class ShardSource:
             found = Statistics(**answer)
             self._figures.add(found)
         return found
+
+
+def figures(statistics: Statistics) -> dict[str, Any]:
+    """Statistics as values of JSON."""
+    return {"rows": statistics.rows, "words": statistics.words, "counts": dict(statistics.counts)}
 
 
 _FIELDS = [name for name in Hit.__dataclass_fields__ if name not in ("marks", "stages", "line", "collection")]

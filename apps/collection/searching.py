@@ -182,7 +182,7 @@ class Source(Protocol):
     def view(self) -> AbstractContextManager[object]: ...
     def statistics(self, queries: Sequence[str]) -> Statistics: ...
     def gather(
-        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
+        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]: ...  # fmt: skip
     def resembling(self, word: str) -> dict[str, int]: ...
@@ -228,7 +228,7 @@ class PassageSource:
             return self._lexical.statistics(db, [term for query in queries for term in self._lexical.terms(query)])
 
     def gather(
-        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
+        self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
         """For each query the `depth` passages with the highest BM25 scores, and the `depth` passages with the highest
@@ -236,7 +236,7 @@ class PassageSource:
 
         Args:
             queries: the words of each, and the vectors [n, dim] of which the nearest counts. Both may be missing.
-            whole: the statistics of all collections that are searched.
+            whole: the statistics of all collections that are searched; None if this is the only one.
         """
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
@@ -244,8 +244,8 @@ class PassageSource:
                 condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 words: list[Ranking] = []
                 for query, _ in queries:
-                    counts = self._lexical.statistics(db, self._lexical.terms(query)).counts
-                    nbytes = POSTING_NBYTES * sum(counts[term] for term in whole.significant(counts))
+                    own = self._lexical.statistics(db, self._lexical.terms(query))
+                    nbytes = POSTING_NBYTES * sum(own.counts[term] for term in (whole or own).significant(own.counts))
                     with self._budget.reserve("full text", nbytes):
                         words += [self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)]
             near: list[Ranking] = [[] for _ in queries]
@@ -373,7 +373,9 @@ def candidates(
     with ExitStack() as views:
         for _, source in named:
             views.enter_context(source.view())
-        whole = sum(fan([partial(source.statistics, queries) for _, source in named]), Statistics())
+        whole = None
+        if len(named) > 1:
+            whole = sum(fan([partial(source.statistics, queries) for _, source in named]), Statistics())
         while left:
             asked = [[(queries[i], own[i]) for i in left] for own in vectors]
             calls = [
@@ -428,8 +430,8 @@ def is_nonsense(query: str, sources: Sequence[Source], models: CollectionModels)
 
 
 def _gathered(
-    source: Source, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics, where: Filters,
-    within: Within, waiting: int,
+    source: Source, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None,
+    where: Filters, within: Within, waiting: int,
 ) -> list[tuple[Ranking, Ranking]] | NoSuchType:  # fmt: skip
     """What a source gathers. A type that its files do not have is no error while another source has such files."""
     within.waiting = waiting

@@ -144,6 +144,15 @@ def test_known_statistics_save_a_trip(faulty: Callable[..., tuple[Small, Faulty]
     assert one.cluster.search("old ice", 5).trips == 2
 
 
+def test_a_lone_shard_is_asked_once(small: Callable[..., Small]) -> None:
+    one = small(1)
+    one.add(invented(5, 90))
+    one.cluster.publish()
+    for query in ("old ice", "the bread is here", "lex: bread river vec: when does it flood", '"old ice"'):
+        assert one.cluster.search(query, 5).trips == 1
+    one.check()
+
+
 def test_figures_are_of_all_terms_or_none() -> None:
     figures = Figures()
     assert figures.of([]) is None
