@@ -19,7 +19,7 @@ from edge.apps.options import Setup, collection_option, json_option, setup_optio
 from edge.config import format_size
 from edge.devices.fpga import chip
 from edge.devices.fpga.chip import ChipDesign
-from edge.errors import InputError, RangeError, StorageError
+from edge.errors import InputError, RangeError, as_storage_error
 from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
@@ -138,15 +138,13 @@ def write_design(folder: Path, found: Planned) -> None:
 
     text = verilog(component_of(found.design.shape))
     report = json.dumps(as_figures(found) | {"shape": asdict(found.design.shape)}, indent=1)
-    try:
+    with as_storage_error(f"{folder} cannot take the design"):
         make_folder(folder)
         for name, content in (
             ("design.v", text), ("design.lpf", constraints(chip.GOAL)), ("report.json", report + "\n"),
         ):  # fmt: skip
             with open_output(folder / name) as file:
                 write_all(file, content.encode())
-    except OSError as error:
-        raise StorageError(f"{folder} cannot take the design: {error.strerror}") from error
 
 
 def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import platformdirs
 from edge.apps.console import PYTHON, notice
 from edge.apps.serve.connection import Absent, OwnServer, Unserved, compared, settings_of, socket_path
 from edge.config import Config
-from edge.errors import CapabilityError, StorageError
+from edge.errors import CapabilityError, StorageError, as_storage_error
 from edge.files.output_file import make_folder
 
 IDLE_S = 600.0
@@ -83,12 +83,10 @@ def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
             "this system has no socket of its owner's, over which a server in the background is found"
         )
     log = Path(platformdirs.user_log_dir("edge-rag", appauthor=False)) / "serve.log"
-    try:
+    with as_storage_error(f"{log} cannot be written"):
         make_folder(log.parent)
         log.unlink(missing_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-    except OSError as error:
-        raise StorageError(f"{log} cannot be written: {error.strerror}") from error
     lives, held = os.pipe()  # its end tells that of the server
     with open(descriptor, "ab") as output, open(lives, "rb") as alive:
         python, option, code = PYTHON

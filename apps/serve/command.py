@@ -22,7 +22,7 @@ from edge.apps.options import FiniteRange, Setup, collections_option, setup_opti
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
-from edge.errors import CapabilityError, ConfigError, InputError, StorageError
+from edge.errors import CapabilityError, ConfigError, InputError, StorageError, as_storage_error
 from edge.files.output_file import make_folder
 from edge.files.sealed import replace as write_whole
 from edge.text.control_characters import STEERING
@@ -435,16 +435,12 @@ def install(arguments: Sequence[str]) -> int:
     from edge.apps.mcp.command import program
 
     service = service_for([*program(), "serve", *arguments])
-    try:
+    with as_storage_error(f"{service.path} cannot be read"):
         found = service.path.read_bytes() if service.path.exists() else None
-    except OSError as error:
-        raise StorageError(f"{service.path} cannot be read: {error.strerror}") from error
     if found is not None and found != service.text:
         raise InputError(f"{service.path} is there and says something else; `edge serve --uninstall` removes it")
-    try:
+    with as_storage_error(f"{service.path.parent} cannot be made"):
         make_folder(service.path.parent)
-    except OSError as error:
-        raise StorageError(f"{service.path.parent} cannot be made: {error.strerror}") from error
     write_whole(service.path, service.text)
     click.echo(f"# {service.path}\n{service.text.decode()}")
     click.echo("Nothing was started. To start the server now and whenever you log in:", err=True)
@@ -465,10 +461,8 @@ def uninstall() -> int:
     if not service.path.exists():
         click.echo(f"there is no {service.path}")
         return 1
-    try:
+    with as_storage_error(f"{service.path} cannot be removed"):
         service.path.unlink()
-    except OSError as error:
-        raise StorageError(f"{service.path} cannot be removed: {error.strerror}") from error
     click.echo(f"{service.path} is removed")
     click.echo("A server that runs goes on. To end it, and to forget the service:", err=True)
     for line in service.end:

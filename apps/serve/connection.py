@@ -21,7 +21,7 @@ from typing import Any
 import platformdirs
 
 from edge.config import Config
-from edge.errors import StorageError
+from edge.errors import StorageError, as_storage_error
 
 _SOCKET = "serve.sock"
 _LONGEST = 100
@@ -48,15 +48,13 @@ def socket_path() -> Path | None:
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = folder_path()
-    try:
+    with as_storage_error(f"{folder} cannot be made"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.lstat()
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             raise StorageError(f"{folder} belongs to somebody else, so no socket is made there")
         if stat.S_IMODE(found.st_mode) & 0o077:
             folder.chmod(0o700)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be made: {error.strerror}") from error
     path = folder / _SOCKET
     return path if len(os.fsencode(path)) <= _LONGEST else None
 
