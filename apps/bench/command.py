@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +154,13 @@ def _cell(figure: str, value: float) -> str:
 
 def _demo() -> list[dict[str, Any]]:
     """The questions and passages of `edge demo`."""
-    folder = files("edge.apps.demo")
-    passages, questions = (
-        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text("utf-8").splitlines()]
-        for name in ("passages", "questions")
-    )
-    docs, places = [f"{p['title']}. {p['text']}" for p in passages], {p["id"]: i for i, p in enumerate(passages)}
+    from edge.apps.demo.passages import Passage, rows
+
+    passages = [Passage(**row) for row in rows("passages.jsonl")]
+    docs, places = [passage.document for passage in passages], {p.id: place for place, p in enumerate(passages)}
     return [
-        {"query": q["question"], "docs": docs, "relevant": [places[name] for name in q["relevant"]]} for q in questions
+        {"query": q["question"], "docs": docs, "relevant": [places[name] for name in q["relevant"]]}
+        for q in rows("questions.jsonl")
     ]
 
 

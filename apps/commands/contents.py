@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -145,7 +146,7 @@ def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
     if excerpt.page is not None:
         where = f" p. {excerpt.page}"
     if output == "markdown":
-        fence = "`" * max(3, 1 + _longest_run(excerpt.text))
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", excerpt.text)), default=0))
         click.echo(f"## {markdown_link(excerpt.path + where, excerpt.path)}\n\n{fence}\n{excerpt.text}\n{fence}\n")
     else:
         say(("" if first else "\n") + place(excerpt.path, where))
@@ -159,12 +160,3 @@ def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
         )
     if excerpt.continues_at is not None:
         click.echo(f"edge: {escaped(excerpt.path)} goes on at line {excerpt.continues_at}", err=True)
-
-
-def _longest_run(text: str) -> int:
-    """The length of the longest run of backticks in a text."""
-    longest = run = 0
-    for char in text:
-        run = run + 1 if char == "`" else 0
-        longest = max(longest, run)
-    return longest

@@ -84,9 +84,7 @@ def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTun
     index = collection.vectors
     if index is None:
         raise InputError("the collection has no vectors yet; index something before it is tuned")
-    given = None
-    if questions is not None:
-        given = _embedded(collection, questions)
+    given = None if questions is None else _embedded(collection, questions)
     with ProgressBar(" rows") as bar:
         return index.tune(
             collection.database.write, goal, questions=given, progress=lambda stage, done, total: bar(done, total)

@@ -49,9 +49,9 @@ def demo(question: str | None, setup: Setup, as_json: bool) -> None:
     if question is not None and not question.strip():
         raise InputError("the query is empty")
     config = replace(setup, memory=setup.memory or _DEMO_MEMORY).config()
-    shown = [Passage(**row) for row in _rows("passages.jsonl")]
+    shown = [Passage(**row) for row in rows("passages.jsonl")]
     questions = (
-        [question] if question is not None else [row["question"] for row in _rows("questions.jsonl")[:_QUESTIONS]]
+        [question] if question is not None else [row["question"] for row in rows("questions.jsonl")[:_QUESTIONS]]
     )
     with ResidentWatch() as watch:
         started = perf_counter()
@@ -83,7 +83,7 @@ def demo(question: str | None, setup: Setup, as_json: bool) -> None:
 
 def shown_texts() -> list[str]:
     """The texts of all passages that the reranker reads."""
-    return [Passage(**row).document for row in _rows("passages.jsonl")]
+    return [Passage(**row).document for row in rows("passages.jsonl")]
 
 
 def _print_answer(question: str, ranking: Ranking, passages: list[Passage]) -> None:
@@ -117,6 +117,7 @@ def _document(answers: list[tuple[str, Ranking]], passages: list[Passage], peak:
     }
 
 
-def _rows(name: str) -> list[dict[str, Any]]:
+def rows(name: str) -> list[dict[str, Any]]:
+    """The objects of one of the demo's files."""
     text = Path(str(files("edge.apps.demo") / name)).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]

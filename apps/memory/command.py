@@ -229,11 +229,7 @@ def update(
             opened.pin(memory_id, pin)
         if forget is not None:
             opened.forget(memory_id, forget)
-        found = opened.get(memory_id)
-    if as_json:
-        print_json(found)
-    elif found is not None:
-        click.echo(f"{found['id']}  {shown(found)}")
+        _print(opened.get(memory_id), as_json)
 
 
 @memory.command()
@@ -266,7 +262,11 @@ def supersede(memory_id: str, by: str | None, undo: bool, as_json: bool, **optio
         raise InputError("name the memory that takes its place, or give --undo")
     with opened_memory(options) as opened:
         opened.supersede(memory_id, by)
-        found = opened.get(memory_id)
+        _print(opened.get(memory_id), as_json)
+
+
+def _print(found: dict[str, Any] | None, as_json: bool) -> None:
+    """Prints a memory after a change."""
     if as_json:
         print_json(found)
     elif found is not None:
