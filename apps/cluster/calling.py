@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from edge.apps.cluster.assignment import Answer, Assignment
 from edge.apps.cluster.catalogue import HeldState, Replica
-from edge.apps.cluster.messages import Call, NoSuchVersion, ShardLost, asked
+from edge.apps.cluster.messages import NoSuchVersion, ShardLost, asked
 from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
@@ -200,34 +200,11 @@ def send(
         ShardLost: there is none after some seconds; None waits as `first` does.
         EdgeError: the shard refused.
     """
-    return asked(_one(places, replica, seconds), verb, raw, **arguments)
 
-
-def send_all(
-    places: Places, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
-) -> list[tuple[Any, bytes]]:
-    """The answers of several copies, which work in parallel.
-
-    Args:
-        arguments: the raw bytes and the arguments for each.
-
-    Raises:
-        ShardLost: one is gone. The others have finished.
-        EdgeError: one has refused.
-    """
-    with ThreadPoolExecutor(max(1, len(replicas))) as threads:
-        found = []
-        for replica in replicas:
-            raw, named = arguments(replica)
-            found.append(threads.submit(asked, _one(places, replica, None), verb, raw, **named))
-    return [each.result() for each in found]
-
-
-def _one(places: Places, replica: Replica, seconds: float | None) -> Call:
     def call(verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         return received(places, places.send(replica, verb, head, raw), partial(ShardLost, replica.name), seconds)
 
-    return call
+    return asked(call, verb, raw, **arguments)
 
 
 def received(

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from edge.apps.cluster.assignment import Assignments, assignments
-from edge.apps.cluster.calling import Latencies, Places, Reading, send, send_all
+from edge.apps.cluster.calling import Latencies, Places, Reading, send
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, has_version
 from edge.apps.cluster.documents import ShardDocument, packed
 from edge.apps.cluster.indexes import averaged, merged
@@ -102,16 +102,6 @@ class _Version:
         return len({one.quantizer for one in self.held.values()}) > 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Generic[Result]):
-    """What was found out from the shards; see `Spread`."""
-
-    result: Result
-    missing: tuple[str, ...]
-    version: int
-    trips: int
-
-
 class Cluster(Closing):
     """A collection in several shards, on machines that `places` reaches. Threads may search while one writes; several
     processes may search, and one at a time writes.
@@ -187,21 +177,21 @@ class Cluster(Closing):
             parts, within = Query.parse(asked), Within(floor=self.models.floor())
             vectors = [self._embedded(parts)]
             with self.trace.timed("search.search_s", "search", "search"):
-                (hits,) = self._candidates(
+                (hits,) = self.candidates(
                     version, sources, [parts.words], vectors, chosen.candidates, chosen.filters, within
                 )
             return parts, hits
 
         def work(version: _Version, sources: Mapping[str, ShardSource]) -> Any:
             parts, hits = gathered(version, sources, query)  # first: what else is needed comes with it
-            if spelled := misspelled(query, list(sources.values()), self.models, self._fan):
+            if spelled := misspelled(query, list(sources.values()), self.models, self.fan):
                 parts, hits = gathered(version, sources, respelled(query, spelled))
             nonsense = is_nonsense(respelled(query, spelled), list(sources.values()), self.models)
             terms = [functools.partial(source.shown, parts.shown) for source in sources.values()]
-            return spelled, parts, nonsense, hits, shown_weights(parts.shown, sum(self._fan(terms), Statistics()))
+            return spelled, parts, nonsense, hits, shown_weights(parts.shown, sum(self.fan(terms), Statistics()))
 
-        answer = self._asked(work, query, chosen.candidates, partial=partial)
-        spelled, parts, nonsense, hits, weights = answer.result
+        result, missing, number, trips = self.asked(work, query, chosen.candidates, partial=partial)
+        spelled, parts, nonsense, hits, weights = result
         if seen is not None:
             seen.fused([shown(hit, weights) for hit in merge(hits, chosen.top_k)])
         if chosen.rerank:
@@ -209,25 +199,7 @@ class Cluster(Closing):
             with self.trace.timed("search.rerank_s", "rerank", "search"):
                 hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged)
         found = [shown(hit, weights) for hit in kept(hits, chosen)]
-        return Spread(found, answer.missing, answer.version, answer.trips, spelled, nonsense)
-
-    def candidates(
-        self, words: Sequence[str], vectors: Sequence[Floats | None], k: int, *, where: Filters, within: Within
-    ) -> list[list[Hit]]:
-        """See `edge.apps.collection.searching.candidates`; `vectors` are given for each query. Raises as `search`."""
-        return self._asked(
-            lambda version, sources: self._candidates(version, sources, words, vectors, k, where, within), "", k
-        ).result
-
-    def spelled(self, query: str) -> dict[str, str]:
-        """See `Together.spelled`."""
-        return self._asked(
-            lambda _, sources: misspelled(query, [*sources.values()], self.models, self._fan), query
-        ).result
-
-    def is_nonsense(self, query: str) -> bool:
-        """See `Together.is_nonsense`."""
-        return self._asked(lambda _, sources: is_nonsense(query, [*sources.values()], self.models), query).result
+        return Spread(found, missing, number, trips, spelled, nonsense)
 
     @property
     def count(self) -> int:
@@ -249,14 +221,14 @@ class Cluster(Closing):
             except NotIndexed as error:
                 return error
 
-        return self._fan([functools.partial(one, copies) for copies in self._current().shards.values()])
+        return self.fan([functools.partial(one, copies) for copies in self._current().shards.values()])
 
-    def _asked(
+    def asked(
         self, work: Callable[[_Version, Mapping[str, ShardSource]], Result], query: str, k: int = 0, *,
         partial: bool = False,
-    ) -> _Asked[Result]:  # fmt: skip
-        """What `work` returns for the shards of the present version; again if they have changed meanwhile. Raises as
-        `search` does."""
+    ) -> tuple[Result, tuple[str, ...], int, int]:  # fmt: skip
+        """What `work` returns for the shards of the present version, again if they have changed meanwhile; and
+        `missing`, `version` and `trips` of `Spread`. Raises as `search` does."""
         version, missing = self._current(), list[str]()
         checked_query(query)
         while True:
@@ -272,7 +244,7 @@ class Cluster(Closing):
                     missing.append(lost.shard)
             else:
                 trips = max(source.trips for source in sources.values())
-                return _Asked(result, tuple(sorted(missing)), version.number, trips)
+                return result, tuple(sorted(missing)), version.number, trips
 
     def _embedded(self, parts: Query) -> Floats | None:
         """The vectors of a query; None if it is searched by words alone."""
@@ -297,19 +269,20 @@ class Cluster(Closing):
                 )
         return found
 
-    def _candidates(
+    def candidates(
         self, version: _Version, sources: Mapping[str, ShardSource], words: Sequence[str],
         vectors: Sequence[Floats | None], k: int, where: Filters, within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
         """The candidates of all shards, with numbers that no two of them share."""
         within.exhaustive = version.mixed
-        found = candidates(sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self._fan)
+        found = candidates(sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self.fan)
         at = {name: number for number, name in enumerate(version.shards)}
         return [
             [replace(hit, collection="", id=hit.id * len(at) + at[hit.collection]) for hit in hits] for hits in found
         ]
 
-    def _fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Calls functions at once; see `edge.apps.collection.searching.Fan`."""
         return list(self._threads.map(lambda call: call(), calls))
 
     def _current(self) -> _Version:
@@ -415,10 +388,6 @@ class Cluster(Closing):
                     break
                 yield paths
                 after = paths[-1]
-
-    def has_below(self, root: str) -> bool:
-        """Whether any file at or below an absolute path is indexed."""
-        return next(self.below(root), None) is not None
 
     def finish(self) -> int:
         """Keeps the vector indexes in order, trains them together if they have outgrown their lists, and publishes what
@@ -587,4 +556,16 @@ class Cluster(Closing):
     def _all(
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
     ) -> list[Any]:
-        return [answer for answer, _ in send_all(self.places, replicas, verb, arguments)]
+        """The answers of several copies, which work in parallel.
+
+        Args:
+            arguments: the raw bytes and the arguments for each.
+
+        Raises:
+            Unreachable: one is gone. The others have finished.
+            EdgeError: one has refused.
+        """
+        with ThreadPoolExecutor(max(1, len(replicas))) as threads:
+            calls = [(one, *arguments(one)) for one in replicas]
+            found = [threads.submit(send, self.places, one, verb, None, raw, **named) for one, raw, named in calls]
+        return [each.result()[0] for each in found]

@@ -119,13 +119,12 @@ def indexed(
 
     if not roots:
         raise InputError("with --cluster the folders are named each time")
-    folder = existing(chosen)
 
     def tell(done: Indexed) -> None:
         click.echo(f"{counted(done.counts['indexed'], 'file')}, {counted(done.passages, 'passage')}", err=True)
 
-    with connected(address, config) as places, Cluster(folder, places, config=config) as found:
-        done = index(found, places.readers(readers), roots, progress=tell)
+    with opened(address, [chosen], config) as found:
+        done = index(found, found.places.readers(readers), roots, progress=tell)
     if as_json:
         failed = [{"path": path, "reason": reason} for path, reason in done.failed]
         click.echo(json.dumps({

@@ -68,7 +68,7 @@ def index(
         identity = cluster.models.identity()
         assert identity is not None
         about = {"source": identity.source or identity.name, "fingerprint": identity.fingerprint}
-        present = [root for root in given if absence(root, lambda root: cluster.has_below(root)) is None]
+        present = [root for root in given if absence(root, lambda root: any(cluster.below(root))) is None]
         done.missing = tuple(root for root in given if root not in present)
         groups = _groups(cluster, present, done, seen)
         idle = deque(list(readers) * _AHEAD)

@@ -82,12 +82,13 @@ class RayPlaces(Closing):
         self._starting = threading.Lock()
         own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_NBYTES, "_node_ip_address": _LOOPBACK}
         try:
-            _check_head(address)
+            self._head = _head_of(address)
+            if why := self.trouble():  # Ray would end this process after 40 s
+                raise Unreachable(why)
             ray.init(
                 address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error",
                 **(own if address == LOCAL else {}),
             )  # fmt: skip
-            self._head = ray.get_runtime_context().gcs_address
         except EdgeError:
             raise
         except Exception as error:  # Ray raises a dozen kinds
@@ -118,7 +119,7 @@ class RayPlaces(Closing):
 
     def trouble(self) -> str:
         """See `Places.trouble`. Without its head Ray starts nothing, and reaches only what it knows."""
-        return "" if _answers(self._head) else _HEADLESS.format(self._address)
+        return "" if self._head is None or _answers(self._head) else _HEADLESS.format(self._address)
 
     def close(self) -> None:
         """Disconnects. Shards go on, unless the cluster is this process's own."""
@@ -140,12 +141,11 @@ class RayPlaces(Closing):
             return self._actors[name]
 
 
-def _check_head(address: str) -> None:
-    """Looks whether anything answers where the head should be. Ray would end this process after 40 s.
+def _head_of(address: str) -> str | None:
+    """Where the head is; None if it is this process's own.
 
     Raises:
-        CapabilityError: this version of Ray does not tell where `auto` is.
-        Unreachable: nothing answers.
+        CapabilityError: this version of Ray does not tell.
     """
     try:  # private to Ray, so that the extra `cluster` names the latest version that has it
         from ray._private.services import canonicalize_bootstrap_address
@@ -153,11 +153,8 @@ def _check_head(address: str) -> None:
         raise CapabilityError(
             "the version of Ray is not one that edge knows: pip install 'edge-rag[cluster]', on every machine"
         ) from error
-    head = canonicalize_bootstrap_address(address)
-    if head is None:  # a cluster of this process alone
-        return
-    if not _answers(head):
-        raise Unreachable(_HEADLESS.format(address))
+    found: str | None = canonicalize_bootstrap_address(address)
+    return found
 
 
 def _beside(work: Callable[[], Result]) -> Future[Result]:

@@ -16,7 +16,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.models import Searchable
 from edge.apps.collection.report import CollectionStatus, IndexedFile
-from edge.apps.collection.searching import Floats, Seen, Within
+from edge.apps.collection.searching import Floats, Seen, Within, is_nonsense, misspelled
 from edge.apps.requests import SearchOptions
 from edge.apps.store.health import Health, Trouble
 from edge.errors import CapabilityError, InputError
@@ -73,16 +73,20 @@ class ServedCluster(Searchable, Together):
         self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
         within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
-        """See `Cluster.candidates`."""
-        return self.cluster.candidates(words, vectors[0], k, where=where, within=within)
+        """See `edge.apps.collection.searching.candidates`."""
+        find = self.cluster.candidates
+        return self.cluster.asked(
+            lambda version, sources: find(version, sources, words, vectors[0], k, where, within), "", k
+        )[0]  # fmt: skip
 
     def spelled(self, query: str) -> dict[str, str]:
         """See `Together.spelled`."""
-        return self.cluster.spelled(query)
+        fan = self.cluster.fan
+        return self.cluster.asked(lambda _, sources: misspelled(query, [*sources.values()], self.models, fan), query)[0]
 
     def is_nonsense(self, query: str) -> bool:
         """See `Together.is_nonsense`."""
-        return self.cluster.is_nonsense(query)
+        return self.cluster.asked(lambda _, sources: is_nonsense(query, [*sources.values()], self.models), query)[0]
 
     def lookahead(self, queries: Floats, **named: Any) -> None:
         """Nothing is fetched ahead: the lists are in the shards."""

@@ -247,12 +247,12 @@ class _Compared:
         """The candidates of a question, and the most requests that a shard got."""
         question, chosen = self._asked[number], SearchOptions()
         within, words = Within(floor=cluster.models.floor()), Query.parse(question).words
-        answer = cluster._asked(
-            lambda version, sources: cluster._candidates(
+        answer = cluster.asked(
+            lambda version, sources: cluster.candidates(
                 version, sources, [words], [self._vectors[number]], chosen.candidates, chosen.filters, within
             ), question, chosen.candidates,
         )  # fmt: skip
-        return answer.result[0], answer.trips
+        return answer[0][0], answer[3]
 
     def _full_text(self, cluster: Cluster) -> float:
         """The time of a ranking in one collection by the statistics of twice as many rows, over that by its own, which
