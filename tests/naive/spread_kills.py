@@ -24,16 +24,16 @@ from edge.apps.cluster.indexing import index
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.config import Config
+from edge.errors import Unreachable
 from naive.program import config_of, write_tiny_models
 from naive.spread import QUERIES, SMALL, Small, invented, nodes, told
 from naive.waiting import end_with_parent
 
 NAMES = 40
 _CHILD = """
-import runpy, sys
+import importlib, runpy, sys
 runpy.run_path(sys.argv[1])["load"]()
-from naive import spread_kills
-getattr(spread_kills, sys.argv[2])(*sys.argv[3:])
+getattr(importlib.import_module("naive." + sys.argv[2]), sys.argv[3])(*sys.argv[4:])
 """
 
 
@@ -64,8 +64,11 @@ def write(folder: str, models: str, seed: str, address: str = "") -> None:
     one = Spread(Path(folder), config, reached(address, config), on)
     chance = random.Random(seed)
     texts = list(invented(11, 300).values())
+    files = Path(folder) / "files"
+    files.mkdir(exist_ok=True)
     if not one.cluster.catalogue.shards():
         one.cluster.create([one.replica("s0"), one.replica("s1")])
+    readers = one.places.readers(1)
     with open(Path(folder) / "log", "a", encoding="utf-8") as log:
 
         def say(*words: object) -> None:
@@ -76,28 +79,42 @@ def write(folder: str, models: str, seed: str, address: str = "") -> None:
         number = 0
         while True:
             number += 1
-            kind = chance.choice(["put"] * 6 + ["remove", "publish", "finish", "grow", "search", "search"])
+            kind = chance.choice(
+                ["put"] * 6 + ["index", "index", "remove", "publish", "finish", "grow", "search", "search"]
+            )
             shards = one.cluster.catalogue.shards()
-            with one.cluster.writing():
+            say("doing", kind)
+            try:
                 if kind == "put":
                     names = chance.sample(range(NAMES), chance.randint(1, 6))
                     versions = {f"text-{name}": chance.randrange(len(texts)) for name in names}
                     say("begin put", *(f"{name}={version}" for name, version in versions.items()))
-                    one.cluster.put(one.documents({name: texts[v] for name, v in versions.items()}))
+                    with one.cluster.writing():
+                        one.cluster.put(one.documents({name: texts[v] for name, v in versions.items()}))
+                    say("done put", *(f"{name}={version}" for name, version in versions.items()))
+                elif kind == "index":
+                    names = chance.sample(range(NAMES), chance.randint(1, 6))
+                    versions = {f"{files}/{name}.txt": chance.randrange(len(texts)) for name in names}
+                    say("begin put", *(f"{name}={version}" for name, version in versions.items()))
+                    for path, version in versions.items():
+                        Path(path).write_text(f"{texts[version]}\n")
+                    index(one.cluster, readers, [str(files)], progress=lambda _: None)
                     say("done put", *(f"{name}={version}" for name, version in versions.items()))
                 elif kind == "remove":
                     name = f"text-{chance.randrange(NAMES)}"
                     say("begin put", f"{name}=-1")
-                    one.cluster.remove([name])
+                    with one.cluster.writing():
+                        one.cluster.remove([name])
                     say("done put", f"{name}=-1")
-                elif kind == "publish":
-                    one.cluster.publish()
-                elif kind == "finish":
-                    one.cluster.finish()
-            if kind == "grow" and len(shards) < 4 and number > 5:
-                one.cluster.grow([one.replica(f"s{len(shards)}")])
-            elif kind == "search":
-                one.cluster.search(chance.choice(QUERIES), 5, rerank=False)
+                elif kind in ("publish", "finish"):
+                    with one.cluster.writing():
+                        getattr(one.cluster, kind)()
+                elif kind == "grow" and len(shards) < 4 and number > 5:
+                    one.cluster.grow([one.replica(f"s{len(shards)}")])
+                elif kind == "search":
+                    one.cluster.search(chance.choice(QUERIES), 5, rerank=False)
+            except Unreachable as error:  # of a process that was killed
+                say("lost", error)
             say("did", kind)
 
 
@@ -160,10 +177,12 @@ def headless(folder: str, models: str) -> None:
     started.shutdown()
 
 
-def started(work: str, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
-    """A process that runs a function of this file."""
+def started(
+    work: str, folder: Path, *arguments: object, module: str = "spread_kills"
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """A process that runs a function of this file, or of another one here."""
     packages = Path(__file__).resolve().parent.parent / "packages.py"
-    command = [sys.executable, "-c", _CHILD, str(packages), work, str(folder), *map(str, arguments)]
+    command = [sys.executable, "-c", _CHILD, str(packages), module, work, str(folder), *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=(folder / "errors").open("ab"))
 
 
