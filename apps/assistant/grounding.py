@@ -7,7 +7,7 @@ the unit that shares most words with the sentence. Both belong to the passage th
 about them, and not to another one. A denial is supported if such a unit denies, too. A sentence without
 unsupported facts is still about something else if the passages hold few of the words that it adds to the question. An
 unsupported sentence is replaced by a sentence of a passage on the question. If there is none, the unsupported facts are
-marked.
+marked. A small model may only copy.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _EMPTY = FUNCTION_WORDS | {
 
 _LIST_MARK = re.compile(r"\A\s*\d{1,2}[.)]")
 _NEAR = 3
-"""The most words after a number among which the counted thing is looked for."""
+"""The most words after a number among which the counted thing is looked for, and before a word that denies it."""
 
 _LEAST_SHARED = 2
 _SAID_ONCE = 4
@@ -80,8 +80,6 @@ hold less than the share `_FEW_HELD` of them. This finds 28 of 45 right statemen
 another document, and one beside its own. The share of all its words, the question's among them, finds 7 and none."""
 
 _JOINED = re.compile(r"[,;] | (?:and|but|und|aber|et|mais) ")
-
-_ENGLISH = frozenset(["the", "and", "that", "with", "for", "are", "of", "to", "can", "be"])
 
 _KNOWN_ONES = frozenset([
     "the", "first", "second", "third", "last", "next", "previous", "other", "another", "this", "that", "these", "those",
@@ -107,12 +105,6 @@ ASKING_WORDS = (
 )
 _ASKING = re.compile(rf"\W*(?:\w+ )?(?:{ASKING_WORDS})\b", re.IGNORECASE)
 """The beginning of a question that yes, no and its own words do not answer."""
-
-_YES_OR_NO = re.compile(r"\b(?:yes|no|ja|nein|oui|non|sí)\W*\Z", re.IGNORECASE)
-
-_SMALL = 2
-"""A number of at most so many digits that counts nothing is supported by one that counts nothing, or counts something
-that is asked for. Otherwise the day of a date would support it."""
 
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
@@ -176,9 +168,12 @@ class Grounding:
         repeated: the number of repeated sentences that were left out.
     """
 
-    def __init__(self, question: str, passages: Sequence[Hit], quoted: Quote | None = None) -> None:
-        """`quoted` gives what is shown in place of an unsupported sentence; `quotation` does if there is none."""
-        self._quoted = quoted
+    def __init__(
+        self, question: str, passages: Sequence[Hit], quoted: Quote | None = None, *, copied: bool = False
+    ) -> None:
+        """`quoted` gives what is shown in place of an unsupported sentence; `quotation` does if there is none. `copied`
+        means that a clause of the passages must hold all words of each clause of a sentence."""
+        self._quoted, self._copied = quoted, copied
         self.unsupported: list[Unsupported] = []
         self.repeated = 0
         self._written: Counter[tuple[str, ...]] = Counter()
@@ -222,6 +217,7 @@ class Grounding:
         sources = [source for _, source in given]
         facts = missing(MARK.sub("", sentence), self._question, sources, self._passages)
         facts = facts or (list(words) if _rambles(sentence) else [])
+        facts = facts or (_composed(MARK.sub("", sentence), self._question, sources) if self._copied else [])
         if not facts or _FENCE in sentence or is_refusal(sentence):
             return sentence
         body = sentence.strip()
@@ -245,16 +241,21 @@ def missing(
     """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names. If all
     are held, the words of a statement that is about something else than the passages. `others` are passages that the
     statement does not cite, to which a fact may belong instead."""
-    about, every = _content(statement) | _content(question), [*passages, *others]
+    said, every = _content(statement), [*passages, *others]
+    about = said | _content(question)
     known = set(_words(_POSSESSIVE.sub("", f"{question}\n" + "\n".join(passage.text for passage in passages))))
     found: list[str] = []
+    stated = {(value, counted) for value, counted, _ in _quantities(question)}
     for value, counted, text in _quantities(statement):
+        if (value, counted) in stated:  # the question's own words are no claim
+            continue
         own = frozenset([counted] if counted else ())
         holders = [
             passage
             for passage in passages
-            for facts, stems in _parts(passage)
-            if stems & about - own and _holds(facts, value, counted, about)
+            for facts, near, above in _parts(passage)
+            if near & about - own or above & (said - own or about - own)
+            if (value, counted) in facts or (not counted and any(number == value for number, _ in facts))
         ]
         supported = bool(holders) and not _exchanged(value, counted, about - own, passages)
         if not supported or _misplaced(text, own, statement, question, holders, every):
@@ -267,9 +268,7 @@ def missing(
             holders = [passage for passage in passages if own <= _content(passage.text)]
             if _apart(name, statement, passages) or _misplaced(name, own, statement, question, holders, every):
                 found.append(name)
-    if not _NEGATION.search(question):
-        negated = _NEGATION.search(statement)
-        found += _contradicted(statement if negated else f"{statement} {question}", passages, bool(negated))
+    found += _contradicted(statement, question, passages)
     return list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
 
 
@@ -295,6 +294,21 @@ def _rambles(text: str) -> bool:
     return any(count > _SAID_SHORT and len(words) > 1 for words, count in clauses.items())
 
 
+def _composed(sentence: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
+    """The words of a sentence that adds nothing to the question, or of its clauses of which no clause of the passages
+    holds all words."""
+    if _content(sentence) <= _content(question) and not any(_quantities(sentence)):
+        return _TOKEN.findall(sentence)
+    held = [
+        _content(f"{unit.heading} {clause}")
+        for passage in passages
+        for unit in passage.units
+        for clause in _CLAUSE.split(unit.text)
+    ]
+    clauses = [clause for clause in _CLAUSE.split(sentence) if not any(_content(clause) <= words for words in held)]
+    return _TOKEN.findall(" ".join(clauses))
+
+
 def _ended(text: str) -> int | None:
     """The position after the first sentence of a text, its citation marks and the space after them; None if more text
     is needed to tell."""
@@ -312,37 +326,28 @@ def _ended(text: str) -> int | None:
 
 
 def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """The content words of a statement that is about something else than the passages, or that only repeats words of a
-    question; empty if it is about them, or if the passages share no word with the question and may be in another
-    language."""
+    """The content words of a statement that is about something else than the passages; empty if it is about them, or if
+    the passages share no word with the question and may be in another language."""
     held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
     said, asked = _content(statement), _content(question)
     new = said - asked
-    if statement.rstrip(' \n"').endswith("?") and 2 * len(new) < len(said):
-        return _TOKEN.findall(statement)
-    repeated = [word for word in _TOKEN.findall(statement) if _content(word)]
-    if not new and _ASKING.match(question) and not any(_quantities(statement)):
-        copied = f" {' '.join(_words(statement))} " in f" {' '.join(_words(question))} "
-        if copied or len(repeated) >= 2 * len(said) > 0 or (not said and _YES_OR_NO.search(statement)):
-            return repeated or _TOKEN.findall(statement)
-    foreign = not asked & held and not (_is_english(statement) and _is_english(passages[0].text))
-    if len(new) < _MANY_WORDS or foreign or len(new & held) >= _FEW_HELD * len(new):
+    if len(new) < _MANY_WORDS or not asked & held or len(new & held) >= _FEW_HELD * len(new):
         return []
     return [word for word in _TOKEN.findall(statement) if _content(word) - held - asked]
 
 
 @lru_cache(maxsize=32)
-def _parts(passage: GivenPassage) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
-    """The quantities and the content words of each unit of a passage. The content words include those of the unit's
-    headings and of the unit before it, because a sentence may continue the subject of the one before."""
+def _parts(passage: GivenPassage) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str], frozenset[str]], ...]:
+    """The quantities and the content words of each unit of a passage, and those of its headings. The content words
+    include those of the sentence before it, because a sentence may continue the subject of the one before."""
     found = []
     before: frozenset[str] = frozenset()
     for unit in passage.units:
         own = _content(unit.text)
         facts = frozenset((value, counted) for value, counted, _ in _quantities(unit.text))
         every = frozenset((value, word) for value, _, _ in _quantities(unit.text) for word in own)
-        found.append((facts | every, own | _content(unit.heading) | before))
-        before = own
+        found.append((facts | every, own | before, _content(unit.heading)))
+        before = frozenset() if unit.kind == "heading" else own
     return tuple(found)
 
 
@@ -434,22 +439,32 @@ def _misplaced(
     return shared(passages) - shared(holders) >= _LEAST_SHARED
 
 
-def _contradicted(said: str, passages: Sequence[GivenPassage], negated: bool) -> list[str]:
-    """A word that denies, if no unit that shares most words with a denial denies anything, or if all that share most
-    with something affirmed do; empty otherwise, and for a mere "no"."""
-    words = _content(said)
-    denying = [_NEGATION.search(passage.units[at].text) for passage in passages for at in _nearest(words, passage)]
-    if negated and not any(denying) and len(words) >= _LEAST_SHARED:
-        return _NEGATION.findall(said)[:1]
-    return [] if negated else [found[0] for found in denying[:1] if found and all(denying)]
+def _contradicted(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
+    """A word that denies, if no unit that shares most words with a denial denies anything; in something affirmed, the
+    words that the first passage with them holds only shortly after a denial. Empty for a mere "no"."""
+    said, denied = _content(statement), _NEGATION.search(question)
+    if (denial := _NEGATION.search(statement)) is not None:
+        near = (passage.units[at].text for passage in passages for at in _nearest(said, passage))
+        return [] if denied or len(said) < _LEAST_SHARED or any(map(_NEGATION.search, near)) else [denial[0]]
+    if denied or _ASKING.match(question):
+        said -= _content(question)
+    return [word for word in _TOKEN.findall(statement) if _only_denied(said & _content(word), passages)]
 
 
-def _holds(facts: frozenset[tuple[str, str]], value: str, counted: str, about: frozenset[str]) -> bool:
-    """Whether the quantities of a unit hold a number together with what it counts."""
-    if counted:
-        return (value, counted) in facts
-    kinds = {kind for number, kind in facts if number == value}
-    return bool(kinds & {"", *about}) if len(value) <= _SMALL else bool(kinds)
+def _only_denied(word: frozenset[str], passages: Sequence[GivenPassage]) -> bool:
+    """Whether the first passage that holds a word has a denial shortly before it everywhere."""
+    for passage in passages:
+        denied = [
+            _NEGATION.search(" ".join(tokens[max(0, at - _NEAR) : at]))
+            for unit, (_, near, _) in zip(passage.units, _parts(passage), strict=True)
+            if word & near
+            for tokens in [_TOKEN.findall(unit.text)]
+            for at, token in enumerate(tokens)
+            if word & _content(token)
+        ]
+        if denied:
+            return all(denied)
+    return False
 
 
 def _clauses(unit: Unit) -> list[str]:
@@ -482,10 +497,6 @@ def _names(statement: str) -> Iterator[str]:
         text = _POSSESSIVE.sub("", text)
         if text.casefold() not in _EMPTY:
             yield text
-
-
-def _is_english(text: str) -> bool:
-    return len(_ENGLISH.intersection(_TOKEN.findall(text))) > 1
 
 
 def _content(text: str) -> frozenset[str]:

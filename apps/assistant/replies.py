@@ -150,7 +150,9 @@ class Showing:
         checks: the checks of the answer's sentences, one for each checked part.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, copied: bool = False) -> None:
+        """`copied` as for `Grounding`."""
+        self._copied = copied
         self.citations = Citations()
         self.checks: list[Grounding] = []
 
@@ -184,7 +186,7 @@ class Showing:
     def _check(self, question: str | None, passages: Sequence[Hit], quoted: Quote | None) -> Grounding | None:
         if question is None:
             return None
-        self.checks.append(Grounding(question, passages, quoted))
+        self.checks.append(Grounding(question, passages, quoted, copied=self._copied))
         return self.checks[-1]
 
 

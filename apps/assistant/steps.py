@@ -44,6 +44,10 @@ MIN_RELEVANCE = 0.1
 """The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
 model (see `evidence`), where the reranker's probability alone decides."""
 
+SMALL_MODEL = 600_000_000
+"""Bytes of a language model's weights below which only sentences that it copies from passages are shown (`Grounding`).
+SmolLM2-135M says what no passage says in every fifth answer."""
+
 _RERANKING = "reranking"
 """The predictor's name for reranking work, which is counted in passages."""
 
@@ -85,7 +89,8 @@ class Steps:
         self.options = options
         self.most = options.given(writes=generator.follows_instructions)
         self.rounds: list[Round] = []
-        self.showing = Showing()
+        small = isinstance(generator, LlamaGenerator) and generator.memory.weights < SMALL_MODEL
+        self.showing = Showing(copied=small)
         self.given: Sequence[Hit] = ()
         self.cancel = threading.Event()
         self.needed: float | None = None
