@@ -87,9 +87,7 @@ _KNOWN_ONES = frozenset([
 ])  # fmt: skip
 """Words after which a number word counts nothing, but takes up what was named before: "the first one", "these two"."""
 
-_DIRECTIONS = frozenset(
-    ["north", "south", "east", "west", "northern", "southern", "eastern", "western", "central"]
-)  # fmt: skip
+_DIRECTIONS = frozenset({"north", "south", "east", "west", "northern", "southern", "eastern", "western", "central"})
 _PEOPLES = {
     "french": "franc", "dutch": "nether", "welsh": "wales", "irish": "irelan", "danish": "denmar", "english": "englan",
     "scottish": "scotla", "spanish": "spain", "norwegian": "norway", "swiss": "switze",
@@ -107,9 +105,8 @@ _ASKING = re.compile(rf"\W*(?:\w+ )?(?:{ASKING_WORDS})\b", re.IGNORECASE)
 """The beginning of a question that yes, no and its own words do not answer."""
 
 _NEGATION = re.compile(
-    r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
-    r"lack\w*|hardly|rarely|nicht|kein\w*|nie)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
+    r"lack\w*|hardly|rarely|nicht|kein\w*|nie)\b"
 )
 
 _CAPITALIZED = re.compile(r"(?<![^\W_])[A-ZÀ-Þ][^\W\d_]+")
@@ -223,13 +220,9 @@ class Grounding:
         body = sentence.strip()
         before = sentence[: len(sentence) - len(sentence.lstrip())]
         after = sentence[len(sentence.rstrip()) :]
-        best = None if self._quoted is None else self._quoted()
-        quoted = best or quotation(self._question, body, given)
-        if quoted is None:
-            shown = f"{body} (not in the passages: {', '.join(facts)})"
-        else:
-            number, text = quoted
-            shown = f'"{text}" [{number}]'
+        quoted = (self._quoted and self._quoted()) or quotation(self._question, body, given)
+        lacking = f"{body} (not in the passages: {', '.join(facts)})"
+        shown = lacking if quoted is None else f'"{quoted[1]}" [{quoted[0]}]'
         known = any(other.shown == shown for other in self.unsupported)
         self.unsupported.append(Unsupported(body, tuple(facts), shown))
         return "" if known else f"{before}{shown}{after}"
@@ -241,8 +234,8 @@ def missing(
     """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names. If all
     are held, the words of a statement that is about something else than the passages. `others` are passages that the
     statement does not cite, to which a fact may belong instead."""
-    said, every = _content(statement), [*passages, *others]
-    about = said | _content(question)
+    said, asked, every = _content(statement), _content(question), [*passages, *others]
+    about = said | asked
     known = set(_words(_POSSESSIVE.sub("", f"{question}\n" + "\n".join(passage.text for passage in passages))))
     found: list[str] = []
     stated = {(value, counted) for value, counted, _ in _quantities(question)}
@@ -260,7 +253,6 @@ def missing(
         supported = bool(holders) and not _exchanged(value, counted, about - own, passages)
         if not supported or _misplaced(text, own, statement, question, holders, every):
             found.append(text)
-    asked = _content(question)
     for name in _names(statement):
         if not known.intersection(_words(name)):
             found += [] if _placed(name, passages) else [name]
@@ -276,14 +268,11 @@ def quotation(question: str, statement: str, passages: Sequence[tuple[int, Given
     """The number of a passage and its sentence that shares most words with the question and the statement; None if no
     sentence shares enough."""
     asked, said = _content(question), _content(statement)
-    best: tuple[int, int, int, str] | None = None
-    for number, passage in passages:
-        for unit in passage.units:
-            own = _content(f"{unit.text} {unit.heading}")
-            shared = (2 * len(own & asked) + len(own & said), -len(own))
-            if unit.quotable and shared[0] >= _LEAST_SHARED and (best is None or shared > best[:2]):
-                best = (*shared, number, unit.text)
-    return None if best is None else (best[2], best[3])
+    found = [(number, unit.text, _content(f"{unit.text} {unit.heading}"))
+             for number, passage in passages for unit in passage.units if unit.quotable]  # fmt: skip
+    shared = [(2 * len(own & asked) + len(own & said), -len(own)) for _, _, own in found]
+    most = max(shared, default=(0, 0))
+    return found[shared.index(most)][:2] if most[0] >= _LEAST_SHARED else None
 
 
 def _rambles(text: str) -> bool:
@@ -299,12 +288,8 @@ def _composed(sentence: str, question: str, passages: Sequence[GivenPassage]) ->
     holds all words."""
     if _content(sentence) <= _content(question) and not any(_quantities(sentence)):
         return _TOKEN.findall(sentence)
-    held = [
-        _content(f"{unit.heading} {clause}")
-        for passage in passages
-        for unit in passage.units
-        for clause in _CLAUSE.split(unit.text)
-    ]
+    given = [unit for passage in passages for unit in passage.units]
+    held = [_content(f"{unit.heading} {clause}") for unit in given for clause in _CLAUSE.split(unit.text)]
     clauses = [clause for clause in _CLAUSE.split(sentence) if not any(_content(clause) <= words for words in held)]
     return _TOKEN.findall(" ".join(clauses))
 
@@ -394,10 +379,11 @@ def _exchanged(value: str, counted: str, about: frozenset[str], passages: Sequen
     if not counted:
         return False
     right, other = False, False
-    for clause in (clause for passage in passages for unit in passage.units for clause in _clauses(unit)):
-        numbers = {number for number, kind, _ in _quantities(clause) if kind == counted}
-        if numbers and _content(clause) & about:
-            right, other = right or value in numbers, other or value not in numbers
+    for unit in (unit for passage in passages for unit in passage.units):
+        for clause in _CLAUSE.split(unit.text) if unit.kind == "sentence" else [unit.text]:  # a row is one statement
+            numbers = {number for number, kind, _ in _quantities(clause) if kind == counted}
+            if numbers and _content(clause) & about:
+                right, other = right or value in numbers, other or value not in numbers
     return other and not right
 
 
@@ -465,11 +451,6 @@ def _only_denied(word: frozenset[str], passages: Sequence[GivenPassage]) -> bool
         if denied:
             return all(denied)
     return False
-
-
-def _clauses(unit: Unit) -> list[str]:
-    """The clauses of a sentence with several numbers; other units stay whole, and rows of tables are one statement."""
-    return _CLAUSE.split(unit.text) if unit.kind == "sentence" else [unit.text]
 
 
 def _placed(name: str, passages: Sequence[GivenPassage]) -> bool:
