@@ -169,7 +169,7 @@ class Grounding:
         self, question: str, passages: Sequence[Hit], quoted: Quote | None = None, *, copied: bool = False
     ) -> None:
         """`quoted` gives what is shown in place of an unsupported sentence; `quotation` does if there is none. `copied`
-        means that a clause of the passages must hold all words of each clause of a sentence."""
+        means that the quoted passage must hold the words of each clause of a sentence in one clause."""
         self._quoted, self._copied = quoted, copied
         self.unsupported: list[Unsupported] = []
         self.repeated = 0
@@ -214,13 +214,15 @@ class Grounding:
         sources = [source for _, source in given]
         facts = missing(MARK.sub("", sentence), self._question, sources, self._passages)
         facts = facts or (list(words) if _rambles(sentence) else [])
+        best = self._quoted() if self._quoted is not None and (self._copied or facts) else None
+        sources = [self._passages[best[0] - 1]] if best else sources
         facts = facts or (_composed(MARK.sub("", sentence), self._question, sources) if self._copied else [])
         if not facts or _FENCE in sentence or is_refusal(sentence):
             return sentence
         body = sentence.strip()
         before = sentence[: len(sentence) - len(sentence.lstrip())]
         after = sentence[len(sentence.rstrip()) :]
-        quoted = (self._quoted and self._quoted()) or quotation(self._question, body, given)
+        quoted = best or quotation(self._question, body, given)
         lacking = f"{body} (not in the passages: {', '.join(facts)})"
         shown = lacking if quoted is None else f'"{quoted[1]}" [{quoted[0]}]'
         known = any(other.shown == shown for other in self.unsupported)
@@ -284,14 +286,13 @@ def _rambles(text: str) -> bool:
 
 
 def _composed(sentence: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """The words of a sentence that adds nothing to the question, or of its clauses of which no clause of the passages
-    holds all words."""
+    """A sentence that adds nothing to the question, or its clauses whose words do not all stand in one clause of the
+    passages."""
     if _content(sentence) <= _content(question) and not any(_quantities(sentence)):
-        return _TOKEN.findall(sentence)
+        return [sentence.strip()]
     given = [unit for passage in passages for unit in passage.units]
     held = [_content(f"{unit.heading} {clause}") for unit in given for clause in _CLAUSE.split(unit.text)]
-    clauses = [clause for clause in _CLAUSE.split(sentence) if not any(_content(clause) <= words for words in held)]
-    return _TOKEN.findall(" ".join(clauses))
+    return [each.strip() for each in _CLAUSE.split(sentence) if not any(_content(each) <= words for words in held)]
 
 
 def _ended(text: str) -> int | None:

@@ -189,6 +189,10 @@ def test_a_small_model_may_only_copy(hit: Any, generator: Any, steps: Any, state
     check.feed(statement + " ")
     check.finish()
     assert bool(check.unsupported) == found
+    elsewhere = Grounding("What is the report?", [hit(1, LEASE), hit(2, STAFF)], lambda: (1, LEASE), copied=True)
+    elsewhere.feed(statement + " ")
+    elsewhere.finish()
+    assert elsewhere.unsupported, "it is no better than the quotation of another passage"
     loose = Grounding("What is the report?", [hit(1, STAFF, title="")])
     loose.feed(statement + " ")
     loose.finish()
