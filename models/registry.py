@@ -43,6 +43,8 @@ class KnownModel:
         files: sha256 of each of the model's files. None if this release does not know the sha256; later pulls must then
             match the first one.
         cosine_floor: the cosine of two texts that have nothing in common, where it is far above 0.
+        language_gap: what the cosine of two texts loses if their languages differ, for an embedder of many languages.
+        languages: those that the model was trained on, where they are few.
         query_prefix, document_prefix: text before a query and a document, for a model whose files do not contain it.
     """
 
@@ -59,13 +61,15 @@ class KnownModel:
     query_prefix: str | None = None
     document_prefix: str = ""
     cosine_floor: float = 0.0
+    language_gap: float = 0.0
+    languages: tuple[str, ...] = ()
 
 
 _UNKNOWN: Mapping[str, str | None] = {"model.safetensors": None, "tokenizer.json": None, "config.json": None}
 _BGE_QUERY = "Represent this sentence for searching relevant passages: "
 
 KNOWN: dict[str, KnownModel] = {
-    DEFAULT_RERANKER: KnownModel("reranker", "bundled", licence="Apache-2.0"),
+    DEFAULT_RERANKER: KnownModel("reranker", "bundled", licence="Apache-2.0", languages=("en",)),
     DEFAULT_EMBEDDER: KnownModel(
         "embedder",
         "wheel",
@@ -92,6 +96,7 @@ KNOWN: dict[str, KnownModel] = {
         query_prefix="query: ",
         document_prefix="passage: ",
         cosine_floor=0.7,
+        language_gap=0.02,
     ),
     "smollm2-135m-instruct": KnownModel(
         "generator",
@@ -103,7 +108,12 @@ KNOWN: dict[str, KnownModel] = {
         files={"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
     ),
     "ms-marco-minilm-l6": KnownModel(
-        "reranker", "hub", "cross-encoder/ms-marco-MiniLM-L6-v2", licence="Apache-2.0", files=_UNKNOWN
+        "reranker",
+        "hub",
+        "cross-encoder/ms-marco-MiniLM-L6-v2",
+        licence="Apache-2.0",
+        files=_UNKNOWN,
+        languages=("en",),
     ),
     "bge-reranker-base": KnownModel("reranker", "hub", "BAAI/bge-reranker-base", licence="MIT", files=_UNKNOWN),
     "bge-reranker-v2-m3": KnownModel(
@@ -125,6 +135,11 @@ KNOWN: dict[str, KnownModel] = {
 def cosine_floor(name: str) -> float:
     """The cosine of two texts that have nothing in common, for vectors of the embedder `name`; 0 if it is not known."""
     return KNOWN[name].cosine_floor if name in KNOWN else 0.0
+
+
+def language_gap(name: str) -> float:
+    """See `KnownModel.language_gap`, for the embedder `name`; 0 if it is not known."""
+    return KNOWN[name].language_gap if name in KNOWN else 0.0
 
 
 def models_dir(chosen: str | Path | None = None) -> Path:

@@ -164,11 +164,15 @@ class Reranker(Closing):
         every_layer: bool = False,
         enough: Callable[[Sequence[Ranked]], bool] | None = None,
         watch: Watch | None = None,
+        unread: Sequence[bool] | None = None,
     ) -> Ranking:
         """Like `rank`, but also returns the pruning rule, the decisions after each layer, and the figures of the pass.
 
         Args:
             every_layer: examine the scores after every layer, not only after those that pruning uses.
+            unread: for each document whether the model cannot understand it, so that only its retrieval score counts.
+                Its place in the order is that of a document of which no layer has read anything. Needs a calibration
+                and retrieval scores; without them all documents count alike.
         """
         _check_documents(docs)
         if not isinstance(query, str) or not query.strip():
@@ -182,7 +186,9 @@ class Reranker(Closing):
         mode = self.mode if mode is None else _checked(mode)
 
         def begin() -> tuple[Pruning, CandidatePool]:
-            pool = CandidatePool(len(docs), retrieved=retrieved, calibration=self.calibration, weight=share_of(query))
+            pool = CandidatePool(
+                len(docs), retrieved=retrieved, calibration=self.calibration, weight=share_of(query), unread=unread
+            )
             return self._pruning(k, mode, threshold, len(docs), pool), pool
 
         observer, stats = self._pass(query, docs, begin, every_layer, watch)

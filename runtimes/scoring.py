@@ -6,7 +6,7 @@ The heads are computed in numpy, since their matrices are small.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -218,13 +218,15 @@ class CandidatePool:
     """
 
     def __init__(
-        self, candidates: int, *, retrieved: Retrieved, calibration: Calibration | None = None, weight: float = WEIGHT
-    ) -> None:
+        self, candidates: int, *, retrieved: Retrieved, calibration: Calibration | None = None, weight: float = WEIGHT,
+        unread: Sequence[bool] | None = None,
+    ) -> None:  # fmt: skip
         """Starts with no logits.
 
         Args:
             calibration: the model's calibration; without it a layer's logits are taken for the final ones.
             weight: the model's share of the blend.
+            unread: see `Reranker.explain`.
 
         Raises:
             InputError: see `retrieved_scores`.
@@ -236,13 +238,16 @@ class CandidatePool:
         self._places = np.zeros(candidates) if found is None else standard(found)[:candidates]
         self._prior = None if found is None else prior_logits(found, weight)[:candidates]
         self._sharpness = 1.0 if found is None else sharpness(weight)
+        self._unread = np.zeros(candidates, bool) if unread is None or found is None else np.asarray(unread, bool)
 
     @property
     def forecast(self) -> Forecast | None:
         """The prediction of final logits from the logits after a layer, on the scale of the scores' log-odds."""
         if self._forecast is None:
             return None
-        return replace(self._forecast, errors=tuple(error * self._sharpness for error in self._forecast.errors))
+        scale = 0.0 if self._unread.all() else self._sharpness  # the scores of unread candidates are known
+        errors = tuple(0.0 if scale == 0 else error * scale for error in self._forecast.errors)
+        return replace(self._forecast, errors=errors)
 
     def see(
         self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], layer: int = -1
@@ -255,6 +260,8 @@ class CandidatePool:
             self._logits[ids] = values
         if self._prior is None:
             return sigmoid(values)
+        if self._forecast is not None:
+            values = np.where(self._unread[ids], self._forecast(0, values * 0.0, self._places[ids]), values)
         spread = np.nanstd(self._logits) if self._spread is None else self._spread
         return sigmoid(self._sharpness * (values + spread * self._prior[ids]))
 
@@ -267,7 +274,7 @@ class CandidatePool:
         """A pool of some of these candidates, without logits, with the same amounts from retrieval as in this pool."""
         part = CandidatePool(len(ids), retrieved=False)
         part._spread, part._forecast, part._sharpness = self._spread, self._forecast, self._sharpness
-        part._places = self._places[ids]
+        part._places, part._unread = self._places[ids], self._unread[ids]
         part._prior = None if self._prior is None else self._prior[ids]
         return part
 

@@ -131,7 +131,7 @@ class CollectionLibrary:
         own = [self._own_vectors(each, queries, vectors) for each in self._collections.collections.values()]
         started = time.perf_counter()
         left = None if seconds is None else max(0.0, seconds - self._beside.upper)
-        within = Within(left, window, floor=self._first.models.floor())
+        within = Within(left, window, embedder=self._first.models.embedder_name())
         words = [query.words for query in queries]
         found = self._collections.candidates(words, own, k, where=where or Filters(), within=within)
         self._beside.add(time.perf_counter() - started - within.took)

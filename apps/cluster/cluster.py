@@ -174,7 +174,7 @@ class Cluster(Closing):
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
 
         def gathered(version: _Version, sources: Mapping[str, ShardSource], asked: str) -> tuple[Query, list[Hit]]:
-            parts, within = Query.parse(asked), Within(floor=self.models.floor())
+            parts, within = Query.parse(asked), Within(embedder=self.models.embedder_name())
             vectors = [self._embedded(parts)]
             with self.trace.timed("search.search_s", "search", "search"):
                 (hits,) = self.candidates(

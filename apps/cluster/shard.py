@@ -37,6 +37,7 @@ from edge.ivf.base import Quantizer
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import IndexManifest
 from edge.models.blending import BM25_WEIGHT
+from edge.models.registry import cosine_floor
 from edge.resident import Closing, anonymous_resident, reported_nbytes
 
 Result = TypeVar("Result")
@@ -183,8 +184,9 @@ class Shard(Closing):
             found = source.gather(asked, depth, statistics, Filters.parse(where), Within(**within))
             ids = dict.fromkeys(i for pair in found for ranking in pair for i, _ in ranking)
             hits: dict[int, Hit] = {}
+            floor = cosine_floor(within.get("embedder", ""))
             for each in found:
-                _add_likely(hits, source, each, k, within.get("floor", 0.0), alone=whole is None)
+                _add_likely(hits, source, each, k, floor, alone=whole is None)
             places = source.places(list(ids))
             answer = {
                 "rankings": found,

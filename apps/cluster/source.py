@@ -103,7 +103,7 @@ class ShardSource:
             self._call, "gather", b"".join(own.astype(np.float32).tobytes() for own in rows), version=self._version,
             queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
             whole=None if whole is None else figures(whole), terms=terms, where=where.texts,
-            within={"seconds": within.share, "exhaustive": within.exhaustive, "floor": within.floor}, k=self._k,
+            within={"seconds": within.share, "exhaustive": within.exhaustive, "embedder": within.embedder}, k=self._k,
             resident=self._resident,
         )  # fmt: skip
         within.took = max(within.took, time.monotonic() - began)

@@ -288,7 +288,7 @@ class Collection(Searchable):
             with self.trace.timed("search.embed_s", "embed", "search"):
                 vector = self.models.embed_parts(parts.questions, parts.passages)
         with self.trace.timed("search.search_s", "search", "search"):
-            within = Within(floor=self.models.floor())
+            within = Within(embedder=self.models.embedder_name())
             return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where), within=within)[
                 0
             ]
@@ -465,8 +465,9 @@ class Together(Closing):
             own.append([None if identity is None else vectors[identity.fingerprint]])
         with first.trace.timed("search.search_s", "search", "search"):
             (hits,) = self.candidates(
-                [parts.words], own, chosen.candidates, where=chosen.filters, within=Within(floor=first.models.floor())
-            )
+                [parts.words], own, chosen.candidates, where=chosen.filters,
+                within=Within(embedder=first.models.embedder_name()),
+            )  # fmt: skip
         if seen is not None:
             seen.fused(self._shown(parts, merge(hits, chosen.top_k)))
         if chosen.rerank:

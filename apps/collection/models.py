@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,13 @@ from edge.errors import ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import RESULT_SIGNALS, load, result_signals, results_name
-from edge.models.registry import KNOWN, cosine_floor, installed, models_dir
+from edge.models.registry import KNOWN, cosine_floor, installed, language_gap, models_dir
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
+from edge.text.languages import language_of
 from edge.trace import Trace
 
 _SETTING = "embedder"
@@ -138,10 +140,14 @@ class CollectionModels:
             rerank=rerank, candidates=candidates, writes=writes, extra=extra,
         )  # fmt: skip
 
+    def embedder_name(self) -> str:
+        """The name of the embedder of the collection's vectors; empty if there is none yet."""
+        identity = self.identity()
+        return "" if identity is None else identity.name
+
     def floor(self) -> float:
         """See `registry.cosine_floor`, for the embedder of the collection's vectors."""
-        identity = self.identity()
-        return 0.0 if identity is None else cosine_floor(identity.name)
+        return cosine_floor(self.embedder_name())
 
     def make_way(self, work: Callable[[], Result]) -> Result:
         """See `ModelPool.make_way`."""
@@ -175,10 +181,16 @@ class CollectionModels:
         watch: Watch | None = None,
     ) -> list[Ranked]:
         """The best `top_k` of the passages. `retrieved` holds their retrieval scores; `enough` and `watch` are those of
-        `Reranker.rank`."""
-        return self._reranker.run(
-            lambda reranker: reranker.explain(query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch)
-        ).results
+        `Reranker.rank`. Beside an embedder of many languages, retrieval alone decides on passages and queries in a
+        language that the reranker does not know."""
+        many = retrieved is not False and language_gap(self.embedder_name()) > 0
+
+        def judged(reranker: Reranker) -> list[Ranked]:
+            unread = unreadable(reranker.model.name, query, passages) if many else None
+            options: dict[str, Any] = {"enough": enough, "watch": watch, "unread": unread}
+            return reranker.explain(query, passages, top_k, retrieved=retrieved, **options).results
+
+        return self._reranker.run(judged)
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
         """The probability that each result of a search answers the query, from the blended scores, best first.
@@ -187,9 +199,7 @@ class CollectionModels:
         order stays, and probabilities of different queries can be compared. They are the blended scores themselves if
         nothing was fitted for the embedder and the reranker (`edge models calibrate` does it).
         """
-        embedder = self.identity()
-        name = "" if embedder is None else results_name(embedder.name)
-        fitted = load(self.reranker().model, name, RESULT_SIGNALS)
+        fitted = load(self.reranker().model, results_name(self.embedder_name()), RESULT_SIGNALS)
         if fitted is None or not blended:
             return blended
         return list(map(float, fitted.model.probability(result_signals(blended))))
@@ -335,6 +345,15 @@ class Searchable(Closing):
         """Vectors of queries [n, dim]. Raises as `search` does."""
         with self.trace.timed("search.embed_s", "embed", "search"):
             return self.models.embed([checked_query(query) for query in queries], query=True)
+
+
+def unreadable(reranker: str, query: str, passages: Sequence[str]) -> list[bool] | None:
+    """Whether each passage or the query is in a language that the reranker of this name does not know; None if the
+    languages that it knows are not known."""
+    if reranker not in KNOWN or not KNOWN[reranker].languages:
+        return None
+    known = {*KNOWN[reranker].languages, ""}
+    return [not {language_of(query), language_of(passage)} <= known for passage in passages]
 
 
 def _has_passages(db: Connection) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import groups, is_mail, not_stored, verify_file, verify_place, verify_text
+from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
 from edge.apps.collection.paths import checked
@@ -27,7 +27,7 @@ from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
-from edge.apps.store.fusion import convex_combination
+from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
     FUNCTION_WORDS,
     POSTING_NBYTES,
@@ -45,6 +45,8 @@ from edge.errors import InputError
 from edge.ivf.base import Connection, Found, Ids
 from edge.ivf.index import VectorIndex
 from edge.models.blending import BM25_WEIGHT
+from edge.models.registry import cosine_floor, language_gap
+from edge.text.languages import language_of
 from edge.trace import Trace
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ class Within:
         seconds: the time that all queries may take together; None for as long as the recall target needs.
         window: a lookahead for this search, which ends when the search begins.
         exhaustive: probe all lists, so that it does not matter which vectors share a list.
-        floor: the cosine that counts as 0 (see `convex_combination`).
+        embedder: the name of the one that made the vectors of the queries.
         took: seconds spent in the vector index so far.
         waiting: searches of an index that share the rest of the time.
     """
@@ -166,7 +168,7 @@ class Within:
     seconds: float | None = None
     window: Lookahead | None = None
     exhaustive: bool = False
-    floor: float = 0.0
+    embedder: str = ""
     took: float = 0.0
     waiting: int = 1
 
@@ -374,8 +376,9 @@ def candidates(
         for _, source in named:
             views.enter_context(source.view())
         whole = None
-        if len(named) > 1:
+        if len(named) > 1 or language_gap(within.embedder):
             whole = sum(fan([partial(source.statistics, queries) for _, source in named]), Statistics())
+        fusion = [_Fusion.of(query, within.embedder, whole) for query in queries]
         while left:
             asked = [[(queries[i], own[i]) for i in left] for own in vectors]
             calls = [
@@ -395,7 +398,7 @@ def candidates(
                     _best(named, [((at, i), score) for at, one in enumerate(found) for i, score in one[part]], depth)
                     for part in (0, 1)
                 )
-                results[number] = _distinct(named, words, near, k, within.floor)
+                results[number] = _distinct(named, words, near, k, fusion[number])
                 if len(results[number]) < k and max(len(words), len(near)) >= depth < _DEEPEST:
                     scarce.append(number)
             left, depth = scarce, min(_DEEPER * depth, _DEEPEST)
@@ -453,16 +456,50 @@ def _best(
     return sorted(scored, key=lambda found: (-found[1], places.get(found[0], ("", 0)), found[0]))[:k]
 
 
+_ENGLISH_GAP = 0.5
+"""The share of an embedder's language gap for English questions, whose cosines differ less between languages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fusion:
+    """How the scores of one query are fused: `floor` and `full` of `convex_combination`; and the query's language, if
+    passages in other languages get a `bonus` for their cosines."""
+
+    floor: float
+    full: float = 0.0
+    language: str = ""
+    bonus: float = 0.0
+
+    @classmethod
+    def of(cls, query: str, embedder: str, whole: Statistics | None) -> _Fusion:
+        """For a query's words, the name of the embedder, and the statistics of all collections; these only for an
+        embedder with a gap."""
+        floor, gap = cosine_floor(embedder), language_gap(embedder)
+        if not gap or whole is None:
+            return cls(floor)
+        full, language = FULL_MATCH * whole.whole_score(Catalog().lexical.terms(query)), language_of(query)
+        gap *= _ENGLISH_GAP if language == "en" else 1.0
+        return cls(floor, full, language, (1 - BM25_WEIGHT) * gap / (1 - floor))
+
+    def raised(self, hits: Sequence[Hit]) -> Iterator[Hit]:
+        """Hits with their bonus, best first."""
+        scores = [min(1.0, hit.score + self.bonus * (language_of(hit.text) not in ("", self.language))) for hit in hits]
+        order = sorted(zip(scores, hits, strict=True), key=lambda pair: -pair[0])
+        for rank, (score, hit) in enumerate(order, 1):
+            yield replace(hit, score=score, stages=replace(hit.stages, fused_rank=rank, fused_score=score))
+
+
 def _distinct(
     named: Sequence[tuple[str, Source]],
     words: Sequence[tuple[Key, float]],
     near: Sequence[tuple[Key, float]],
     k: int,
-    floor: float,
+    fusion: _Fusion,
 ) -> list[Hit]:
     """The best `k` passages of both rankings by fused score, without repeated wording."""
     ranks = [{key: (rank, score) for rank, (key, score) in enumerate(ranking, 1)} for ranking in (words, near)]
-    fused = _best(named, convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor))
+    fused = convex_combination(dict(words), dict(near), BM25_WEIGHT, full=fusion.full, floor=fusion.floor)
+    fused = _best(named, fused)
     hits: HeldList[Hit] = HeldList()
     hits.rows = groups = list[object]()
     seen: set[str] = set()
@@ -481,6 +518,8 @@ def _distinct(
             # File numbers must be unique over all sources, because `merge` joins neighbours with equal file numbers.
             file = hit.file * len(named) + key[0]
             hits.append(replace(hit, score=score, stages=stages, collection=named[key[0]][0], file=file))
+    if fusion.language:
+        hits[:] = fusion.raised(tuple(hits))
     return hits
 
 

@@ -33,7 +33,7 @@ from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
-from edge.apps.store.fusion import convex_combination
+from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -53,12 +53,6 @@ POOL = 40
 BM25_WEIGHT = 0.5
 """The weight of BM25 beside the vectors' 0.5. On short turns of conversations, vectors are much weaker than words:
 fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (the benchmark `memory`)."""
-
-FULL_MATCH = 0.7
-"""A memory's BM25 score counts in full from this share of `LexicalIndex.whole_score`. In a store of a few short facts
-even "of" is a rare word. Without this share, a fact that has only "of" in common with a question gets all the weight of
-BM25, because no fact has a better score."""
-
 
 _STANDING = 3
 """The most memories of a chain that are judged for the one that holds."""

@@ -12,6 +12,12 @@ _LEAST = 1.0
 """The smallest divisor for BM25 scores. A best score below it comes from words that most texts hold, so it is not
 scaled up to 1."""
 
+FULL_MATCH = 0.7
+"""The share of `Statistics.whole_score` from which a BM25 score counts in full, where that is asked for. In a store of
+a few short facts even "of" is a rare word. Without this share, a fact that has only "of" in common with a question gets
+all the weight of BM25, because no fact has a better score. So does a text in the question's language, if the answer is
+in another one."""
+
 _CONSTANT = 60
 """Damps the first ranks in reciprocal rank fusion."""
 

@@ -124,6 +124,11 @@ class Statistics:
         """The number of occurrences at which a term's score reaches half of its bound, for rows of some lengths [n]."""
         return _SATURATION * (1 - _LENGTH + _LENGTH * lengths / (self.words / self.rows))
 
+    def whole_score(self, terms: Iterable[str]) -> float:
+        """The score of a row of average length that holds every term once. A term that no row holds has the largest
+        weight."""
+        return sum(max(0.0, self.rarity(term)) for term in terms)
+
     def significant(self, terms: Iterable[str]) -> list[str]:
         """The terms that count, rarest first, as many as may be scored; the rarest term if none is significant."""
         chosen: list[str] = []
@@ -270,10 +275,9 @@ class LexicalIndex:
         return list(zip(rows["id"][order].tolist(), scores[order].tolist(), strict=True))
 
     def whole_score(self, db: Connection, query: str) -> float:
-        """The BM25 score of a row of average length that holds every word and phrase of the query once. A word that no
-        row holds has the largest weight."""
+        """`Statistics.whole_score` of the words and phrases of a query."""
         statistics = self.statistics(db, self.terms(query))
-        return sum(max(0.0, statistics.rarity(term)) for term in statistics.counts)
+        return statistics.whole_score(statistics.counts)
 
     def optimize(self, db: Connection) -> None:
         """Merges the index into one b-tree. This frees the space of deleted rows."""

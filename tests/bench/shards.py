@@ -246,7 +246,7 @@ class _Compared:
     def _found(self, cluster: Cluster, number: int) -> tuple[list[Hit], int]:
         """The candidates of a question, and the most requests that a shard got."""
         question, chosen = self._asked[number], SearchOptions()
-        within, words = Within(floor=cluster.models.floor()), Query.parse(question).words
+        within, words = Within(embedder=cluster.models.embedder_name()), Query.parse(question).words
         answer = cluster.asked(
             lambda version, sources: cluster.candidates(
                 version, sources, [words], [self._vectors[number]], chosen.candidates, chosen.filters, within

@@ -14,7 +14,7 @@ import pytest
 
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
-from edge.models.blending import Retrieved, retrieval_scores
+from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieval_scores, standard
 from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
@@ -263,6 +263,34 @@ def test_texts_that_retrieval_put_too_far_behind_are_not_read(
     ]
     with pytest.raises(InputError, match="document 23 is not valid Unicode"):
         reranker.rank("river town", [*docs[:-1], "half \ud800"], 3, retrieved=scores)
+
+
+@pytest.mark.parametrize("every", [0, 1, 2], ids=["all", "half", "third"])
+def test_retrieval_alone_places_what_the_model_cannot_read(
+    reranker: Reranker, calibrated_by: Callable[[Calibration], None], every: int
+) -> None:
+    """Their scores are those that are expected before the first layer; pruning changes nothing in the results."""
+    docs = texts(6, 24)
+    usual = float(recorded(reranker, "river town", docs)[-1].mean())
+    found = known(reranker, 40.0)
+    blended = replace(found.blended, offsets=(usual, *found.blended.offsets[1:]))
+    calibrated_by(replace(found, blended=blended))
+    scores = np.random.default_rng(6).normal(size=24).tolist()
+    unread = [every == 0 or number % (every + 1) == 0 for number in range(24)]
+    full = reranker.explain("river town", docs, retrieved=scores, threshold="inf", unread=unread).results
+    plain_scores = {r.index: r for r in reranker.rank("river town", docs, retrieved=scores, threshold="inf")}
+    places, share = standard(np.array(scores)), WEIGHT
+    for result in full:
+        assert result.relevance == plain_scores[result.index].relevance
+        if not unread[result.index]:
+            assert result.score == plain_scores[result.index].score
+            continue
+        expected = usual + 0.01 * places[result.index] + 0.05 * prior_logits(np.array(scores), share)[result.index]
+        assert result.score == pytest.approx(1 / (1 + math.exp(-expected)), abs=1e-9)
+    pruned = reranker.explain("river town", docs, 5, retrieved=scores, unread=unread)
+    assert [(r.index, r.score) for r in pruned.results] == [(r.index, r.score) for r in full[:5]]
+    if every == 0:
+        assert pruned.stats.sequences == 5
 
 
 def test_scores_of_a_long_query_are_told_apart(

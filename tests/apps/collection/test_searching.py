@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from edge.apps.requests import SearchOptions
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
+from edge.models.registry import KNOWN, KnownModel
 from edge.runtimes.reranker import Reranker
 from edge.text.tokens import expected_tokens, fit, most_tokens
 
@@ -210,6 +213,58 @@ def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_b
     best = merge(collection.rerank("river", collection.candidates("river", k=60)), 12)
     assert [hit.id for hit in hits] == [hit.id for hit in best]
     assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in best])
+
+
+def test_a_question_finds_passages_in_another_language_with_an_embedder_of_many(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their cosines get back what languages cost, few shared words count little, and a reranker of one language leaves
+    them and the questions that it cannot read to retrieval."""
+    for name, text in {
+        "en": "The river floods the town in spring.", "de": "Der Fluss ist im Winter mit Eis bedeckt, und ist blau.",
+        "fr": "Le pain est avec du sel et de la farine.", "none": "Korvo 1912",
+    }.items():  # fmt: skip
+        folder.write(f"{name}.txt", text + "\n")
+    collection.index(folder.path)
+    embedder, reranker = collection.embedder.model.name, collection.reranker.model.name
+    question, german = "what does Mr Zander say of the river", "was ist in dem Fluss"
+
+    def known(gap: float, *languages: str) -> None:
+        one = replace(KNOWN["multilingual-e5-small"], cosine_floor=0.0, language_gap=gap)
+        monkeypatch.setitem(KNOWN, embedder, one)
+        monkeypatch.setitem(KNOWN, reranker, KnownModel("reranker", "hub", languages=languages))
+
+    def found(asked: str, **options: Any) -> dict[str, Hit]:
+        return {Path(hit.path).stem: hit for hit in collection.search(asked, 9, **options)}
+
+    known(0.0, "en")
+    plain, judged = (found(question, rerank=rerank) for rerank in (False, True))
+    known(1e-9, "en")
+    full = found(question, rerank=False)
+    known(0.1, "en")
+    raised, read = (found(question, rerank=rerank) for rerank in (False, True))
+    for name, hit in raised.items():
+        bonus = 0.8 * 0.1 / 2 * (name in ("de", "fr"))
+        assert hit.stages.fused_score == pytest.approx(min(1.0, (full[name].stages.fused_score or 0) + bonus), abs=1e-6)
+        assert full[name].stages.vector_score == plain[name].stages.vector_score
+    assert [hit.stages.fused_rank for hit in raised.values()] == [1, 2, 3, 4]
+    assert 0 < full["en"].score < plain["en"].score - 0.1, "one word of the question is not the whole of it"
+    asked: list[Any] = []
+    explain = Reranker.explain
+
+    def spy(self: Reranker, query: str, docs: Sequence[str], *args: Any, unread: Any = None, **options: Any) -> Any:
+        asked.append(unread and {name for name, no in zip(docs, unread, strict=True) if no})
+        return explain(self, query, docs, *args, unread=unread, **options)
+
+    monkeypatch.setattr(Reranker, "explain", spy)
+    everything = {hit.passage for hit in read.values()}
+    found(question)
+    found(german)
+    known(0.1)
+    found(german)
+    known(0.0, "en")
+    assert found(question) == judged
+    assert asked == [{raised["de"].passage, raised["fr"].passage}, everything, None, None]
 
 
 def test_a_plain_question_is_looked_up_by_words_and_by_meaning() -> None:
