@@ -43,7 +43,7 @@ class Spread(Small):
     def __init__(self, folder: Path, config: Config, places: Any, on: tuple[str, ...]) -> None:
         self.folder, self.config, self.on = folder, config, on
         self.options, self.places = SMALL, places
-        self.cluster = self.opened()
+        self.cluster = self.opened(patience=120.0)  # shards are started again, and the machine may be busy
 
 
 def reached(address: str, config: Config) -> Any:
