@@ -179,7 +179,7 @@ def self_rag(question: str, steps: Steps) -> Iterator[str]:
     if not supported:
         raise NotInDocuments
     _, passage, draft = max(supported, key=lambda entry: entry[0])
-    yield steps.shown(draft, [passage])
+    yield steps.shown(draft, [passage], question)
 
 
 def _draft(question: str, passage: Hit, steps: Steps) -> str:
@@ -244,7 +244,7 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
             draft = _sentence(question, said, passages, steps, left)
         left -= len(draft)
         ended = steps.finished
-        before, last = last, steps.shown(_text(draft), steps.given)
+        before, last = last, steps.shown(_text(draft), steps.given, question)
         if prompts.is_refusal(last):
             raise NotInDocuments
         # A reply that holds only marks of passages that do not exist would repeat for ever, too.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge.runtimes.generation.base import Message
 
@@ -39,23 +39,26 @@ class StepPrompt:
             reply, which the generator continues.
         max_tokens: the longest sensible reply; None for the user's own limit.
         stop: texts that end the reply.
+        question: what the reply is to answer from passages; empty if it is no answer.
     """
 
     name: str
     messages: tuple[Message, ...]
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    question: str = ""
 
 
 def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: int | None = None) -> StepPrompt:
     """Asks for an answer from passages. `begun` is the beginning of the answer, which the generator continues."""
-    return _prompt(name, _READ, question, begun, max_tokens)
+    return replace(_prompt(name, _READ, question, begun, max_tokens), question=question)
 
 
 def combined(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
     """Asks for an answer from passages and from findings about parts of the question, (part, finding) pairs."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
-    return _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
+    prompt = _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
+    return replace(prompt, question=question)
 
 
 def condensed(turns: Sequence[tuple[str, str]], question: str) -> StepPrompt:

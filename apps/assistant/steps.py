@@ -96,7 +96,6 @@ class Steps:
         self.needed: float | None = None
         self.certain = 0.0
         self.probability: float | None = None
-        self._question = ""
         self.trace = library.trace.branch()  # other answers may be counted at the same time
         self.pipeline = pipeline
         self._predictor = predictor
@@ -211,15 +210,15 @@ class Steps:
         tokens = sum(self.generator.count(message.content) for message in messages)
         return PromptWork(tokens + sum(self.generator.count(numbered(d, i)) for i, d in enumerate(documents, 1)))
 
-    def shown(self, text: str, passages: Sequence[Hit]) -> str:
-        """A whole reply in the form in which it is shown (see `Showing.whole`).
+    def shown(self, text: str, passages: Sequence[Hit], question: str) -> str:
+        """A whole reply to a question in the form in which it is shown (see `Showing.whole`).
 
         Args:
             passages: the passages that the reply was written from: `given`, unless another reply followed it.
         """
         self.given = passages
-        question = self._question if self.options.check and passages else None
-        return self.showing.whole(text, passages, question=question, quoted=self._quoted(passages))
+        checked = question if self.options.check and passages else None
+        return self.showing.whole(text, passages, question=checked, quoted=self._quoted(question, passages))
 
     def answer(self, prompt: StepPrompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
         """Yields an answer's text piece by piece, in the form in which it is shown.
@@ -231,15 +230,14 @@ class Steps:
         if not passages:
             raise NotInDocuments
         text: GrowingText | None = None
-        replaced = contradictions(self._question, passages)
+        replaced = contradictions(prompt.question, passages)
         outdated = {each.older.key for each in replaced}
         passages = [hit for hit in passages if hit.key not in outdated]
         with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
             for piece in pieces:
                 if text is None:  # `given` is known only once the generation has begun
-                    text = self.showing.begin(
-                        self.given, question=self._checked(prompt), quoted=self._quoted(self.given)
-                    )
+                    quoted = self._quoted(prompt.question, self.given)
+                    text = self.showing.begin(self.given, question=self._checked(prompt), quoted=quoted)
                 if more := text.feed(piece):
                     yield more
                 if text.loops:
@@ -253,18 +251,16 @@ class Steps:
             if self.finished and cited.cites(each.newer) and not cited.cites(each.older):
                 yield f"\n{each.text} [{cited.number(each.older)}]"
 
-    def _quoted(self, passages: Sequence[Hit]) -> Quote | None:
-        """Gives the best unit of some passages; None where no model judges units."""
-        if self.probability is None:
-            return None
-        return partial(self.library.best_unit, judged_question(self._question), passages)
+    def _quoted(self, question: str, passages: Sequence[Hit]) -> Quote | None:
+        """Gives the unit of some passages that answers a question best; None where no model judges units."""
+        return (
+            None if self.probability is None else partial(self.library.best_unit, judged_question(question), passages)
+        )
 
     def _checked(self, prompt: StepPrompt) -> str | None:
         """The question that the answer's sentences are checked against. None if checking is switched off, or if the
         generator only quotes the documents."""
-        if not self.options.check or not self.generator.follows_instructions:
-            return None
-        return next(message.content for message in reversed(prompt.messages) if message.role == "user")
+        return prompt.question if self.options.check and self.generator.follows_instructions else None
 
     def sampling(self, prompt: StepPrompt) -> Sampling:
         """The sampling of an answer's tokens, from the user's options and the prompt's limits."""
@@ -288,7 +284,6 @@ class Steps:
                 and the recall target is not used.
             rank_by: the text that passages are ranked by; by default the question's asking sentence.
         """
-        self._question = question
         queries = queries or [Retrieval.asked(question)]
         rank_by = rank_by or judged_question(question)
         self._begin_round(queries)

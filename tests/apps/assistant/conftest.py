@@ -151,6 +151,7 @@ class FakeLibrary:
         return self.judged
 
     def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
+        self.log.append(("quote", question))
         return self.best
 
     def lookahead(

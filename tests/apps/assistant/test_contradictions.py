@@ -71,9 +71,8 @@ def test_of_three_each_older_one_is_replaced_by_the_newest(hit: Any) -> None:
 def test_an_answer_names_the_older_one(steps: Any, hit: Any, generator: Any, follows: bool) -> None:
     said = generator(lambda messages, documents: f"{documents[0].text} [1]", follows_instructions=follows)
     made = steps(said)
-    made._question = "What is the door code?"
     given = [mailed(hit, 1, "The door code is 1234.", OLD), mailed(hit, 2, "The door code is now 5678.", NEW)]
-    text = "".join(made.answer(prompts.answer(made._question), given))
+    text = "".join(made.answer(prompts.answer("What is the door code?"), given))
     assert text == "The door code is now 5678. [1]\nUntil 3 May 2024: “The door code is 1234.” [2]"
     assert [citation.id for citation in made.showing.citations.of(text)] == [2, 1]
     assert [document.text for _, documents, _ in said.requests for document in documents] == [given[1].text]

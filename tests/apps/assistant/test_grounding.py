@@ -202,7 +202,7 @@ def test_a_small_model_may_only_copy(hit: Any, generator: Any, steps: Any, state
 @pytest.mark.parametrize(("weights", "copied"), [(SMALL_MODEL - 1, True), (SMALL_MODEL, False)])
 def test_the_size_of_the_weights_tells_a_small_model(steps: Any, hit: Any, weights: int, copied: bool) -> None:
     model = Mock(spec=LlamaGenerator, follows_instructions=True, memory=Mock(weights=weights))
-    shown = steps(model).shown("The mayor wrote the report.", [hit(1, STAFF, title="")])
+    shown = steps(model).shown("The mayor wrote the report.", [hit(1, STAFF, title="")], "Who wrote it?")
     assert (shown != "The mayor wrote the report.") == copied
 
 

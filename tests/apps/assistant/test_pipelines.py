@@ -172,7 +172,7 @@ def test_iterative_narrows_until_it_is_enough(steps: Make, generator: Any, libra
             {
                 "answer the question completely": ["no", "yes"],
                 "look up next": ["Who built the bridge?", "Where was Anna Berg born?"],
-                "Found out so far": "In Kell [1].",
+                "Found out so far": "In Kell [2].",
                 "Who built the bridge?": "Anna Berg [1].",
                 "Where was Anna Berg born?": "In Kell [1].",
             }
@@ -363,3 +363,21 @@ def test_results_are_the_same_with_and_without_lookahead(steps: Make, generator:
             found = [(r.queries, [(h.id, h.score) for h in r.passages]) for r in made.rounds]
             results.append((text, made.showing.citations.of(text, made.given), found))
         assert results[0] == results[1], name
+
+
+@pytest.mark.parametrize(("name", "question"), [*((name, QUESTION) for name in PIPELINES), ("plain", PLACES)])
+def test_what_replaces_a_sentence_is_looked_for_by_the_question_that_was_asked(
+    steps: Make, generator: Any, library: Any, name: str, question: str
+) -> None:
+    """Whatever else was retrieved for."""
+    library.judged, library.best = (0.9, 0.2, 0.8), (1, "What the judge finds best.")
+    replies = {"one per line": "the mill of Kell\nthe bridge of Anna Berg", "next in order to": "the mill of Kell"}
+
+    def reply(messages: Sequence[Message], documents: Sequence[Document]) -> str:
+        if messages[0].content.startswith(READ):
+            return begun(messages) or "It was in autumn of 1950 [1]."
+        return next((said for key, said in replies.items() if key in messages[-1].content), "yes, fully, 5")
+
+    made = steps(generator(reply), name, min_relevance=None)
+    assert "What the judge finds best." in answered(name, made, question)
+    assert set(library.calls("quote")) == {question}
