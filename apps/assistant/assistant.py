@@ -491,7 +491,7 @@ class Assistant(Closing):
 
 def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
     """A follow-up question, rewritten so that it can be understood and searched for without the conversation."""
-    if not turns or not steps.generator.follows_instructions:
+    if not turns or steps.small or not steps.generator.follows_instructions:
         return standalone(question, turns)
     ahead = [f"{turns[-1].question} {question}"]
     return prompts.read_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question

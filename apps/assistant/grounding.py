@@ -169,7 +169,7 @@ class Grounding:
         self, question: str, passages: Sequence[Hit], quoted: Quote | None = None, *, copied: bool = False
     ) -> None:
         """`quoted` gives what is shown in place of an unsupported sentence; `quotation` does if there is none. `copied`
-        means that the quoted passage must hold the words of each clause of a sentence in one clause."""
+        means that a unit of the quoted passage must hold the words of each clause of a sentence in one clause."""
         self._quoted, self._copied = quoted, copied
         self.unsupported: list[Unsupported] = []
         self.repeated = 0
@@ -286,13 +286,17 @@ def _rambles(text: str) -> bool:
 
 
 def _composed(sentence: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """A sentence that adds nothing to the question, or its clauses whose words do not all stand in one clause of the
-    passages."""
-    if _content(sentence) <= _content(question) and not any(_quantities(sentence)):
+    """A sentence that adds nothing to the question, or its clauses whose words do not all stand in one clause. All
+    clauses must be those of one unit of the passages: joined from two, they say something else."""
+    told, asked = ({value for value, _, _ in _quantities(text)} for text in (sentence, question))
+    if _content(sentence) <= _content(question) and told <= asked:
         return [sentence.strip()]
-    given = [unit for passage in passages for unit in passage.units]
-    held = [_content(f"{unit.heading} {clause}") for unit in given for clause in _CLAUSE.split(unit.text)]
-    return [each.strip() for each in _CLAUSE.split(sentence) if not any(_content(each) <= words for words in held)]
+    fewest = clauses = [each.strip() for each in _CLAUSE.split(sentence)]
+    for unit in (unit for passage in passages for unit in passage.units):
+        held = [_content(f"{unit.heading} {clause}") for clause in _CLAUSE.split(unit.text)]
+        lacking = [each for each in clauses if not any(_content(each) <= words for words in held)]
+        fewest = min(fewest, lacking, key=len)
+    return fewest
 
 
 def _ended(text: str) -> int | None:

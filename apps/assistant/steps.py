@@ -62,6 +62,7 @@ class Steps:
         options: how the question is answered.
         rounds: the retrievals made so far.
         showing: the text and marks that the answer has shown so far.
+        small: whether the generator is a language model that is too small to say or rewrite anything itself.
         most: the largest number of passages that a generation is given.
         given: the passages that the last generation was given and that fitted its context.
         cancel: once set, it ends the answer at the next step or token.
@@ -89,8 +90,8 @@ class Steps:
         self.options = options
         self.most = options.given(writes=generator.follows_instructions)
         self.rounds: list[Round] = []
-        small = isinstance(generator, LlamaGenerator) and generator.memory.weights < SMALL_MODEL
-        self.showing = Showing(copied=small)
+        self.small = isinstance(generator, LlamaGenerator) and generator.memory.weights < SMALL_MODEL
+        self.showing = Showing(copied=self.small)
         self.given: Sequence[Hit] = ()
         self.cancel = threading.Event()
         self.needed: float | None = None

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant import prompts
+from edge.apps.assistant.answer import Answer, AnswerStats
+from edge.apps.assistant.assistant import Turn, _standalone
 from edge.apps.assistant.grounding import GivenPassage, Grounding, missing
 from edge.apps.assistant.steps import SMALL_MODEL
 from edge.apps.collection.hits import Hit
@@ -176,7 +178,7 @@ def test_what_a_small_model_makes_up_is_noticed(hit: Any, question: str, stateme
     [
         ("The report on the harbour has forty pages.", True),
         ("Ada Weiss wrote the report on the harbour.", False),
-        ("The mayor praised it, Ada Weiss wrote the report.", False),
+        ("The mayor praised it, Ada Weiss wrote the report.", True),
         ("The mayor wrote the report.", True),
         ("The report is as follows:", True),
         ("The answer is: no.", True),
@@ -184,7 +186,7 @@ def test_what_a_small_model_makes_up_is_noticed(hit: Any, question: str, stateme
     ],
 )
 def test_a_small_model_may_only_copy(hit: Any, generator: Any, steps: Any, statement: str, found: bool) -> None:
-    """Each clause, and something that the question lacks."""
+    """Each clause of one sentence, and something that the question lacks."""
     check = Grounding("What is the report?", [hit(1, STAFF, title="")], copied=True)
     check.feed(statement + " ")
     check.finish()
@@ -202,8 +204,23 @@ def test_a_small_model_may_only_copy(hit: Any, generator: Any, steps: Any, state
 @pytest.mark.parametrize(("weights", "copied"), [(SMALL_MODEL - 1, True), (SMALL_MODEL, False)])
 def test_the_size_of_the_weights_tells_a_small_model(steps: Any, hit: Any, weights: int, copied: bool) -> None:
     model = Mock(spec=LlamaGenerator, follows_instructions=True, memory=Mock(weights=weights))
-    shown = steps(model).shown("The mayor wrote the report.", [hit(1, STAFF, title="")], "Who wrote it?")
+    made = steps(model)
+    shown = made.shown("The mayor wrote the report.", [hit(1, STAFF, title="")], "Who wrote it?")
     assert (shown != "The mayor wrote the report.") == copied
+    assert made.small == copied
+
+
+def test_an_echo_of_a_question_with_a_number_is_no_answer(hit: Any) -> None:
+    check = Grounding("the beans, Garden 2025?", [hit(1, "2 May: planted beans.", title="Garden 2025")], copied=True)
+    assert (check.feed("The beans, Garden 2025?") + check.finish()).startswith('"2 May: planted beans."')
+
+
+def test_a_small_model_does_not_rewrite_what_is_asked(steps: Any, generator: Any) -> None:
+    turns = [Turn("Who wrote it?", "Who wrote it?", Answer("Ada Weiss.", (), AnswerStats()))]
+    made = steps(generator(lambda messages, documents: "Who wrote the report?"))
+    assert _standalone("What ate the lettuces?", turns, made) == "Who wrote the report?"
+    made.small = True
+    assert _standalone("What ate the lettuces?", turns, made) == "What ate the lettuces?"
 
 
 REPORT = "Labour won Poland's cup in Germany. The smaller house burned; Mr Brandt left for Ireland by ship."
