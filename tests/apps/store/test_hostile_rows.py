@@ -316,7 +316,7 @@ def test_candidates_are_leased_while_they_are_ranked(collection: Callable[..., C
     budget = MemoryBudget(10**10)
     with collection(budget=budget) as opened:
         words = [((0, number), 1 / number) for number in range(3, 27)]
-        hits = searching._distinct([("", opened.source)], words, [], 30, 0.0)
+        hits = searching._distinct([("", opened.source)], words, [], 30, searching._Fusion(0.0))
         assert hits
         assert budget.holders()["rows that are read"] > 23 * LONG
         del hits
