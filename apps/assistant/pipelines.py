@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NotInDocuments
@@ -27,17 +27,19 @@ _SUB_QUESTIONS = 4
 
 
 def plain(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieves once, then answers. The two parts of a question are looked up each for itself (see `asked_parts`)."""
+    """Retrieves once, then answers. The two parts of a question are looked up each for itself (see `asked_parts`), and
+    answered so unless a language model can put both into one answer."""
     parts = asked_parts(question)
     found = steps.retrieve_parts(parts) if len(parts) > 1 else []
     if not found:
         yield from steps.answer(prompts.answer(question), steps.retrieve(question))
-    elif steps.generator.follows_instructions:
+    elif steps.generator.follows_instructions and not steps.small:
         yield from steps.answer(prompts.answer(question), dealt(steps.most, found))
     else:
         for part, passages in zip(parts, found, strict=True):
             yield "\n" if part != parts[0] else ""
-            yield from steps.answer(prompts.answer(part), passages)
+            with suppress(NotInDocuments):
+                yield from steps.answer(prompts.answer(part), passages)
 
 
 def hyde(question: str, steps: Steps) -> Iterator[str]:

@@ -54,6 +54,12 @@ def begun(messages: Sequence[Message]) -> str:
 Make = Callable[..., Steps]
 
 
+@pytest.fixture(autouse=True)
+def no_second_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine even these replies would take long enough for one."""
+    monkeypatch.setattr("edge.apps.assistant.retrieval._LEAST_S", 1e6)
+
+
 def test_plain_retrieves_once_and_answers_from_what_is_above_the_floor(
     steps: Make, generator: Any, library: Any
 ) -> None:
@@ -73,26 +79,35 @@ PLACES = "When does the Ombra flood its valley, and who was born in the town of 
 
 
 @pytest.mark.parametrize(
-    ("writes", "replies"),
+    ("writes", "small", "replies"),
     [
-        (True, {PLACES: "In spring [1]. Anna [2]."}),
-        (False, {"flood its valley?": "In spring [1].", "who": "Anna [1]."}),
+        (True, False, {PLACES: "In spring [1]. Anna [2]."}),
+        (False, False, {"flood its valley?": "In spring [1].", "who": "Anna [1]."}),
+        (True, True, {"flood its valley?": "In spring [1].", "who": "Anna [1]."}),
     ],
 )
 def test_a_question_of_two_places_is_answered_from_both(
-    steps: Make, generator: Any, writes: bool, replies: Script
+    steps: Make, generator: Any, writes: bool, small: bool, replies: Script
 ) -> None:
-    """A language model writes one answer from the best passages of both parts; sentences are picked for each part, and
-    the numbers of their citations go on."""
+    """A language model writes one answer from the best passages of both parts; sentences are picked for each part, or
+    written by a small model, and the numbers of their citations go on."""
     said = generator(scripted(replies))
     said.follows_instructions = writes
     made = steps(said, passages=3)
+    made.small = small
     assert answered("plain", made, PLACES).split() == ["In", "spring", "[1].", "Anna", "[2]."]
     assert [entry.question for entry in made.rounds] == [
         "When does the Ombra flood its valley?", "who was born in the town of Kell?"
     ]  # fmt: skip
     paths = [citation.path for citation in made.showing.citations.of("In spring [1]. Anna [2].")]
     assert paths == ["/notes/0.md", "/notes/2.md"]
+
+
+@pytest.mark.parametrize("refused", ["flood its valley?", "who"])
+def test_a_part_that_a_small_model_refuses_is_left_out(steps: Make, generator: Any, refused: str) -> None:
+    made = steps(generator(scripted({refused: REFUSAL, "?": "It is so [1]."})))
+    made.small = True
+    assert answered("plain", made, PLACES).strip() == "It is so [1]."
 
 
 def test_a_part_without_an_answer_leaves_the_question_whole(steps: Make, generator: Any, library: Any) -> None:
