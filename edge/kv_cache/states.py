@@ -241,18 +241,20 @@ class KnowledgeStates:
                     self._trace.count("knowledge.dropped")
             finally:
                 self._leave_for_disk()
-        while (node := self._next_to_leave()) is not None:
+        written: set[Node] = set()  # each once: where the disk has room for one of two, they displace each other
+        while (node := self._next_to_leave(written)) is not None:
+            written.add(node)
             self._swap_out(node, evict=False)
 
-    def _next_to_leave(self) -> Node | None:
+    def _next_to_leave(self, written: set[Node]) -> Node | None:
         """Locks the state that should be saved next, so that a share of the host's limit, or the room of its largest
-        state, is free or on disk; None if it is."""
+        state, is free, on disk or `written`; None if it is."""
         with self.locked():
             wanted = max([self.host.limit * _AHEAD, *map(self.host.nbytes, self.host)])
             missing = wanted - min(self.host.limit - self.host.used, self._budget.free)
             gone: set[Node] = set()
             while missing > 0 and (node := self.host.victim(gone)) is not None:
-                if node not in self.disk:
+                if node not in self.disk and node not in written:
                     node.pins += 1
                     return node
                 missing -= self.host.nbytes(node)

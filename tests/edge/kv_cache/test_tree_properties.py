@@ -76,6 +76,10 @@ def damage(folder: Path, place: int, how: str) -> None:
             ("ask", [SYSTEM, POOL[4], POOL[2]])],
     host=0, disk=1150, policy="lfu", limit=7_000, fixed=0, behind=False,
 )  # fmt: skip
+@example(  # two states should be on disk before they leave memory, and the disk has room for one of them
+    events=[("ask", [SYSTEM, POOL[0]]), ("ask", [SYSTEM, POOL[0]]), ("ask", [SYSTEM, POOL[1]])],
+    host=270, disk=569, policy="lru", limit=16_000, fixed=0, behind=True,
+)  # fmt: skip
 def test_whatever_happens_answers_equal_those_without_a_cache(
     events: list[tuple[Any, ...]], host: int, disk: int | None, policy: str, limit: int, fixed: int,
     behind: bool,
