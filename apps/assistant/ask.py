@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -20,9 +16,8 @@ from edge.apps.assistant.answer import Answer, cited, figures, notices, reasons
 from edge.apps.assistant.assistant import AnswerStream, Assistant, Conversation
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.collection.collection import Together
-from edge.apps.collection.registry import locate
-from edge.apps.console import tell
+from edge.apps.collection.registry import located
+from edge.apps.console import notice, tell
 from edge.apps.documents.base import Mail
 from edge.apps.options import (
     OutputFile,
@@ -35,16 +30,16 @@ from edge.apps.options import (
     server_option,
     words_argument,
 )
-from edge.apps.requests import AskOptions
-from edge.apps.serve.background import connected, own_options
-from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved
+from edge.apps.serve.background import own_options
 from edge.apps.store.health import Health
+from edge.apps.verbs.answering import written
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.requests import Ask
+from edge.apps.verbs.table import ASK
+from edge.apps.verbs.verb import do, interruptible
 from edge.config import Config, format_size
-from edge.errors import EdgeError, StorageError
+from edge.errors import EdgeError
 from edge.files.input_file import read_line
-from edge.resident import ResidentWatch
-from edge.text.control_characters import escaped
-from edge.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,7 +51,7 @@ def assistant_options(command: Command) -> Command:
     """Adds the options of answering, such as `--pipeline` and `--llm`, to a command."""
     for option in (
         click.option("--no-kv-cache", is_flag=True, help="Compute every document's KV states anew."),
-        AskOptions.add_to,
+        Ask.adding(),
         collections_option,
         click.option("--context", type=int,
                      help="Tokens of prompt and answer together (0: as the model was trained for, at most 4,096)."),
@@ -76,112 +71,42 @@ def configured(chosen: Mapping[str, Any]) -> Config:
     return configure(no_server=chosen.get("no_server", True), **settings)
 
 
-@contextmanager
-def opened(trace: Trace, options: AskOptions, **chosen: Any) -> Iterator[Assistant]:
-    """Opens the collections and the assistant that the options of a command line describe."""
-    with Together.opened(chosen["collections"], configured(chosen), trace, candidates=2 * options.pool) as collections:
-        several = len(collections.collections) > 1
-        with Assistant(
-            collections if several else collections.first, pipeline=chosen["pipeline"], options=options,
-            kv_cache=not chosen["no_kv_cache"],
-        ) as assistant:  # fmt: skip
-            tell(collections.health())
-            yield assistant
+INTERRUPTED = 130
+
+
+class Printing:
+    """Prints an answer while it is written, unless `silent`, and troubles of the collections."""
+
+    def __init__(self, silent: bool) -> None:
+        self._silent = silent
+        self._written = False
+
+    def troubles(self, sentences: list[str]) -> None:
+        """Prints them to stderr."""
+        for sentence in sentences:
+            notice(sentence)
+
+    def text(self, piece: str) -> None:
+        """Prints a piece of the text."""
+        if not self._silent:
+            click.echo(piece, nl=False)
+            self._written = True
+
+    def end(self) -> None:
+        """Ends the last line."""
+        if self._written:
+            click.echo()
 
 
 def shown(stream: AnswerStream, silent: bool = False) -> Answer:
     """The whole answer, printed while it is written unless `silent`. The first Ctrl-C ends the answer before its next
     token, the second one ends it at once. The text written so far stays, and ends with a line break."""
-    with stream, interruptible(stream.cancel):
-        if not silent:
-            _echo(stream)
-        return stream.answer
-
-
-def _echo(texts: Iterable[str]) -> None:
-    """Prints the pieces of a text, and a line break at their end, however they end."""
-    written = False
+    listener = Printing(silent)
     try:
-        for text in texts:
-            click.echo(text, nl=False)
-            written = True
+        with interruptible(stream.cancel):
+            return written(stream, listener.text)
     finally:
-        if written:
-            click.echo()
-
-
-@contextmanager
-def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
-    """A context in which the first Ctrl-C calls `cancel`, which ends the answer before its next token. The second one
-    raises `KeyboardInterrupt`."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
-        cancel()
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-INTERRUPTED = 130
-
-_END_S = 10.0
-"""If the server has not said within this time that it ends an answer, the command ends without the rest of it."""
-
-
-class ServedAnswer:
-    """An answer that the server writes.
-
-    Attributes:
-        begun: whether a part of it has arrived.
-        data: after the last text, everything that is printed besides the text.
-    """
-
-    def __init__(self, connection: OwnServer, asked: dict[str, Any]) -> None:
-        """`asked`: fields of the request, without the name by which its answer can be ended."""
-        self.begun = False
-        self.data: dict[str, Any] = {}
-        self._connection = connection
-        self._asked = {**asked, "name": os.urandom(16).hex()}
-
-    def texts(self) -> Iterator[str]:
-        """The pieces of its text, as they arrive. Troubles of the collection are printed before the first one.
-
-        Raises:
-            Unserved: the server did not finish the answer.
-        """
-        for name, data in self._connection.events("/own/ask", self._asked):
-            if name not in ("text", "answer"):
-                continue
-            if not self.begun:
-                self.begun = True
-                for trouble in data["troubles"]:
-                    click.echo(escaped(f"edge: {trouble}"), err=True)
-            if name == "answer":
-                self.data = data
-                return
-            yield data["text"]
-        raise Lost("the server ended before it had answered")
-
-    def cancel(self) -> None:
-        """Ends the answer before its next token. The part that is written, with its citations, still arrives.
-
-        Raises:
-            KeyboardInterrupt: the server has not begun to answer, or cannot be told to end the answer. It ends the
-                answer when the connection is closed.
-        """
-        try:
-            done = self._connection.ask("/own/end", {"name": self._asked["name"]}, _END_S)
-        except Unserved:
-            raise KeyboardInterrupt from None
-        if not done["ended"] and not self.begun:
-            raise KeyboardInterrupt
+        listener.end()
 
 
 @click.command()
@@ -191,7 +116,7 @@ class ServedAnswer:
 @device_options
 @server_option
 @report_options
-def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> int:
+def ask(question: str, report: Report, options: Ask, **chosen: Any) -> int:
     """Answer QUESTION (- reads it from stdin) from the indexed documents, with citations.
 
     Exit code 0: answered; 1: not in the documents; 2: error; 130: interrupted; the text that was written until then is
@@ -200,77 +125,34 @@ def ask(question: str, report: Report, options: AskOptions, **chosen: Any) -> in
     alone = own_options(
         memory=chosen["memory"], threads=chosen["threads"], trace=report.trace, no_kv_cache=chosen["no_kv_cache"]
     )
+    asked = replace(options, question=question, collections=located(chosen["collections"]), pipeline=chosen["pipeline"])
+    home, listener = (
+        OwnHome(configured(chosen), report.trace, kv_cache=not chosen["no_kv_cache"]),
+        Printing(report.as_json),
+    )
     try:
-        return _served(question, options, chosen, alone, report)
-    except Unserved as reason:
-        server = f"not used: {reason}"
-    with ResidentWatch() as watch:
-        recorder = Trace(events=report.trace is not None)
-        with opened(recorder, options, **chosen) as assistant:
-            health = assistant.collection.health()
-            answer = shown(assistant.stream(question), report.as_json)
-        watch.sample()
-        answer = replace(answer, stats=replace(answer.stats, peak_resident=watch.high_water))
-    if report.trace is not None:
-        recorder.write(report.trace)
-    document = answer.to_json() | {"health": health.to_json()}
-    document["stats"]["server"] = server
-    return _finished(report, document, answer.citations, notices(answer), figures(answer.stats))
-
-
-def _finished(
-    report: Report, document: dict[str, Any], citations: Sequence[Citation], notices: Iterable[str],
-    figures: Iterable[str],
-) -> int:  # fmt: skip
-    """Prints everything that comes after an answer's text, and returns the exit code.
-
-    Args:
-        document: the answer as JSON.
-        notices, figures: lines.
-    """
+        done = do(ASK, asked, home, alone=alone, listener=listener)
+    finally:
+        listener.end()
+    document = done.result["document"]
     stats = document["stats"]
+    stats["server"] = done.server
+    citations = [citation_of(values) for values in done.result["citations"]]
     if report.as_json:
         click.echo(json.dumps(document, ensure_ascii=False))
     elif citations:
         click.echo("\n" + "\n".join(cited(citations)))
-    for line in notices:
-        click.echo(f"edge: {line}", err=True)
+    for line in done.result["notices"]:
+        notice(line)
     if report.stats:
-        click.echo("\n".join([*figures, f"server   {stats['server']}"]), err=True)
+        click.echo("\n".join([*done.result["figures"], f"server   {done.server}"]), err=True)
+    home.write_trace()
     return INTERRUPTED if stats["interrupted"] else 0 if stats["found"] else 1
 
 
-def _served(question: str, options: AskOptions, chosen: Mapping[str, Any], alone: str, report: Report) -> int:
-    """Prints the server's answer as it comes, and returns the exit code.
-
-    Raises:
-        Unserved: nothing was printed.
-        StorageError: the server has ended in the middle of the answer.
-    """
-    connection = connected(configured(chosen), ASK, alone)
-    asked = {
-        "question": question,
-        "collections": [(name, str(locate(name or None))) for name in chosen["collections"] or ("",)],
-        "pipeline": chosen["pipeline"], **options.to_json(),
-    }  # fmt: skip
-    answer = ServedAnswer(connection, asked)
-    try:
-        with interruptible(answer.cancel):
-            if report.as_json:
-                list(answer.texts())
-            else:
-                _echo(answer.texts())
-    except Unserved as reason:
-        if not answer.begun:
-            raise
-        raise StorageError(f"the answer is not finished: {reason}") from None
-    data = answer.data
-    data["document"]["stats"]["server"] = f"used: process {connection.hello['pid']}"
-    citations = [
-        Citation(**{**citation, "mail": citation["mail"] and Mail(**citation["mail"])})
-        for citation in data["citations"]
-    ]
-    return _finished(report, data["document"], citations, data["notices"], data["figures"])
+def citation_of(values: dict[str, Any]) -> Citation:
+    """A citation from its fields."""
+    return Citation(**{**values, "mail": values["mail"] and Mail(**values["mail"])})
 
 
 _HELP = """/sources  the passages of the last answer
@@ -289,16 +171,17 @@ _LONGEST_LINE = 1 << 20
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, a line each.")
 @click.option("--stats", is_flag=True, help="Print figures after each answer, to stderr.")
 @click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here.")
-def chat(as_json: bool, stats: bool, trace: Path | None, options: AskOptions, **chosen: Any) -> None:
+def chat(as_json: bool, stats: bool, trace: Path | None, options: Ask, **chosen: Any) -> None:
     """Talk about the indexed documents: a question per line; /help lists commands. Ctrl-C ends an answer, Ctrl-D or
     /quit the conversation."""
-    recorder = Trace(events=trace is not None)
+    home = OwnHome(configured(chosen), trace, kv_cache=not chosen["no_kv_cache"])
     try:
-        with opened(recorder, options, **chosen) as assistant:
+        asked = replace(options, collections=located(chosen["collections"]), pipeline=chosen["pipeline"])
+        with home, home.assistant(asked) as assistant:
+            tell(assistant.collection.health())
             _talk(assistant, as_json, stats)
     finally:
-        if trace is not None:
-            recorder.write(trace)
+        home.write_trace()
 
 
 def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:

@@ -22,8 +22,8 @@ from edge.apps.assistant.question import check_question, courtesy, new_topic, re
 from edge.apps.assistant.retrieval import CollectionLibrary
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.collection import Collection, Together
-from edge.apps.requests import AskOptions
 from edge.apps.store.spelling import respelled
+from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.errors import ArgumentError, CapabilityError, EdgeError, InputError
 from edge.public_calls import checked_arguments

@@ -17,7 +17,7 @@ from edge.apps.assistant.generator import PickedSentences
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.models.evidence import RESULT_SIGNALS, Evidence, fit, result_signals, results_name
 from edge.runtimes.generation.base import Message, Sampling

@@ -14,7 +14,7 @@ from edge.apps.assistant.answer import MAYBE
 from edge.apps.assistant.evidence import FEW_WORDS, WORD, UnitJudge, Window, standing
 from edge.apps.assistant.question import judged_question
 from edge.apps.collection.collection import Collection
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded

@@ -22,8 +22,8 @@ from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
-from edge.apps.requests import AskOptions
 from edge.apps.store.fusion import reciprocal_rank_fusion
+from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.runtimes.generation.base import (
     Document,

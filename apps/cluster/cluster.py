@@ -40,11 +40,11 @@ from edge.apps.collection.searching import (
     misspelled,
     shown,
 )
-from edge.apps.requests import POOL, SearchOptions, search_options
 from edge.apps.store.lexical import Statistics, shown_weights
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.spelling import respelled
+from edge.apps.verbs.requests import POOL, SearchOptions, search_options
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError

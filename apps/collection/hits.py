@@ -13,7 +13,7 @@ from edge.text.tokens import expected_tokens, fit
 
 if TYPE_CHECKING:
     from edge.apps.collection.models import CollectionModels
-    from edge.apps.requests import SearchOptions
+    from edge.apps.verbs.requests import SearchOptions
     from edge.runtimes.reranker import Ranked
     from edge.runtimes.scoring import Watch
 

@@ -17,10 +17,10 @@ from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.collection.searching import Floats, checked_query
 from edge.apps.pool import Held, ModelPool, Result
-from edge.apps.requests import POOL
 from edge.apps.store.database import Database
 from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.rebuilding import EmbedderIdentity
+from edge.apps.verbs.requests import POOL
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import Config
 from edge.errors import ModelError

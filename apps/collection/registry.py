@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
@@ -132,3 +133,9 @@ def existing_collection(folder: Path) -> Path:
     if not holds_collection(folder):
         raise CollectionMissing(f"there is no collection in {folder}; `edge index DIR` makes one")
     return folder
+
+
+def located(chosen: Sequence[str]) -> dict[str, str]:
+    """The directories of collections by the names that they were chosen by; the usual one if none is chosen. Raises as
+    `locate` does."""
+    return {name: str(locate(name or None)) for name in chosen or ("",)}

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from shutil import get_terminal_size
 from typing import Any
 
@@ -39,14 +39,12 @@ class SearchOutcome:
     nothing: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a dictionary for JSON."""
-        return asdict(self)
-
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> SearchOutcome:
-        """Reads the output of `to_json`."""
-        return cls(**{**document, "hits": [hit_from_json(hit) for hit in document["hits"]]})
+    def of(cls, found: SearchOutcome | dict[str, Any]) -> SearchOutcome:
+        """An outcome of this process, or of the server, as JSON holds it."""
+        if isinstance(found, SearchOutcome):
+            return found
+        return cls(**{**found, "hits": [hit_from_json(hit) for hit in found["hits"]]})
 
 
 def output_option(command: Command) -> Command:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,108 +18,56 @@ from edge.apps.options import (
     text_options,
     words_argument,
 )
-from edge.apps.serve.background import connected, own_options
-from edge.apps.serve.connection import MODELS, Unserved
-from edge.config import Config
-from edge.resident import ResidentWatch
-
-if TYPE_CHECKING:
-    from edge.runtimes.reranker import Ranking
+from edge.apps.serve.background import own_options
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.requests import Rerank
+from edge.apps.verbs.table import RERANK
+from edge.apps.verbs.verb import do
 
 
 @click.command()
 @words_argument("query")
-@click.option("-k", "--top-k", type=int, help="How many results (all if not given).")
-@click.option("--model", help="Reranker: a known name or the path of a packed model.")
-@click.option("--threshold", help="Dispersion at which pruning starts: auto, inf, or a number.")
-@click.option(
-    "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
-)
-@click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
-@click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
+@Rerank.add_to
 @text_options
 @setup_options(device=True, server=True)
 @report_options
 def rerank(
     query: str,
     docs: str,
-    top_k: int | None,
-    model: str | None,
-    threshold: str | None,
-    mode: str | None,
-    retrieved: bool,
+    options: Rerank,
     max_tokens: int | None,
-    explain: bool,
     setup: Setup,
     report: Report,
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
-    config = setup.config(reranker=model, threshold=threshold, mode=mode)
+    config = setup.config(reranker=options.model, threshold=options.threshold, mode=options.mode)
     documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"])
-    alone = own_options(
-        memory=setup.memory, threads=setup.threads, trace=report.trace, explain=explain, max_tokens=max_tokens,
+    asked = replace(
+        options, query=query, texts=[document.text for document in documents], model=config.reranker or None,
+        mode=config.mode, threshold=str(config.threshold),
     )  # fmt: skip
-    try:
-        results, figures, server = _served(query, documents, top_k, retrieved, config, alone)
-    except Unserved as reason:
-        server = f"not used: {reason}"
-    else:
-        _show(results, documents, {**figures, "server": server}, report=report)
-        return
-
-    from edge.apps.store.planning import check_texts
-    from edge.runtimes.reranker import Reranker
-    from edge.trace import Trace
-
-    with ResidentWatch() as watch:
-        recorder = Trace(events=report.trace is not None)
-        check_texts("ranking", "reranker", config, [d.text for d in documents], max_tokens, query)
-        with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
-            texts = [d.text for d in documents]
-            ranking = reranker.explain(query, texts, top_k, retrieved=retrieved, every_layer=explain)
-        watch.sample()
-        figures = replace(ranking.stats, peak_resident=watch.high_water).to_json()
-    try:
-        if report.trace is not None:
-            recorder.write(report.trace)
-    finally:  # a ranking is not lost if its trace cannot be written
-        found = [(result.index, result.score) for result in ranking.results]
-        layers = ranking if explain else None
-        _show(found, documents, {**figures, "server": server}, layers, report=report)
+    alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
+    home = OwnHome(config, report.trace, max_tokens=max_tokens)
+    done = do(RERANK, asked, home, alone=alone)
+    _show(done.result, documents, {**done.result["stats"], "server": done.server}, report)
+    home.write_trace()  # a ranking is not lost if its trace cannot be written
 
 
-def _served(
-    query: str, documents: list[InputText], top_k: int | None, retrieved: bool, config: Config, alone: str
-) -> tuple[list[tuple[int, float]], dict[str, Any], str]:
-    """The indices and scores of the texts, best first; the figures; and a note on the server that ranked them.
-
-    Raises:
-        Unserved: the server cannot be used for this request.
-    """
-    connection = connected(config, MODELS, alone)
-    answer = connection.ask("/own/rerank", {
-        "query": query, "texts": [document.text for document in documents], "top_k": top_k, "retrieved": retrieved,
-        "model": config.reranker, "mode": config.mode, "threshold": config.threshold,
-    })  # fmt: skip
-    found = [(index, score) for index, score, _ in answer["results"]]
-    return found, answer["stats"], f"used: process {connection.hello['pid']}"
-
-
-def _show(
-    results: list[tuple[int, float]],
-    documents: list[InputText],
-    figures: dict[str, Any],
-    layers: Ranking | None = None,
-    *,
-    report: Report,
-) -> None:
-    """Prints a ranking. `layers` is the ranking with its layer reports, if they are to be printed."""
+def _show(found: dict[str, Any], documents: list[InputText], figures: dict[str, Any], report: Report) -> None:
     if report.as_json:
-        click.echo(json.dumps(_document(results, documents, figures, layers), ensure_ascii=False))
+        results = [
+            {"index": index, "id": documents[index].id, "score": score, "text": documents[index].text}
+            for index, score, _ in found["results"]
+        ]
+        layers = {"layers": found["layers"]} if "layers" in found else {}
+        click.echo(json.dumps({"results": results, "stats": figures, **layers}, ensure_ascii=False))
         return
-    if layers is not None:
-        _print_layers(layers, len(documents))
-    for place, (index, score) in enumerate(results, 1):
+    if "layers" in found:
+        click.echo(f"{len(documents)} candidates; {found['rule']}")
+        for layer in found["layers"]:
+            _print_layer(layer)
+        click.echo("")
+    for place, (index, score, _) in enumerate(found["results"], 1):
         name = documents[index].id
         label = f"[{name}] " if name is not None else ""
         click.echo(f"{place:3d}  {score:.4f}  {label}{documents[index].text}")
@@ -127,54 +75,21 @@ def _show(
         print_stats(figures)
 
 
-def _document(
-    results: list[tuple[int, float]], documents: list[InputText], stats: dict[str, Any], ranking: Ranking | None
-) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "results": [
-            {"index": index, "id": documents[index].id, "score": score, "text": documents[index].text}
-            for index, score in results
-        ],
-        "stats": stats,
-    }
-    if ranking is not None:
-        document["layers"] = [
-            {
-                "layer": report.layer,
-                "cv": report.decision.cv,
-                "scores": dict(zip(map(str, report.ids.tolist()), report.scores.tolist(), strict=True)),
-                "clusters": dict(zip(map(str, report.ids.tolist()), report.decision.clusters.tolist(), strict=False)),
-                "selected": report.decision.selected.tolist(),
-                "dropped": report.decision.dropped.tolist(),
-                "deferred": report.decision.deferred.tolist(),
-            }
-            for report in ranking.layers
-        ]
-    return document
-
-
-def _print_layers(ranking: Ranking, candidates: int) -> None:
-    """Prints for each layer the dispersion, the clusters with their score ranges, and the candidates that were
-    selected, dropped or deferred."""
-    rule = "never prunes" if ranking.threshold == float("inf") else f"prunes above CV {ranking.threshold:.3f}"
-    if ranking.margin is not None:
-        rule = f"drops candidates more than {ranking.margin:.2f} deviations behind"
-    click.echo(f"{candidates} candidates; {rule}")
-    for report in ranking.layers:
-        decision = report.decision
-        order = sorted(
-            zip(report.scores.tolist(), report.ids.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1])
-        )
-        best = "  ".join(f"{i}:{score:.3f}" for score, i in order[:8])
-        click.echo(f"layer {report.layer:2d}  CV {decision.cv:.3f}  {len(report.ids)} active  best {best}")
-        if len(decision.clusters):
-            for cluster in range(int(decision.clusters.max()) + 1):
-                inside = report.scores[decision.clusters == cluster]
-                spread = f"{inside.max():.3f} to {inside.min():.3f}"
-                click.echo(f"          cluster {cluster}: {len(inside)} candidates, scores {spread}")
-        if len(decision.selected) or len(decision.dropped):
-            for name, ids in (("selected", decision.selected), ("dropped", decision.dropped)):
-                if len(ids):
-                    click.echo(f"          {name}: {', '.join(map(str, sorted(ids.tolist())))}")
-            click.echo(f"          deferred: {len(decision.deferred)} go on")
-    click.echo("")
+def _print_layer(layer: dict[str, Any]) -> None:
+    """Prints of a layer the dispersion, the clusters with their score ranges, and the candidates that were selected,
+    dropped or deferred."""
+    scores: dict[str, float] = layer["scores"]
+    order = sorted(scores.items(), key=lambda pair: (-pair[1], int(pair[0])))
+    best = "  ".join(f"{i}:{score:.3f}" for i, score in order[:8])
+    click.echo(f"layer {layer['layer']:2d}  CV {layer['cv']:.3f}  {len(scores)} active  best {best}")
+    clusters: dict[int, list[float]] = {}
+    for i, cluster in layer["clusters"].items():
+        clusters.setdefault(cluster, []).append(scores[i])
+    for cluster, inside in sorted(clusters.items()):
+        spread = f"{max(inside):.3f} to {min(inside):.3f}"
+        click.echo(f"          cluster {cluster}: {len(inside)} candidates, scores {spread}")
+    moved = {name: layer[name] for name in ("selected", "dropped") if layer[name]}
+    for name, ids in moved.items():
+        click.echo(f"          {name}: {', '.join(map(str, sorted(ids)))}")
+    if moved:
+        click.echo(f"          deferred: {len(layer['deferred'])} go on")

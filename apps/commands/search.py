@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
-from edge.apps.collection.registry import locate
+from edge.apps.collection.registry import located
 from edge.apps.commands.output import (
     SearchOutcome,
     folded,
@@ -26,10 +26,12 @@ from edge.apps.commands.output import (
 )
 from edge.apps.console import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
-from edge.apps.requests import SearchOptions
-from edge.apps.serve.background import connected, own_options
-from edge.apps.serve.connection import SEARCH, Unserved
-from edge.config import Config, counted, format_size
+from edge.apps.serve.background import own_options
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.requests import Search
+from edge.apps.verbs.table import SEARCH
+from edge.apps.verbs.verb import do
+from edge.config import counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped
 
@@ -41,7 +43,7 @@ _COLUMNS = (
 
 @click.command()
 @words_argument("query", stdin=True)
-@SearchOptions.add_to
+@Search.add_to
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
@@ -53,7 +55,7 @@ _COLUMNS = (
 @output_option
 def search(
     query: str,
-    options: SearchOptions,
+    options: Search,
     explain: bool,
     cluster: str | None,
     partial: bool,
@@ -78,21 +80,17 @@ def search(
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
         raise InputError("--partial needs --cluster: one collection has no shards")
-    try:
-        if cluster is not None:
-            raise Unserved("the collection is in shards")
-        alone = own_options(memory=setup.memory, threads=setup.threads, trace=trace)
-        found, server = _served(collections, config, query, options, alone)
-    except Unserved as reason:
-        if cluster is not None:
-            from edge.apps.cluster.command import searched as spread
+    asked = replace(options, query=query, collections=located(collections))
+    home = OwnHome(config, trace)
+    if cluster is not None:
+        from edge.apps.cluster.command import searched
 
-            found = spread(cluster, collections, config, trace, query, options, partial=partial)
-        else:
-            from edge.apps.commands.searching import searched
-
-            found = searched(collections, config, trace, query, options)
-        server = f"not used: {reason}"
+        found = searched(cluster, collections, config, trace, query, options, partial=partial)
+        server = "not used: the collection is in shards"
+    else:
+        done = do(SEARCH, asked, home, alone=own_options(memory=setup.memory, threads=setup.threads, trace=trace))
+        found, server = SearchOutcome.of(done.result), done.server
+        found.figures["seconds"] = done.seconds
     figures = {**found.figures, "server": server}
     for trouble in found.troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)
@@ -104,21 +102,8 @@ def search(
         click.echo(f"edge: nothing found{found.nothing}", err=True)
     if stats:
         _print_stats(figures)
+    home.write_trace()
     return 0 if found.hits else 1
-
-
-def _served(
-    collections: tuple[str, ...], config: Config, query: str, options: SearchOptions, alone: str
-) -> tuple[SearchOutcome, str]:
-    """The result of the server, and a sentence that names the server. Raises `Unserved` as `connected` and
-    `Connection.ask` do."""
-    started = time.perf_counter()
-    connection = connected(config, SEARCH, alone)
-    places = {name: str(locate(name or None)) for name in collections or ("",)}
-    answer = connection.ask("/own/search", {"query": query, **options.to_json(), "collections": list(places.items())})
-    found = SearchOutcome.from_json(answer)
-    found.figures["seconds"] = time.perf_counter() - started
-    return found, f"used: process {connection.hello['pid']}"
 
 
 def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], explain: bool) -> None:

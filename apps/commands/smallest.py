@@ -79,7 +79,7 @@ def _retrieving(operation: str, config: Config, **more: Any) -> OperationPlan:
 
 
 def _searching(config: Config) -> OperationPlan:
-    from edge.apps.requests import POOL
+    from edge.apps.verbs.requests import POOL
 
     return _retrieving("searching", config, rerank=True, candidates=2 * POOL)
 
@@ -91,7 +91,7 @@ def _indexing(config: Config) -> OperationPlan:
 
 
 def _answering(config: Config) -> OperationPlan:
-    from edge.apps.requests import AskOptions
+    from edge.apps.verbs.requests import AskOptions
 
     return _retrieving("answering", config, rerank=True, candidates=2 * AskOptions().pool)
 
@@ -142,11 +142,11 @@ def _serving(config: Config) -> OperationPlan:
 OPERATIONS: Mapping[str, Operation] = {
     "demo": Operation(("edge.apps.demo.passages", "edge.runtimes.reranker"), _demonstrating),
     "index": Operation(("edge.apps.commands.index", "edge.apps.collection.writing"), _indexing),
-    "search": Operation(("edge.apps.commands.search", "edge.apps.commands.searching"), _searching),
+    "search": Operation(("edge.apps.commands.search", "edge.apps.verbs.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
-    "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
-    "rerank": Operation(("edge.apps.commands.rerank", "edge.runtimes.reranker"), _ranking),
-    "embed": Operation(("edge.apps.commands.embed", "edge.runtimes.embedder"), _embedding),
+    "memory": Operation(("edge.apps.memory.command", "edge.apps.verbs.remembering"), _remembering),
+    "rerank": Operation(("edge.apps.commands.rerank", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
+    "embed": Operation(("edge.apps.commands.embed", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio"), _searching, _load_sdk),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving, _load_server),
 }

@@ -16,8 +16,8 @@ import click
 import platformdirs
 
 from edge.apps.console import PYTHON
-from edge.apps.memory.console import path_option
 from edge.apps.options import CommandGroup, Setup, collections_option, setup_options
+from edge.apps.verbs.memories import OfMemory
 from edge.errors import InputError
 from edge.files.input_file import read_small
 from edge.files.sealed import replace
@@ -117,12 +117,9 @@ def mcp() -> None:
 
 
 @mcp.command()
-@path_option
-@click.option("--user-id", help="User whose memory alone is served; `default` if no id is given.")
-@click.option("--agent-id", help="Agent whose memory is served.")
-@click.option("--run-id", help="Session whose memory is served.")
+@OfMemory.add_to
 @setup_options()
-def memory(path: Path | None, user_id: str | None, agent_id: str | None, run_id: str | None, setup: Setup) -> None:
+def memory(options: OfMemory, setup: Setup) -> None:
     """Serve the tools of a memory: add, search, list, update, supersede and delete memories, and their history."""
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
@@ -133,7 +130,7 @@ def memory(path: Path | None, user_id: str | None, agent_id: str | None, run_id:
     load_sdk()
     _greet("memory")
     config = setup.config()
-    with Memory(path, **whose(user_id, agent_id, run_id), config=config) as opened:
+    with Memory(options.path, **whose(options), config=config) as opened:
         opened.check_room()
         serve(memory_server(opened), opened.budget)
 

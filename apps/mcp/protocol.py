@@ -22,9 +22,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edge.apps.console import report
-from edge.apps.requests import RequestOptions, value_type
 from edge.apps.store.health import Health
 from edge.apps.store.json_size import JsonSize
+from edge.apps.verbs.options import RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import CapabilityError, EdgeError, InputError
@@ -197,11 +197,15 @@ def make_server(
     return server
 
 
-def take_options(tool: Tool, options: type[RequestOptions], **usual: Any) -> None:
+_KINDS: dict[type, Any] = {list: list[str], dict: dict[str, Any], object: str}
+
+
+def take_options(tool: Tool, options: type[RequestOptions], names: Sequence[str] = (), **usual: Any) -> None:
     """Gives a tool the options of a request as its arguments, by their names in JSON.
 
     Args:
         tool: takes them as keywords.
+        names: those that it takes, if not all.
         usual: defaults of the tool that differ from those of the options.
     """
     from pydantic import Field
@@ -210,8 +214,11 @@ def take_options(tool: Tool, options: type[RequestOptions], **usual: Any) -> Non
     parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     schema = options.schema()
     for name, (each, _) in options.options().items():
-        kind: Any = list[str] if value_type(each) is str else value_type(each)
+        if names and name not in names:
+            continue
+        kind: Any = _KINDS.get(value_type(each), value_type(each))
         default = usual.get(name, each.default)
+        default = default if isinstance(default, int | float | str) else None
         extra = {key: value for key, value in schema[name].items() if key in ("minimum", "maximum")}
         said: Any = Field(description=schema[name]["description"], json_schema_extra=extra)
         annotation = Annotated[kind, said] if default is not None else Annotated[kind | None, said]

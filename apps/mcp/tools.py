@@ -9,7 +9,8 @@ from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.searching import read_hits
 from edge.apps.mcp.protocol import make_server, take_options
-from edge.apps.requests import SearchOptions
+from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions
+from edge.apps.verbs.requests import SearchOptions
 from edge.errors import InputError
 
 if TYPE_CHECKING:
@@ -150,94 +151,44 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         CapabilityError: the package `mcp` is missing.
     """
 
-    def add_memory(
-        text: str,
-        metadata: dict[str, Any] | None = None,
-        timestamp: str | None = None,
-        expiration_date: str | None = None,
-        valid_from: str | None = None,
-        valid_until: str | None = None,
-        run_id: str | None = None,
-    ) -> dict[str, Any]:
+    def add_memory(text: str, run_id: str | None = None, **options: Any) -> dict[str, Any]:
         """Remember a text.
 
         Args:
             text: one fact, preference, event or decision, understandable alone.
-            metadata: fields to filter by later, such as {"category": "health"}.
-            timestamp: when it was said or happened, such as 2026-05-08 or 2026-05-08T13:56.
-            expiration_date: the last day on which the memory is shown, such as 2026-12-31.
-            valid_from: since when it holds, if not since it was said, such as 2024-09.
-            valid_until: until when it holds or held.
             run_id: the session that the memory belongs to, to keep it apart from others.
         """
-        added = memory.add(
-            text, metadata=metadata, timestamp=timestamp, expiration_date=expiration_date, valid_from=valid_from,
-            valid_until=valid_until, run_id=run_id,
-        )  # fmt: skip
+        added = memory.add(text, run_id=run_id, options=RememberOptions.from_json(options))
         return added | {"results": [_abridged(result) for result in added["results"]]}
 
-    def search_memory(
-        query: str,
-        top_k: int = 5,
-        filters: dict[str, Any] | None = None,
-        run_id: str | None = None,
-        neighbours: int = 0,
-        as_of: str | None = None,
-        max_tokens: int | None = None,
-        conversations: int = 0,
-    ) -> dict[str, Any]:
-        """Find memories about a subject that hold now, best first.
+    def search_memory(query: str, run_id: str | None = None, **options: Any) -> dict[str, Any]:
+        """Find memories about a subject that hold now, best first. With max_tokens the ids of results that do not fit
+        are left_out, and list_memories gets them with the filters {"id": {"in": [...]}}; the turns of a conversation
+        with {"conversation_of": id}.
 
         Args:
             query: a question or a description.
-            top_k: number of results.
-            filters: conditions on metadata and dates, such as {"category": "health"} or {"timestamp": {"gte":
-                "2026-05-01", "lt": "2026-06-01"}}; operators eq ne gt gte lt lte in nin contains icontains, joined by
-                AND, OR and NOT.
             run_id: only memories of this session.
-            neighbours: number of conversation turns to add before and after each result.
-            as_of: a moment, such as 2026-05-08; what held then instead of what holds now.
-            max_tokens: the most tokens of all results; the ids of others are left_out, and list_memories gets them with
-                the filters {"id": {"in": [...]}}.
-            conversations: number of whole conversations to add, each with its most central sentences; list_memories
-                gets the turns with the filters {"conversation_of": id}.
         """
         memory.check_known()
-        return memory.search(
-            query, top_k, filters=filters, run_id=run_id, neighbours=neighbours, as_of=as_of, max_tokens=max_tokens,
-            conversations=conversations,
-        )  # fmt: skip
+        return memory.search(query, run_id=run_id, options=RecallOptions.from_json(options))
 
-    def list_memories(
-        top_k: int = 20, filters: dict[str, Any] | None = None, run_id: str | None = None
-    ) -> dict[str, Any]:
+    def list_memories(run_id: str | None = None, **options: Any) -> dict[str, Any]:
         """List memories, newest first. One with valid_until holds no longer from then on.
 
         Args:
-            top_k: number of memories.
-            filters: as for search_memory.
             run_id: only memories of this session.
         """
         memory.check_known()
-        return memory.get_all(top_k=top_k, filters=filters, run_id=run_id)
+        return memory.get_all(run_id=run_id, options=ListOptions.from_json(options))
 
-    def update_memory(
-        memory_id: str,
-        text: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        expiration_date: str | None = None,
-    ) -> dict[str, Any]:
+    def update_memory(memory_id: str, **options: Any) -> dict[str, Any]:
         """Correct a memory; omitted arguments stay unchanged.
 
         Args:
             memory_id: the id from a search or a list.
-            text: the new text.
-            metadata: keys to set.
-            expiration_date: the last day on which the memory is shown.
         """
-        if expiration_date is None:
-            return memory.update(memory_id, text, metadata)
-        return memory.update(memory_id, text, metadata, expiration_date)
+        return memory.update(memory_id, options=ChangeOptions.from_json(options))
 
     def delete_memory(memory_id: str) -> dict[str, Any]:
         """Delete a memory.
@@ -264,6 +215,11 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         """
         return {"history": memory.history(memory_id, whole_chain=True)}
 
+    take_options(add_memory, RememberOptions, ("metadata", "timestamp", "expiration_date", "valid_from", "valid_until"))
+    found = ("top_k", "filters", "neighbours", "as_of", "max_tokens", "conversations")
+    take_options(search_memory, RecallOptions, found, top_k=5)
+    take_options(list_memories, ListOptions, ("top_k", "filters"), top_k=20)
+    take_options(update_memory, ChangeOptions, ("text", "metadata", "expiration_date"))
     return make_server(
         "edge-memory", _MEMORY, memory.budget, memory.health,
         reads=[search_memory, list_memories, memory_history], adds=[add_memory],

@@ -14,30 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date, datetime, time, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import platformdirs
 
 from edge.apps.store.folder import MEMORY
 from edge.errors import InputError
 
-_TOP_K = 20
-_MOST = 10_000
 _MOST_DEPTH = 100
 """The most levels of a JSON value. Python bounds its levels and the open calls together, so that one caller could store
 a deeper value that another could not read."""
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """The escape of the character NUL in JSON text. A backslash of the text itself is written twice there."""
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "unchanged"
-
-
-UNSET: Final = _Unset()
-"""The default of arguments for which None means "remove the value": leave the value unchanged."""
 
 
 def default_path() -> Path:
@@ -60,18 +49,6 @@ def existing_memory(path: Path | None) -> Path:
 def holds_memory(path: Path) -> bool:
     """Whether a directory holds a memory."""
     return (path / MEMORY).is_file()
-
-
-def check_count(*values: int | None) -> int:
-    """The first value that is not None; 20 if all are.
-
-    Raises:
-        InputError: the value is not a whole number in the allowed range.
-    """
-    value = next((value for value in values if value is not None), _TOP_K)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise InputError(f"a number of memories is a whole number from 0 to {_MOST:,}, not {value!r}")
-    return value
 
 
 def check_share(value: object, name: str) -> float | None:

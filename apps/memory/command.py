@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from edge.apps.commands.texts import Lines
 from edge.apps.console import ProgressBar, told
 from edge.apps.memory.arguments import written
 from edge.apps.memory.console import (
+    done,
     everyone_option,
     exit_code,
-    json_object,
-    opened_memory,
     own_memory,
     path_option,
     print_count,
@@ -35,6 +35,18 @@ from edge.apps.options import (
     server_option,
     words_argument,
 )
+from edge.apps.verbs.memories import (
+    Change,
+    Delete,
+    History,
+    ListMemories,
+    OfMemory,
+    OneMemory,
+    Recall,
+    Remember,
+    Supersede,
+)
+from edge.apps.verbs.table import CHANGE, DELETE, GET_MEMORY, HISTORY, LIST_MEMORIES, RECALL, REMEMBER, SUPERSEDE
 from edge.config import counted
 from edge.errors import InputError
 
@@ -50,40 +62,27 @@ def memory() -> None:
     """
 
 
-_filters = click.option("--filters", metavar="JSON", help='Conditions, such as {"category": "food"}.')
-_top_k = click.option("-n", "--top-k", type=int, default=10, show_default=True, help="How many.")
-_expired = click.option("--show-expired", is_flag=True, help="Also memories that expired, ended or were forgotten.")
+_embedder = click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model.")
+_reranker = click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
 
 
 @memory.command()
 @click.argument("texts", nargs=-1, metavar="TEXT...")
-@click.option("--metadata", metavar="JSON", help='Anything to filter by later, such as {"category": "food"}.')
-@click.option("--timestamp", help="When it was said or happened, such as 2026-05-08T13:56.")
-@click.option("--expires", metavar="DAY", help="The last day on which it is shown, such as 2026-12-31.")
-@click.option("--valid-from", metavar="WHEN", help="Since when it holds, if that is not when it was said.")
-@click.option("--valid-until", metavar="WHEN", help="Until when it holds.")
-@click.option("--importance", type=float, help="0 ... 1, for `search --importance`.")
-@click.option("--no-supersede", is_flag=True, help="End no earlier memory, whatever is said.")
-@click.option("--explain", is_flag=True, help="Show why each near memory was ended or not.")
-@click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model.")
-@scope_options
+@Remember.add_to
+@_embedder
 @engine_options
+@json_option
 @server_option
-def add(
-    texts: tuple[str, ...], metadata: str | None, expires: str | None, no_supersede: bool, as_json: bool, **options: Any
-) -> None:
+def add(texts: tuple[str, ...], options: Remember, as_json: bool, **settings: Any) -> None:
     """Remember each TEXT; - reads stdin, a text a line."""
-    fields = {name: options.pop(name) for name in ("timestamp", "valid_from", "valid_until", "importance", "explain")}
-    limit = configure(memory=options["memory"]).memory
+    limit = configure(memory=settings["memory"]).memory
     given: list[str] = []
     for text in texts:
         stdin = Lines(sys.stdin.buffer, "stdin", limit, ["edge.apps.memory.memory"]) if text == "-" else None
         given += [text] if stdin is None else [line for _, line in stdin]
     if not given:
         raise InputError("there is nothing to remember: give a text, or - to read stdin")
-    fields |= {"metadata": json_object(metadata, "--metadata"), "expiration_date": expires}
-    with opened_memory(options, make=True) as opened:
-        result = opened.add(given, supersede=not no_supersede, **fields)
+    result = done(REMEMBER, replace(options, texts=given), make=True, **settings)["result"]
     if as_json:
         print_json(result)
         return
@@ -100,45 +99,22 @@ def add(
             )
 
 
-_ASKED = (
-    "threshold", "explain", "neighbours", "conversations", "recency", "importance", "half_life", "as_of", "max_tokens",
-    "show_expired",
-)  # fmt: skip
-"""Options of a search that the library has under the same name."""
-
-
 @memory.command()
 @words_argument("query")
-@_top_k
-@_filters
-@click.option("--threshold", type=float, help="Lowest score, 0 ... 1.")
-@click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
-@click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
-@click.option("--neighbours", type=int, default=0, help="Show so many turns before and after each result.")
-@click.option("--conversations", type=int, default=0, help="Show so many conversations, and what each was about.")
-@click.option("--recency", type=float, default=0.0, help="Weight of how recent a memory is, 0 ... 1.")
-@click.option("--importance", type=float, default=0.0, help="Weight of how important a memory is, 0 ... 1.")
-@click.option("--as-of", metavar="WHEN", help="What held then instead of what holds now, such as 2026-05-08.")
-@click.option("--max-tokens", type=int, help="The best results with at most so many tokens, for any common tokenizer.")
-@click.option("--half-life", type=float, default=30.0, show_default=True, help="Days after which recency has halved.")
-@click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
-@_expired
-@scope_options
+@Recall.adding(top_k=10)
+@_reranker
 @engine_options
+@json_option
 @server_option
-def search(query: str, top_k: int, filters: str | None, no_rerank: bool, as_json: bool, **options: Any) -> int:
+def search(query: str, options: Recall, as_json: bool, **settings: Any) -> int:
     """Find the memories about QUERY, best first; exit code 1 if there are none."""
-    asked = {name: options.pop(name) for name in _ASKED}
-    conditions = json_object(filters, "--filters")
-    with opened_memory(options) as opened:
-        result = opened.search(query, top_k, filters=conditions, rerank=not no_rerank, **asked)
-        health = opened.health()
+    found = done(RECALL, replace(options, query=query), **settings)
     if as_json:
-        print_json(result | {"health": health.to_json()})
-        return 0 if result["results"] else 1
+        return _print_results(found)
+    result = found["result"]
     for place, hit in enumerate(result["results"], 1):
         click.echo(f"{place:3d}  {hit['score']:.2f}  {shown(hit)}")
-        if asked["explain"]:
+        if options.explain:
             stages = hit["score_details"].items()  # a rank is a whole number
             shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)
             click.echo(f"            {'  '.join(shares)}")
@@ -151,33 +127,34 @@ def search(query: str, top_k: int, filters: str | None, no_rerank: bool, as_json
     return exit_code(bool(result["results"]))
 
 
+def _print_results(found: dict[str, Any]) -> int:
+    """Prints results with the state of the memory as JSON, and returns the exit code."""
+    print_json({**found["result"], "health": found["health"]})
+    return 0 if found["result"]["results"] else 1
+
+
 @memory.command("list")
-@_top_k
-@_filters
-@_expired
-@scope_options
+@ListMemories.adding(top_k=10)
+@json_option
 @server_option
-def list_(top_k: int, filters: str | None, show_expired: bool, as_json: bool, **options: Any) -> int:
+def list_(options: ListMemories, as_json: bool, **settings: Any) -> int:
     """List the memories, newest first; exit code 1 if there are none."""
-    with opened_memory(options) as opened:
-        result = opened.get_all(top_k=top_k, filters=json_object(filters, "--filters"), show_expired=show_expired)
-        health = opened.health()
+    found = done(LIST_MEMORIES, options, **settings)
     if as_json:
-        print_json(result | {"health": health.to_json()})
-        return 0 if result["results"] else 1
-    for found in result["results"]:
-        click.echo(f"{found['id']}  {shown(found)}")
-    return exit_code(bool(result["results"]))
+        return _print_results(found)
+    for each in found["result"]["results"]:
+        click.echo(f"{each['id']}  {shown(each)}")
+    return exit_code(bool(found["result"]["results"]))
 
 
 @memory.command()
 @click.argument("memory_id")
-@scope_options
+@OneMemory.add_to
+@json_option
 @server_option
-def get(memory_id: str, as_json: bool, **options: Any) -> int:
+def get(memory_id: str, options: OneMemory, as_json: bool, **settings: Any) -> int:
     """Show one memory; exit code 1 if there is none."""
-    with opened_memory(options) as opened:
-        found = opened.get(memory_id)
+    found = done(GET_MEMORY, replace(options, memory_id=memory_id), **settings)["result"]
     if as_json:
         print_json(found)
         return 0 if found is not None else 1
@@ -186,83 +163,44 @@ def get(memory_id: str, as_json: bool, **options: Any) -> int:
     return exit_code(found is not None)
 
 
-_REMOVED = {"expiration_date": "never", "valid_from": "said", "valid_until": "never"}
-"""The words that take a date away."""
-
-
 @memory.command()
 @click.argument("memory_id")
 @click.argument("text", required=False)
-@click.option("--metadata", metavar="JSON", help="Keys to set.")
-@click.option("--timestamp", help="When it was said or happened.")
-@click.option("--expires", metavar="DAY", help="The last day on which it is shown; `never` takes it away.")
-@click.option("--valid-from", metavar="WHEN", help="Since when it holds; `said` means since it was said.")
-@click.option("--valid-until", metavar="WHEN", help="Until when it holds; `never` makes it hold again.")
-@click.option("--importance", type=float, help="0 ... 1.")
-@click.option("--pin/--unpin", default=None, help="A pinned memory neither expires nor ages.")
-@click.option("--forget/--recall", default=None, help="A forgotten memory is hidden, not deleted.")
-@scope_options
+@Change.add_to
+@json_option
 @engine_options
 @server_option
-def update(
-    memory_id: str,
-    text: str | None,
-    metadata: str | None,
-    expires: str | None,
-    pin: bool | None,
-    forget: bool | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def update(memory_id: str, text: str | None, options: Change, as_json: bool, **settings: Any) -> None:
     """Change a memory: its TEXT, or the fields that options name."""
-    given = {name: options.pop(name) for name in ("timestamp", "importance", "valid_from", "valid_until")}
-    given |= {"text": text, "metadata": json_object(metadata, "--metadata"), "expiration_date": expires}
-    changes = {
-        name: None if value == _REMOVED.get(name) else value for name, value in given.items() if value is not None
-    }
-    if not changes and pin is None and forget is None:
-        raise InputError("nothing to update: give a text or an option")
-    with opened_memory(options) as opened:
-        if changes:
-            opened.update(memory_id, **changes)
-        if pin is not None:
-            opened.pin(memory_id, pin)
-        if forget is not None:
-            opened.forget(memory_id, forget)
-        _print(opened.get(memory_id), as_json)
+    _print(done(CHANGE, replace(options, memory_id=memory_id, text=text), **settings)["result"], as_json)
 
 
 @memory.command()
 @click.argument("memory_ids", nargs=-1, metavar="MEMORY_ID...")
-@click.option("--all", "everything", is_flag=True, help="Every memory of the ids given.")
-@scope_options
+@Delete.add_to
+@json_option
 @server_option
-def delete(memory_ids: tuple[str, ...], everything: bool, as_json: bool, **options: Any) -> None:
+def delete(memory_ids: tuple[str, ...], options: Delete, as_json: bool, **settings: Any) -> None:
     """Delete memories; their history stays."""
-    if bool(memory_ids) == everything:
+    if bool(memory_ids) == options.everything:
         raise InputError("name the memories to delete, or give --all")
-    with opened_memory(options) as opened:
-        if everything:
-            opened.delete_all()
-        for memory_id in memory_ids:
-            opened.delete(memory_id)
+    result = done(DELETE, replace(options, memory_ids=memory_ids), **settings)["result"]
     if as_json:
-        print_json({"deleted": "all" if everything else list(memory_ids)})
+        print_json(result)
 
 
 @memory.command()
 @click.argument("memory_id")
 @click.argument("by", required=False)
 @click.option("--undo", is_flag=True, help="Let it hold again.")
-@scope_options
+@Supersede.add_to
+@json_option
 @server_option
-def supersede(memory_id: str, by: str | None, undo: bool, as_json: bool, **options: Any) -> None:
+def supersede(memory_id: str, by: str | None, undo: bool, options: Supersede, as_json: bool, **settings: Any) -> None:
     """End a memory where the memory BY takes its place; both stay stored."""
     if (by is None) != undo:
         raise InputError("name the memory that takes its place, or give --undo")
-    with opened_memory(options) as opened:
-        opened.supersede(memory_id, by)
-        _print(opened.get(memory_id), as_json)
+    _print(done(SUPERSEDE, replace(options, memory_id=memory_id, by=by), **settings)["result"], as_json)
 
 
 def _print(found: dict[str, Any] | None, as_json: bool) -> None:
@@ -275,13 +213,12 @@ def _print(found: dict[str, Any] | None, as_json: bool) -> None:
 
 @memory.command()
 @click.argument("memory_id")
-@click.option("--chain", is_flag=True, help="With the memories that it superseded and that superseded it.")
-@scope_options
+@History.add_to
+@json_option
 @server_option
-def history(memory_id: str, chain: bool, as_json: bool, **options: Any) -> int:
+def history(memory_id: str, options: History, as_json: bool, **settings: Any) -> int:
     """Show every change of a memory, also of a deleted one; exit code 1 if there is none."""
-    with opened_memory(options) as opened:
-        changes = opened.history(memory_id, whole_chain=chain)
+    changes = done(HISTORY, replace(options, memory_id=memory_id), **settings)["result"]
     if as_json:
         print_json({"history": changes})
         return 0 if changes else 1
@@ -295,7 +232,7 @@ def history(memory_id: str, chain: bool, as_json: bool, **options: Any) -> int:
 @click.argument("target", type=OutputFile(stdout=True))
 @everyone_option
 @scope_options
-def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
+def export(target: Path, everyone: bool, options: OfMemory, as_json: bool) -> None:
     """Write the memories of the ids given, with their history, to a JSON Lines file; - is stdout."""
     with told(own_memory(options, everyone=everyone)) as opened:
         count = opened.export_jsonl(sys.stdout if str(target) == "-" else target)
@@ -310,9 +247,9 @@ def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
 @everyone_option
 @scope_options
 @engine_options
-def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None:
+def import_(source: Path, everyone: bool, options: OfMemory, as_json: bool, **settings: Any) -> None:
     """Take in an exported file, - is stdin; memories that are there already stay as they are."""
-    with told(own_memory(options, everyone=everyone, make=True)) as opened:
+    with told(own_memory(options, everyone=everyone, make=True, **settings)) as opened:
         count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
     print_count(count, f"{counted(count, 'new memory', 'new memories')} taken in", as_json)
 
@@ -323,13 +260,13 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
 @click.option("--watch", is_flag=True, help="Go on, and take in what is written later; Ctrl-C ends it.")
 @scope_options
 @engine_options
-def learn(source: Path, dry_run: bool, watch: bool, as_json: bool, **options: Any) -> None:
+def learn(source: Path, dry_run: bool, watch: bool, options: OfMemory, as_json: bool, **settings: Any) -> None:
     """Take in the conversations in SOURCE, a file or a folder: sessions of Claude Code and Codex, exports of ChatGPT
     and Claude (conversations.json), memories of mem0, and Markdown notes.
 
     Each turn is taken once, without keys and tokens. An interrupted run is continued by the next one.
     """
-    with told(own_memory(options, make=not dry_run)) as opened:
+    with told(own_memory(options, make=not dry_run, **settings)) as opened:
         while True:
             report = opened.import_transcripts(source, dry_run=dry_run)
             if as_json:
@@ -356,9 +293,9 @@ _WATCH_SECONDS = 2.0
 @memory.command()
 @path_option
 @json_option
-def status(as_json: bool, **options: Any) -> None:
+def status(path: Path | None, as_json: bool) -> None:
     """Show the number of memories, of all users, agents and sessions, and unfinished work or damage."""
-    with own_memory(options, everyone=True) as opened:
+    with own_memory(_at(path), everyone=True) as opened:
         health = opened.health(thorough=True)
         counts = opened.store.counts()
     if as_json:
@@ -376,8 +313,13 @@ def status(as_json: bool, **options: Any) -> None:
 @path_option
 @json_option
 @engine_options
-def rebuild(as_json: bool, **options: Any) -> None:
+def rebuild(path: Path | None, as_json: bool, **settings: Any) -> None:
     """Embed everything again, of all users, agents and sessions, from the stored texts: where vectors are damaged."""
-    with told(own_memory(options, everyone=True)) as opened, ProgressBar(" texts") as bar:
+    with told(own_memory(_at(path), everyone=True, **settings)) as opened, ProgressBar(" texts") as bar:
         count = opened.rebuild(progress=bar)
     print_count(count, f"{counted(count, 'text')} embedded again", as_json)
+
+
+def _at(path: Path | None) -> OfMemory:
+    """The memory in a directory, of nobody in particular."""
+    return OfMemory(path=None if path is None else str(path))

@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.apps.console import told
-from edge.apps.memory.arguments import SCOPE_FIELDS, default_path, existing_memory, written
+from edge.apps.console import notice
+from edge.apps.memory.arguments import default_path, existing_memory, written
 from edge.apps.options import configure, json_option, several
-from edge.apps.serve.background import connected, own_options
-from edge.apps.serve.connection import OWN, SEARCH, Lost, OwnServer, Refused, Unserved
-from edge.apps.store.health import Health, Trouble
-from edge.config import Config
-from edge.errors import InputError, StorageError
+from edge.apps.serve.background import own_options
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.memories import OfMemory
+from edge.apps.verbs.verb import Verb, do
+from edge.errors import InputError
 
 if TYPE_CHECKING:
     from edge.apps.memory.memory import Memory
 
 
 path_option = click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
-
-
-def json_object(text: str | None, option: str) -> Any:
-    """A JSON object given on the command line; None if the option was not given.
-
-    Raises:
-        InputError: the text is not a JSON object.
-    """
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise InputError(f"{option} is nested too deep") from None
-    except ValueError as error:
-        raise InputError(f"{option} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{option} takes a JSON object, not {text}")
-    return value
 
 
 def print_json(document: Any) -> None:
@@ -77,122 +56,52 @@ def exit_code(found: bool) -> int:
 DEFAULT_USER = "default"
 """The user id if no id is given, since most machines have one user."""
 
-_SETTINGS = ("memory", "runtime", "threads", "embedder", "reranker")
-
 everyone_option = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
 
+scope_options = several(OfMemory.add_to, json_option)
 
-def whose(user_id: str | None, agent_id: str | None, run_id: str | None) -> dict[str, Any]:
+
+def whose(asked: OfMemory) -> dict[str, Any]:
     """The ids of a scope; the default user's if none is given."""
-    if user_id is None and agent_id is None and run_id is None:
-        user_id = DEFAULT_USER
-    return {"user_id": user_id, "agent_id": agent_id, "run_id": run_id}
+    return asked.ids if any(asked.ids.values()) else {**asked.ids, "user_id": DEFAULT_USER}
 
 
-scope_options = several(
-    click.option("--user-id", help="Whose memory; `default` if no id is given."),
-    click.option("--agent-id", help="Which agent's memory."),
-    click.option("--run-id", help="Which session's memory."),
-    path_option,
-    json_option,
-)
+def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) -> dict[str, Any]:
+    """What a verb of the memory returns (see `edge.apps.verbs.remembering`), done by the server or here. Prints
+    unfinished work and damage to stderr.
+
+    Args:
+        make: whether the verb may create the memory.
+        settings: options that override settings of the same name, and `no_server`.
+    """
+    config = configure(**settings)
+    alone = own_options(memory=settings.get("memory"), threads=settings.get("threads"))
+    bound = replace(asked, path=str(_place(asked, make)), **whose(asked))
+    found: dict[str, Any] = do(verb, bound, OwnHome(config), alone=alone).result
+    for trouble in found["troubles"]:
+        notice(trouble)
+    return found
 
 
-def own_memory(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
-    """The memory that the common options name, opened in this process and bound to their scope; unbound for `everyone`.
+def own_memory(asked: OfMemory, *, everyone: bool = False, make: bool = False, **settings: Any) -> Memory:
+    """The memory of a request, opened in this process and bound to its scope; unbound for `everyone`.
 
     Args:
         make: create the memory if there is none.
+        settings: options that override settings of the same name.
+
+    Raises:
+        InputError: ids are given beside `everyone`, or there is no memory.
     """
-    return _named(options, everyone, make)[2]()
+    from edge.apps.memory.memory import Memory
 
-
-def opened_memory(options: dict[str, Any], *, make: bool = False) -> AbstractContextManager[Memory | ServedMemory]:
-    """The memory of `own_memory`, or the server's where `--no-server` is not given and a server serves the memory.
-    Prints unfinished work and damage to stderr at the end."""
-    config, place, alone, ids = _named(options, False, make)
-    try:
-        server = connected(config, SEARCH, own_options(memory=options.get("memory"), threads=options.get("threads")))
-    except Unserved:
-        return told(alone())
-    return told(ServedMemory(server, place.expanduser().absolute(), ids, alone))
-
-
-def _named(
-    options: dict[str, Any], everyone: bool, make: bool
-) -> tuple[Config, Path, Callable[[], Memory], dict[str, Any]]:
-    """What the common options name: the configuration, the folder, a function that opens the memory, and its scope."""
-    settings: dict[str, Any] = {name: options.get(name) for name in _SETTINGS}
-    config = configure(**settings, no_server=bool(options.get("no_server", True)))
-    given = tuple(options.get(name) for name in SCOPE_FIELDS)
-    if everyone and any(given):
+    if everyone and any(asked.ids.values()):
         raise InputError("--everyone means all users, agents and sessions; leave the ids out")
-    place = (options["path"] or default_path()) if make else existing_memory(options["path"])
-    ids = {} if everyone else whose(*given)
-
-    def alone() -> Memory:
-        from edge.apps.memory.memory import Memory
-
-        return Memory(place, **ids, config=config)
-
-    return config, place, alone, ids
+    ids = {} if everyone else whose(asked)
+    return Memory(_place(asked, make), **ids, config=configure(**settings))
 
 
-READS = frozenset({"search", "get_all", "get", "history"})
-WRITES = frozenset({"add", "update", "pin", "forget", "supersede", "delete", "delete_all"})
-
-
-class ServedMemory:
-    """Has the verbs of `READS` and `WRITES`, as `Memory` has them. A context manager.
-
-    This process does the work that the server refuses, and raises the errors of doing so. A write whose end is not
-    known is not repeated.
-    """
-
-    def __init__(
-        self, connection: OwnServer, place: Path, scope: Mapping[str, Any], alone: Callable[[], Memory]
-    ) -> None:
-        """
-        Args:
-            place: directory of the memory.
-            scope: the ids that it is bound to.
-            alone: opens it in this process.
-        """
-        self._connection = connection
-        self._asked = {"path": str(place), "scope": dict(scope)}
-        self._alone = alone
-        self._own: Memory | None = None
-        self._health = Health()
-
-    def __getattr__(self, verb: str) -> Callable[..., Any]:
-        if verb not in READS | WRITES:
-            raise AttributeError(verb)
-        return partial(self._done, verb)
-
-    def health(self) -> Health:
-        """The state of the memory after the last call."""
-        return self._health if self._own is None else self._own.health()
-
-    def _done(self, verb: str, *arguments: Any, **named: Any) -> Any:
-        if self._own is None:
-            asked = {**self._asked, "verb": verb, "arguments": arguments, "named": named}
-            try:
-                answer = self._connection.ask(f"{OWN}/memory", asked)
-            except Unserved as reason:
-                unsure = isinstance(reason, Lost) or (isinstance(reason, Refused) and reason.status >= 500)
-                if unsure and verb in WRITES:
-                    raise StorageError(
-                        f"whether this was written is not known: {reason}; `edge memory list` shows what is remembered"
-                    ) from None
-                self._own = self._alone()
-            else:
-                self._health = Health(tuple(Trouble(**trouble) for trouble in answer["health"]))
-                return answer["result"]
-        return getattr(self._own, verb)(*arguments, **named)
-
-    def __enter__(self) -> ServedMemory:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._own is not None:
-            self._own.close()
+def _place(asked: OfMemory, make: bool) -> Path:
+    """The directory of a memory, which must exist unless the verb makes one."""
+    given = None if asked.path is None else Path(asked.path)
+    return ((given or default_path()) if make else existing_memory(given)).expanduser().absolute()

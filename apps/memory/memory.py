@@ -13,13 +13,10 @@ from typing import Any, BinaryIO, TextIO
 from edge.apps.memory.actions import ActionCache
 from edge.apps.memory.arguments import (
     SCOPE_FIELDS,
-    UNSET,
     Clock,
     Scope,
-    check_count,
     check_metadata,
     check_path,
-    check_share,
     check_text,
     default_path,
     local_now,
@@ -33,7 +30,7 @@ from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.importing import import_transcripts
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.records import find_record, read_history, read_links
-from edge.apps.memory.searching import DEPTH, Searcher, Weights
+from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.time_questions import time_asked
@@ -46,6 +43,7 @@ from edge.apps.store.health import Health
 from edge.apps.store.lexical import bounded_query
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.rebuilding import Progress
+from edge.apps.verbs.memories import UNSET, ChangeOptions, ListOptions, RecallOptions, RememberOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import CapabilityError, InputError
@@ -136,35 +134,19 @@ class Memory(Closing):
         user_id: str | int | None = None,
         agent_id: str | int | None = None,
         run_id: str | int | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        timestamp: object = None,
-        expiration_date: object = None,
-        valid_from: object = None,
-        valid_until: object = None,
-        importance: float | None = None,
         infer: bool = False,
         prompt: str | None = None,
-        supersede: bool = True,
-        explain: bool = False,
+        options: RememberOptions | None = None,
+        **named: Any,
     ) -> dict[str, Any]:
         """Remembers a text, a message, or a list of either, as one transaction.
 
         Args:
             messages: a text, or `{"role": ..., "content": ...}` as for chat models. System messages are left out.
-            metadata: a mapping that JSON can hold; filters can search it.
-            timestamp: the time of the statement or event (the session's date): a datetime, seconds since 1970, or ISO
-                8601. Its day is the day in the time zone it is given in, by default UTC. A message may have its own.
-            expiration_date: the last day on which the memory is shown.
-            valid_from: the moment from which it holds; by default that at which it was said or stored.
-            valid_until: the moment until which it holds.
-            importance: 0 ... 1, for `search(importance=...)`.
             infer: let the generator extract facts, and store those. If the extraction fails, the messages are stored
                 unchanged, and `result["extraction"]` gives the reason.
             prompt: instructions for the extraction.
-            supersede: let a statement end an earlier one of the same scope, role and speaker that it gives another
-                value: "I moved to Trondheim" ends "I live in Oslo". Texts of one statement alone are compared, without
-                a model. What is not understood ends nothing. `supersede(id, None)` undoes an ending.
-            explain: add the verdict about each memory that was compared as `judged`.
+            options: see `RememberOptions`; each may be named, too.
 
         Returns:
             `{"results": [{"id", "memory", "event", ...}]}`. The event is ADD, or NONE if the same memory (text, role,
@@ -179,17 +161,19 @@ class Memory(Closing):
         scope = self._scope(user_id, agent_id, run_id)
         if not scope:
             raise InputError(NO_SCOPE)
+        asked = RememberOptions.of(options, **named)
+        day, since, until = asked.expiration_date, asked.valid_from, asked.valid_until
         shared = Entry(
             "",
-            metadata=check_metadata(metadata),
-            expiration_date=None if expiration_date is None else parse_day(expiration_date),
-            importance=check_share(importance, "importance"),
-            valid_from=None if valid_from is None else parse_moment(valid_from, "valid_from"),
-            valid_until=None if valid_until is None else parse_moment(valid_until, "valid_until"),
+            metadata=check_metadata(asked.metadata),
+            expiration_date=None if day is None else parse_day(day),
+            importance=asked.importance,
+            valid_from=None if since is None else parse_moment(since, "valid_from"),
+            valid_until=None if until is None else parse_moment(until, "valid_until"),
         )
         check_validity(shared.valid_from, shared.valid_until)
-        if timestamp is not None:
-            shared = shared.said(timestamp)
+        if asked.timestamp is not None:
+            shared = shared.said(asked.timestamp)
         with self.budget.reserve("texts to remember", held_nbytes(messages)):
             self.store.check_room()
             entries, failure = read_entries(messages, shared), None
@@ -197,8 +181,8 @@ class Memory(Closing):
                 if self._generator is None:
                     raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
                 entries, failure = extract(self._generator, entries, shared, prompt)
-            added = self._writer.add(entries, scope, supersede=supersede)
-            result: dict[str, Any] = {"results": [one.to_json(explain=explain) for one in added]}
+            added = self._writer.add(entries, scope, supersede=asked.supersede)
+            result: dict[str, Any] = {"results": [one.to_json(explain=asked.explain) for one in added]}
         if failure is not None:
             logging.getLogger(__name__).warning("stored as it came, because %s", failure)
             result["extraction"] = {"stored": "messages", "reason": failure}
@@ -209,41 +193,48 @@ class Memory(Closing):
         memory_id: str,
         text: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        expiration_date: object = UNSET,
-        data: str | None = None,
         *,
-        timestamp: object = UNSET,
-        importance: object = UNSET,
-        valid_from: object = UNSET,
-        valid_until: object = UNSET,
+        data: str | None = None,
+        options: ChangeOptions | None = None,
+        **named: Any,
     ) -> dict[str, Any]:
-        """Changes the given fields of a memory. `metadata` are merged into the existing ones. None removes a date or
-        the importance. A memory without `valid_until` is superseded by none.
+        """Changes the given fields of a memory (see `ChangeOptions`). A memory without `valid_until` is superseded by
+        none.
 
         Raises:
             InputError: no field is given, or there is no such memory in this scope.
         """
-        text = data if text is None else text
+        given = {"text": data if text is None else text, "metadata": metadata}
+        asked = ChangeOptions.of(
+            options, **{name: value for name, value in given.items() if value is not None}, **named
+        )
         changes: dict[str, Any] = {}
-        if text is not None:
-            changes["text"] = check_text(text, "text")
-        if metadata is not None:
-            changes["metadata"] = check_metadata(metadata)
-        if expiration_date is not UNSET:
-            changes["expiration_date"] = None if expiration_date is None else parse_day(expiration_date)
-        if timestamp is not UNSET:
-            said = (None, None) if timestamp is None else parse_local(timestamp)
-            changes["timestamp"], changes["local_timestamp"] = said
+        if asked.text is not None:
+            changes["text"] = check_text(asked.text, "text")
+        if asked.metadata is not None:
+            changes["metadata"] = check_metadata(asked.metadata)
+        importance: object = asked.importance
         if importance is not UNSET:
-            changes["importance"] = check_share(importance, "importance")
-        for name, moment in (("valid_from", valid_from), ("valid_until", valid_until)):
+            changes["importance"] = importance
+        if asked.timestamp is not UNSET:
+            said = (None, None) if asked.timestamp is None else parse_local(asked.timestamp)
+            changes["timestamp"], changes["local_timestamp"] = said
+        if asked.expiration_date is not UNSET:
+            changes["expiration_date"] = None if asked.expiration_date is None else parse_day(asked.expiration_date)
+        for name, moment in (("valid_from", asked.valid_from), ("valid_until", asked.valid_until)):
             if moment is not UNSET:
                 changes[name] = None if moment is None else parse_moment(moment, name)
-        if not changes:
-            raise InputError("nothing to update: give text, metadata, importance or a date")
-        with self.budget.reserve("texts to remember", held_nbytes(text or "")):
-            self.store.check_room()
-            self._writer.update(memory_id, self.bound, changes)
+        marked = asked.pinned is not None or asked.forgotten is not None
+        if not changes and not marked:
+            raise InputError("nothing to update: give text, metadata, importance, a date or a mark")
+        if changes:
+            with self.budget.reserve("texts to remember", held_nbytes(asked.text or "")):
+                self.store.check_room()
+                self._writer.update(memory_id, self.bound, changes)
+        if asked.pinned is not None:
+            self.pin(memory_id, asked.pinned)
+        if asked.forgotten is not None:
+            self.forget(memory_id, asked.forgotten)
         return {"message": "Memory updated successfully!"}
 
     def delete(self, memory_id: str) -> dict[str, Any]:
@@ -329,41 +320,13 @@ class Memory(Closing):
         user_id: str | int | None = None,
         agent_id: str | int | None = None,
         run_id: str | int | None = None,
-        filters: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        threshold: float | None = None,
-        rerank: bool = True,
-        explain: bool = False,
-        show_expired: bool = False,
-        as_of: object = None,
-        max_tokens: int | None = None,
-        neighbours: int = 0,
-        conversations: int = 0,
-        recency: float = 0.0,
-        importance: float = 0.0,
-        half_life: float = 30.0,
+        options: RecallOptions | None = None,
+        **named: Any,
     ) -> dict[str, Any]:
         """The memories of a scope most relevant to `query`, best first.
 
         Args:
-            top_k: the most results; 20 if neither it nor `limit` is given.
-            limit: another name of `top_k`.
-            filters: see `edge.apps.memory.filters`; they may also name the scope.
-            threshold: the lowest `score`, in 0 ... 1.
-            rerank: let the cross-encoder judge the best candidates.
-            explain: add each stage's figures as `score_details`.
-            show_expired: include expired and forgotten memories, and those that hold no more.
-            as_of: a moment. Return what held then instead of what holds now, as far as is known. A day means its end.
-            max_tokens: the most tokens of all results, their neighbours and what conversations were about, with the
-                dates of what was said, as `most_tokens` bounds them. The best that fit are returned, no turn twice,
-                with the sum as `tokens` and the ids of the other results as `left_out`.
-            neighbours: the number of turns before and after each result to return as its `neighbours`.
-            conversations: the number of whole conversations to return beside the memories, as `conversations`: the id
-                of the first turn, when it `began` and `ended`, how many `turns`, and its most central sentences as
-                `about`. `filters={"conversation_of": id}` returns its turns.
-            recency: weight of recent memories (see `Weights`); 0 ignores age.
-            importance: weight of important memories (see `Weights`); 0 ignores importance.
-            half_life: days in which a memory's recency halves.
+            options: see `RecallOptions`; each may be named, too.
 
         Returns:
             `{"results": [{"id", "memory", "score", "timestamp", "metadata", ...}]}`. `score` can be compared between
@@ -374,21 +337,21 @@ class Memory(Closing):
             InputError: the scope is missing, the query is empty, an operator is unknown, or a number is out of range.
             ModelError, BudgetExceeded: a model is missing or does not fit.
         """
-        scope, condition = self._whose(user_id, agent_id, run_id, filters)
+        wanted = RecallOptions.of(options, **(named if top_k is None else {**named, "top_k": top_k}))
+        scope, condition = self._whose(user_id, agent_id, run_id, wanted.filters)
         check_text(bounded_query(query), "the query")
-        weights = Weights(recency, importance, half_life)
         candidates, told = self._searcher.search(
-            query, scope, condition, check_count(top_k, limit), rerank=rerank,
-            threshold=check_share(threshold, "threshold"), weights=weights, show_expired=show_expired,
-            asked=self._asked(query, as_of, show_expired), conversations=check_count(conversations),
-        )  # fmt: skip
-        results = [candidate.to_json(explain=explain) for candidate in candidates]
-        if neighbours:
+            query, scope, condition, wanted, asked=self._asked(query, wanted.as_of, wanted.show_expired)
+        )
+        results = [candidate.to_json(explain=wanted.explain) for candidate in candidates]
+        if wanted.neighbours:
             for candidate, result in zip(candidates, results, strict=True):
-                around = self._searcher.neighbours(candidate.record, check_count(neighbours), show_expired=show_expired)
+                around = self._searcher.neighbours(
+                    candidate.record, wanted.neighbours, show_expired=wanted.show_expired
+                )
                 result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
-        document: dict[str, Any] = {"results": results} | ({"conversations": told} if conversations else {})
-        return document if max_tokens is None else fitting(document, max_tokens)
+        document: dict[str, Any] = {"results": results} | ({"conversations": told} if wanted.conversations else {})
+        return document if wanted.max_tokens is None else fitting(document, wanted.max_tokens)
 
     def _asked(self, query: str, as_of: object, at_any_time: bool) -> Asked:
         """The time that a search asks about: the one given or, without one, the one that the question names."""
@@ -413,23 +376,23 @@ class Memory(Closing):
         user_id: str | int | None = None,
         agent_id: str | int | None = None,
         run_id: str | int | None = None,
-        filters: Mapping[str, Any] | None = None,
-        top_k: int | None = None,
-        limit: int | None = None,
-        show_expired: bool = False,
-        offset: int = 0,
+        options: ListOptions | None = None,
+        **named: Any,
     ) -> dict[str, Any]:
-        """The memories of a scope, newest first, by default at most 20. The arguments are those of `search`. Memories
-        that hold no more are among them; they have `valid_until`, and `superseded_by` if another took their place.
+        """The memories of a scope, newest first. Memories that hold no more are among them; they have `valid_until`,
+        and `superseded_by` if another took their place.
 
         Args:
-            offset: so many of the newest memories are left out, and not held in memory.
+            options: see `ListOptions`; each may be named, too.
+
+        Raises:
+            InputError: as `search`.
         """
-        if offset < 0:
-            raise InputError(f"an offset is a whole number of at least 0, not {offset}")
-        scope, condition = self._whose(user_id, agent_id, run_id, filters)
-        count = check_count(top_k, limit)
-        records = self._searcher.listed(scope, condition, count, show_expired=show_expired, offset=offset)
+        wanted = ListOptions.of(options, **named)
+        scope, condition = self._whose(user_id, agent_id, run_id, wanted.filters)
+        records = self._searcher.listed(
+            scope, condition, wanted.count, show_expired=wanted.show_expired, offset=wanted.offset
+        )
         return {"results": [record.to_json() for record in records]}
 
     def history(self, memory_id: str, *, whole_chain: bool = False) -> list[dict[str, Any]]:

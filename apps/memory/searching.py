@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import Clock, Scope, age_days, check_share, stamp
+from edge.apps.memory.arguments import Clock, Scope, age_days, stamp
 from edge.apps.memory.conversations import (
     READ,
     beside_their_conversations,
@@ -35,7 +35,7 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
-from edge.errors import InputError
+from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection
 from edge.models.evidence import Evidence, log_odds
 
@@ -128,22 +128,17 @@ class Searcher:
         query: str,
         scope: Scope,
         condition: Condition,
-        top_k: int,
+        options: RecallOptions,
         *,
-        rerank: bool,
-        threshold: float | None,
-        weights: Weights,
-        show_expired: bool,
         asked: Asked | None = None,
-        conversations: int = 0,
     ) -> tuple[list[Candidate], list[dict[str, Any]]]:
-        """The best `top_k` memories of `scope` that meet `condition`, and the best `conversations`, best first.
+        """The best memories of `scope` that meet `condition`, and the best conversations, best first.
 
         Args:
-            threshold: the lowest score; results below it are left out.
             asked: the time at which the memories held, if not now.
         """
-        if top_k == conversations == 0:
+        top_k, rerank, show_expired = options.count, options.rerank, options.show_expired
+        if top_k == options.conversations == 0:
             return [], []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
         found = self.retrieve(query, scope, condition, top_k, show_expired=show_expired, asked=asked)
@@ -160,14 +155,14 @@ class Searcher:
             # Recency and importance may lift any candidate, so with them all candidates need their final scores.
             beside = sum(candidate.record.id in found.instead for candidate in candidates)
             most = min(top_k + beside, len(candidates))
-            candidates = self._rerank(query, candidates, scope, None if weights else most)
+            candidates = self._rerank(query, candidates, scope, None if options.weighs else most)
         candidates = list(_each_once(candidates, found))
-        if weights:
-            candidates = weigh(candidates, weights, self._clock())
-        if threshold is not None:
-            candidates = [candidate for candidate in candidates if candidate.score >= threshold]
+        if options.weighs:
+            candidates = weigh(candidates, options, self._clock())
+        if options.threshold is not None:
+            candidates = [candidate for candidate in candidates if candidate.score >= options.threshold]
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
-        return candidates[:top_k], self._conversations(found, conversations, whose)
+        return candidates[:top_k], self._conversations(found, options.conversations, whose)
 
     def _conversations(self, found: Retrieved, most: int, whose: Condition) -> list[dict[str, Any]]:
         """The best conversations of more than one turn, each with its place, its times, and what it was about."""
@@ -422,38 +417,6 @@ def relevance(fitted: Evidence | None, reranker: float, cosine: float, personal:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of recency and importance beside relevance in the order of results; both are 0 by default.
-
-    The order becomes `(1 - recency - importance) * order + recency * 0.5 ** (age / half_life) + importance * value`.
-    All three parts lie in 0 ... 1. The age is counted from a memory's timestamp, or from its creation if it has none;
-    pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned memory as 1.
-
-    Attributes:
-        half_life: the days after which recency has halved.
-    """
-
-    recency: float = 0.0
-    importance: float = 0.0
-    half_life: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in ("recency", "importance"):
-            if check_share(getattr(self, name), name) is None:
-                raise InputError(f"{name} is a number from 0 to 1, not None")
-        if self.recency + self.importance > 1:
-            raise InputError(
-                f"recency and importance weigh {self.recency + self.importance:g} together; 1 is all there is"
-            )
-        days = self.half_life
-        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days < math.inf:
-            raise InputError(f"half_life is a positive number of days, not {days!r}")
-
-    def __bool__(self) -> bool:
-        return self.recency > 0 or self.importance > 0
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A memory that passes through the stages of a search.
 
@@ -485,16 +448,16 @@ def _each_once(candidates: Sequence[Candidate], found: Retrieved) -> Iterator[Ca
             yield replace(candidate, record=found.records[memory])
 
 
-def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:
+def weigh(candidates: Sequence[Candidate], options: RecallOptions, now: datetime) -> list[Candidate]:
     """The candidates with recency and importance in their order, best first."""
     weighed = []
     for candidate in candidates:
         record = candidate.record
         age = 0.0 if record.pinned else age_days(record.timestamp or record.created_at, now)
-        recency = 0.5 ** (age / weights.half_life)
+        recency = 0.5 ** (age / options.half_life)
         importance = 1.0 if record.pinned else 0.5 if record.importance is None else record.importance
-        rest = 1.0 - weights.recency - weights.importance
-        order = rest * candidate.order + weights.recency * recency + weights.importance * importance
+        rest = 1.0 - options.recency - options.importance
+        order = rest * candidate.order + options.recency * recency + options.importance * importance
         details = {**candidate.details, "recency": recency, "importance": importance}
         weighed.append(replace(candidate, order=order, details=details))
     return sorted(weighed, key=lambda candidate: -candidate.order)

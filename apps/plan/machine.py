@@ -22,7 +22,7 @@ import numpy.typing as npt
 import psutil
 
 from edge.apps.bench.process import run_worker, serve
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.files.output_file import make_folder
 from edge.files.sealed import digest

@@ -28,7 +28,7 @@ from edge.apps.options import (
     setup_options,
 )
 from edge.apps.plan.machine import PASSAGES, ROUNDS, STAGES, conditions, measure_limit, profile_path
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.config import Config, counted, format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_text

@@ -12,7 +12,7 @@ import click
 
 from edge.apps.assistant.pipelines import INTERVAL
 from edge.apps.options import FiniteRange, json_option
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_text

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from edge.apps.requests import Option, Options, RequestOptions, value_type
 from edge.apps.serve.limits import RETRY_S, Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
 from edge.apps.store.json_size import JsonSize
+from edge.apps.verbs.options import Option, Options, RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded
@@ -95,7 +95,8 @@ def _member(each: Field[Any], option: Option) -> Any:
     """The type of an option's member of a body."""
     kind: Any = value_type(each)
     bounds = {"ge": option.least, "le": option.most} if kind in (int, float) else {}
-    return Annotated[Texts if kind is str else kind, Meta(description=option.help, **bounds)] | None  # type: ignore[arg-type]
+    kinds: dict[Any, Any] = {list: Texts, dict: dict[str, Any], object: Any}
+    return Annotated[kinds.get(kind, kind), Meta(description=option.help, **bounds)] | None  # type: ignore[arg-type]
 
 
 def options_of(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.registry import locate
-from edge.apps.serve.connection import MODELS, OWN, SEARCH, OwnServer, Refused, Unserved
+from edge.apps.serve.connection import MODELS, OwnServer, Refused, Unserved
+from edge.apps.verbs.options import RequestOptions
+from edge.apps.verbs.requests import Embed, Rerank, Search, SearchOptions, search_options, vectors_of
+from edge.apps.verbs.table import EMBED, RERANK, SEARCH
+from edge.apps.verbs.verb import Deaf, Verb, served
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.public_calls import checked_arguments
@@ -18,10 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edge.apps.collection.hits import Hit
-    from edge.apps.requests import SearchOptions
     from edge.runtimes.reranker import Ranked
-
-Result = TypeVar("Result")
 
 
 @checked_arguments
@@ -69,21 +70,20 @@ class Client:
         from edge.runtimes.reranker import Ranked
 
         texts = list(docs)
-        answer = self._asked(lambda: self._connection.ask(f"{OWN}/rerank", {
-            "query": query, "texts": texts, "top_k": top_k, "retrieved": retrieved, "model": self._config.reranker,
-            "mode": mode or self._config.mode,
-            "threshold": str(self._config.threshold if threshold is None else threshold),
-        }))  # fmt: skip
+        asked = Rerank(
+            query=query, texts=texts, top_k=top_k, retrieved=retrieved, model=self._config.reranker or None,
+            mode=mode or self._config.mode,
+            threshold=str(self._config.threshold if threshold is None else threshold),
+        )  # fmt: skip
+        answer = self._asked(RERANK, asked)
         return [Ranked(index, score, texts[index], relevance) for index, score, relevance in answer["results"]]
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """As `Embedder.embed`, by the embedder of `config`: [n, dim] float32. Raises as `rank` does."""
-        import numpy as np
-
         given = list(texts)
-        asked = {"texts": given, "query": query, "model": self._config.embedder}
-        answer = self._asked(lambda: self._connection.ask(f"{OWN}/embed", asked))
-        return np.frombuffer(base64.b64decode(answer["vectors"]), "<f4").reshape(len(given), -1).astype(np.float32)
+        return vectors_of(
+            self._asked(EMBED, Embed(texts=given, query=query, model=self._config.embedder or None)), len(given)
+        )
 
     def search(
         self,
@@ -102,26 +102,21 @@ class Client:
             filters: the former name of `where`.
         """
         from edge.apps.collection.hits import hit_from_json
-        from edge.apps.requests import search_options
 
-        asked = search_options(top_k, options, {**named, "where": filters} if filters else named)
+        options = search_options(top_k, options, {**named, "where": filters} if filters else named)
+        given = {each.name: getattr(options, each.name) for each in fields(options)}
+        asked = Search(**given, query=query, collections={"": str(locate(collection or None))})
+        return [hit_from_json(hit) for hit in self._asked(SEARCH, asked)["hits"]]
 
-        def ask() -> dict[str, Any]:
-            self._connection.check(self._config, SEARCH)
-            return self._connection.ask(f"{OWN}/search", {
-                "query": query, **asked.to_json(), "collections": [["", str(locate(collection or None))]],
-            })  # fmt: skip
-
-        return [hit_from_json(hit) for hit in self._asked(ask)["hits"]]
-
-    def _asked(self, ask: Callable[[], Result]) -> Result:
+    def _asked(self, verb: Verb, asked: RequestOptions) -> Any:
         """The server's answer.
 
         Raises:
             InputError, CapabilityError, EdgeError: by what the server said.
         """
         try:
-            return ask()
+            self._connection.check(self._config, verb.settings)
+            return served(self._connection, verb, asked, Deaf())
         except Refused as reason:
             raise (InputError if reason.status == 422 else EdgeError)(str(reason)) from None
         except Unserved as reason:

@@ -99,8 +99,8 @@ def server_nbytes(limits: Limits) -> int:
 
 def serving_plan(config: Config, limits: Limits) -> OperationPlan:
     """The memory that a server needs to answer one search."""
-    from edge.apps.requests import POOL
     from edge.apps.store.planning import retrieval_plan
+    from edge.apps.verbs.requests import POOL
     from edge.budget import OperationPlan, OperationStage
 
     plan = retrieval_plan(

@@ -15,9 +15,10 @@ from edge.apps.memory.arguments import SCOPE_FIELDS, Scope, check_metadata, chec
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transfer import exported
-from edge.apps.serve.body import Whole, with_idle
+from edge.apps.serve.body import Whole, options_of, with_idle, with_options
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.verbs.memories import ChangeOptions, RecallOptions, RememberOptions
 
 _ACCOUNT = ("org_id", "project_id", "version", "output_format")
 
@@ -55,34 +56,19 @@ _NARROWED: dict[str, tuple[Any, ...]] = {"categories": ([],), "latest_only": (Fa
 
 
 @with_idle({"immutable": (False,), "filters": ({},)}, _EXTRACTION)
+@with_options(RememberOptions)
 class AddBody(ScopeFields, kw_only=True):
     """Messages to remember."""
 
     messages: Any
-    metadata: Any = None
-    timestamp: Any = None
-    expiration_date: Any = None
-    valid_from: Any = None
-    valid_until: Any = None
-    importance: Any = None
-    supersede: bool | None = None
-    explain: bool | None = None
 
 
 @with_idle({**_NARROWED, "metadata": ({},), "fields": ([],), "reference_date": ()}, ("keyword_search",))
+@with_options(RecallOptions)
 class FindBody(ScopeFields, kw_only=True):
     """A query to the memories of a scope that pass `filters`. Words are always searched beside meaning."""
 
     query: str
-    filters: dict[str, Any] | None = None
-    top_k: Whole | None = None
-    limit: Whole | None = None
-    threshold: float | None = None
-    rerank: bool | None = None
-    show_expired: bool | None = None
-    as_of: Any = None
-    max_tokens: Whole | None = None
-    conversations: Whole | None = None
 
 
 class ListQuery(ScopeFields, kw_only=True):
@@ -108,19 +94,12 @@ class PageQuery(Struct, kw_only=True):
     page_size: Whole | None = None
 
 
+@with_options(ChangeOptions)
 class ChangeBody(Struct, kw_only=True):
     """Changes of one memory. `data` and `memory` are other names of `text`."""
 
-    text: str | None = None
     data: str | None = None
     memory: str | None = None
-    metadata: Any = None
-    timestamp: Any = None
-    expiration_date: Any = None
-    valid_from: Any = None
-    valid_until: Any = None
-    pinned: bool | None = None
-    forgotten: bool | None = None
 
 
 class HistoryQuery(Struct, kw_only=True):
@@ -163,10 +142,8 @@ class BatchBody(Struct, kw_only=True):
 
 def add(call: Call, body: AddBody) -> Any:
     """Remembers `messages`."""
-    names = ("metadata", "timestamp", "expiration_date", "valid_from", "valid_until", "importance")
-    given = {name: getattr(body, name) for name in names}
-    given |= {"supersede": body.supersede is not False, "explain": bool(body.explain)}
-    return _told(call, lambda memory: memory.add(body.messages, **body.scope(), **given))
+    options = options_of(body, RememberOptions)
+    return _told(call, lambda memory: memory.add(body.messages, **body.scope(), options=options))
 
 
 def every(call: Call, query: ListQuery) -> Any:
@@ -201,12 +178,11 @@ def _page(number: int, size: int) -> str:
 
 def find(call: Call, body: FindBody) -> Any:
     """Finds the memories of a scope that say most about a query, best first."""
-    return _told(call, lambda memory: memory.search(
-        body.query, top_k=body.top_k or body.limit or 20, filters=body.filters, threshold=body.threshold,
-        rerank=body.rerank is not False, show_expired=bool(body.show_expired), as_of=body.as_of,
-        max_tokens=body.max_tokens, conversations=body.conversations or 0,
-        **body.scope(body.filters),
-    ))  # fmt: skip
+    options = options_of(body, RecallOptions)
+    return _told(
+        call,
+        lambda memory: memory.search(body.query, options=options, **body.scope(options.filters)),  # type: ignore[arg-type]
+    )
 
 
 async def ping(call: Call) -> dict[str, str]:
@@ -223,17 +199,8 @@ def update(call: Call, body: ChangeBody) -> Any:
     """Changes the `text` or the `metadata` of a memory, pins it (`pinned`), or hides it (`forgotten`)."""
     name, memory = call.named("memory_id"), call.library.memory()
     _known(memory, [name])
-    text = next((text for text in (body.text, body.data, body.memory) if text is not None), None)
-    dates = {name: getattr(body, name) for name in ("timestamp", "expiration_date", "valid_from", "valid_until")}
-    changes: dict[str, Any] = {field: value for field, value in dates.items() if value is not None}
-    done: dict[str, Any] | None = None
-    if changes or text is not None or body.metadata is not None:
-        done = memory.update(name, text, body.metadata, **changes)
-    if body.pinned is not None:
-        done = memory.pin(name, body.pinned)
-    if body.forgotten is not None:
-        done = memory.forget(name, body.forgotten)
-    return done or memory.update(name)  # which says that there is nothing to change
+    options = options_of(body, ChangeOptions)
+    return memory.update(name, options=options, data=body.data if body.data is not None else body.memory)
 
 
 def delete(call: Call) -> Any:

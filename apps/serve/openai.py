@@ -17,12 +17,13 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
-from edge.apps.requests import AskOptions
 from edge.apps.serve.body import Whole, options_of, with_idle, with_options
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.search import Show, written
+from edge.apps.serve.search import Show
+from edge.apps.verbs.answering import written
+from edge.apps.verbs.requests import AskOptions
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Message, Sampling
 from edge.runtimes.passes import RunStats

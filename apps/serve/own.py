@@ -1,39 +1,35 @@
-"""The paths below `/own`, for the command line and the library of the server's own user, over the Unix socket only.
-
-The answers hold everything that a command prints, so that it prints the same with a server and without one.
-"""
+"""The paths below `/own`, for the command line and the library of the server's own user, over the Unix socket only: one
+for each verb, which answers with everything that a command prints."""
 
 from __future__ import annotations
 
 import base64
 import os
-import time
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from edge.apps.assistant.answer import figures as answer_figures
-from edge.apps.assistant.answer import notices
-from edge.apps.commands.searching import figures, look
+from edge.apps.assistant.assistant import Assistant
+from edge.apps.collection.collection import Together
 from edge.apps.memory.arguments import Scope, default_path
-from edge.apps.memory.console import READS, WRITES
-from edge.apps.requests import AskOptions, SearchOptions
-from edge.apps.serve.body import MOST_ENTRIES, PathText, Whole, options_of, with_options
+from edge.apps.memory.memory import Memory
 from edge.apps.serve.connection import OWN, PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.search import written
 from edge.apps.serve.state import state
+from edge.apps.verbs.memories import OfMemory
+from edge.apps.verbs.requests import Ask, Embed, Rerank
+from edge.apps.verbs.table import VERBS
+from edge.apps.verbs.verb import Verb
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
-from edge.runtimes.passes import RunStats
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
 
-_MOST_TEXTS = 100_000
-"""Texts of the user's own programs. A program with more does its work itself."""
-
-_ManyTexts = Annotated[list[str], Meta(max_length=_MOST_TEXTS)]
+Result = TypeVar("Result")
 
 
 async def hello(call: Call) -> dict[str, Any]:
@@ -63,117 +59,103 @@ async def status(call: Call) -> dict[str, Any]:
     }
 
 
-_Places = Annotated[list[tuple[str, PathText]], Meta(min_length=1, max_length=MOST_ENTRIES)]
-"""Collections as pairs of name and directory."""
+class OwnCall(Struct, kw_only=True):
+    """What a verb is asked."""
+
+    request: dict[str, Any]
 
 
-@with_options(SearchOptions)
-class OwnSearchBody(Struct, kw_only=True):
-    """A search of `edge search`."""
+class OwnStream(OwnCall, kw_only=True):
+    """What a verb is asked whose answer comes in pieces; `name` is the name by which it can be ended."""
 
-    query: str
-    collections: _Places
-
-
-def search(call: Call, body: OwnSearchBody) -> dict[str, Any]:
-    """Searches as `edge search`: results with the state of each collection and the figures. The figures of the stages
-    are those of the server in that time, other requests included."""
-    trace = call.server.trace
-    started, before = time.perf_counter(), trace.snapshot()
-    collections = call.library.together_in(body.collections)
-    found = look(collections, body.query, options_of(body, SearchOptions))
-    seconds, after = time.perf_counter() - started, trace.snapshot()
-    found.figures.update(figures(after, before, seconds, anonymous_resident(), call.server.budget.limit))
-    return found.to_json()
-
-
-class OwnRerankBody(Struct, kw_only=True):
-    """Texts that `edge rerank` ranks."""
-
-    query: str
-    texts: _ManyTexts
-    mode: Literal["ranked", "top-k"]
-    threshold: str
-    top_k: Whole | None = None
-    model: str | None = None
-    retrieved: bool = False
-
-
-def rerank(call: Call, body: OwnRerankBody) -> dict[str, Any]:
-    """Ranks as `edge rerank`: places, scores and relevance, best first, with the figures of the pass."""
-    found = call.library.reranker(_installed(call, body.model) or DEFAULT_RERANKER).run(
-        lambda reranker: reranker.explain(
-            body.query, body.texts, body.top_k, retrieved=body.retrieved, mode=body.mode, threshold=body.threshold
-        )
-    )
-    results = [[result.index, result.score, result.relevance] for result in found.results]
-    return {"results": results, "stats": found.stats.to_json()}
-
-
-class OwnEmbedBody(Struct, kw_only=True):
-    """Texts that `edge embed` embeds."""
-
-    texts: Annotated[_ManyTexts, Meta(min_length=1)]
-    query: bool = False
-    model: str | None = None
-
-
-def embed(call: Call, body: OwnEmbedBody) -> dict[str, Any]:
-    """Embeds as `edge embed`: the vectors as float32 in base64, with the figures of the last pass."""
-    passes: list[RunStats] = []
-    vectors = call.library.embedder(_installed(call, body.model) or DEFAULT_EMBEDDER).run(
-        lambda embedder: embedder.embed(body.texts, query=body.query, watch=passes.append)
-    )
-    call.hold_more(4 * vectors.nbytes)  # base64, JSON, and its bytes
-    encoded = base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
-    return {"vectors": encoded, "stats": passes[-1].to_json()}
-
-
-def _installed(call: Call, model: str | None) -> str:
-    """The name of an installed model; empty for the one that a program takes if nobody names one.
-
-    Raises:
-        HttpRefusal: it is not installed, or is a path.
-    """
-    if model and model not in call.library.installed_names():
-        raise HttpRefusal(404, f"it has no model {model[:80]!a}")
-    return model or ""
-
-
-@with_options(AskOptions)
-class OwnAskBody(Struct, kw_only=True):
-    """A question of `edge ask`; `name` is the name by which it can be ended."""
-
-    question: str
-    collections: _Places
-    pipeline: str
     name: str
     stream: bool = True
 
 
-def ask(call: Call, body: OwnAskBody) -> dict[str, Any]:
-    """Answers as `edge ask`: an event `text` for each piece of the answer, then `answer` with all that is printed of
-    it."""
-    events, writing = call.events, call.server.writing
-    if events is None:
-        raise HttpRefusal(422, "the answer is a stream")
-    options = options_of(body, AskOptions)
-    with call.library.assistant_in(body.collections, body.pipeline) as assistant:
-        health = assistant.collection.health()
-        troubles = [str(trouble) for trouble in health]
-        stream = assistant.chat(options=options).stream(body.question)
-        writing[body.name] = stream
+class ServedHome:
+    """The server as the home of one request's work (see `edge.apps.verbs.home.Home`), and its listener."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        self._call = call
+        self._name = name
+        self.trace = call.server.trace
+        self.limit = call.server.budget.limit
+
+    def peak(self) -> int:
+        """What the process holds now."""
+        return anonymous_resident()
+
+    def troubles(self, sentences: list[str]) -> None:
+        """Sends troubles of the collections."""
+        if self._call.events is not None:
+            self._call.events.put("troubles", {"sentences": sentences})
+
+    def text(self, piece: str) -> None:
+        """Sends a piece of an answer's text."""
+        if self._call.events is not None:
+            self._call.events.put("text", {"text": piece})
+
+    @contextmanager
+    def collections(self, places: Mapping[str, str], candidates: int) -> Iterator[Together]:
+        """Open collections that are served. Raises as `ServedLibrary.together_in`."""
+        yield self._call.library.together_in(_named(places))
+
+    def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
+        """Works with an installed reranker."""
+        return self._call.library.reranker(self._installed(asked.model) or DEFAULT_RERANKER).run(work)
+
+    def embed(self, asked: Embed, work: Callable[[Embedder], Result]) -> Result:
+        """Works with an installed embedder."""
+        return self._call.library.embedder(self._installed(asked.model) or DEFAULT_EMBEDDER).run(work)
+
+    def assistant(self, asked: Ask) -> AbstractContextManager[Assistant]:
+        """An assistant of collections that are served."""
+        return self._call.library.assistant_in(_named(asked.collections), asked.pipeline)
+
+    @contextmanager
+    def memory(self, asked: OfMemory, *, make: bool = False) -> Iterator[Memory]:
+        """The memory that is served, within a scope."""
+        library = self._call.library
+        if Path(asked.path or "") != (library.memory_path or default_path()).absolute():
+            raise HttpRefusal(404, f"the memory in {asked.path} is not served")
+        yield library.memory().within(Scope.of(asked.ids))
+
+    @contextmanager
+    def ending(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """Lets `/own/end` end the answer."""
+        writing = self._call.server.writing
+        writing[self._name] = cancel
         try:
-            answer = written(stream, lambda text: events.put("text", {"text": text, "troubles": troubles}))
+            yield
         finally:
-            del writing[body.name]
-    return {
-        "document": answer.to_json() | {"health": health.to_json()},
-        "citations": [asdict(citation) for citation in answer.citations],
-        "notices": list(notices(answer)),
-        "figures": list(answer_figures(answer.stats)),
-        "troubles": troubles,
-    }
+            del writing[self._name]
+
+    def _installed(self, model: str | None) -> str:
+        """The name of an installed model; empty for the one that a program takes if nobody names one."""
+        if model and model not in self._call.library.installed_names():
+            raise HttpRefusal(404, f"it has no model {model[:80]!a}")
+        return model or ""
+
+
+def _named(places: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    """Pairs of a name and a directory."""
+    if not places or any("\0" in place for place in places.values()):
+        raise HttpRefusal(422, "the request names no directory of a collection")
+    return list(places.items())
+
+
+def _answering(verb: Verb) -> Callable[[Call, OwnCall], Any]:
+    def answer(call: Call, body: OwnCall) -> Any:
+        home = ServedHome(call, getattr(body, "name", ""))
+        found = verb.run(home, verb.request.from_json(body.request), home)
+        if isinstance(found, dict) and "vectors" in found:
+            vectors = found["vectors"]
+            call.hold_more(4 * vectors.nbytes)  # base64, JSON, and its bytes
+            found["vectors"] = base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
+        return found
+
+    answer.__doc__ = f"Does `edge {verb.name}`."
+    return answer
 
 
 class OwnEndBody(Struct):
@@ -185,40 +167,20 @@ class OwnEndBody(Struct):
 async def end(call: Call, body: OwnEndBody) -> dict[str, Any]:
     """Ends the answer of this name before its next token, for Ctrl-C in `edge ask`. Its request then gets the answer as
     written so far. `ended` is false if no answer of this name is being written."""
-    stream = call.server.writing.get(body.name)
-    if stream is not None:
-        stream.cancel()
-    return {"ended": stream is not None}
-
-
-class OwnMemoryBody(Struct, kw_only=True):
-    """One verb of the memory in the directory `path`, with its arguments."""
-
-    verb: str
-    path: PathText
-    arguments: Annotated[list[Any], Meta(max_length=MOST_ENTRIES)]
-    named: dict[str, Any]
-    scope: dict[str, Any]
-
-
-def memory(call: Call, body: OwnMemoryBody) -> dict[str, Any]:
-    """Does one verb of `edge memory`, and tells the state of the memory."""
-    if body.verb not in READS | WRITES:
-        raise HttpRefusal(422, f"{body.verb[:40]!a} is not called in this way")
-    if Path(body.path) != (call.library.memory_path or default_path()).absolute():
-        raise HttpRefusal(404, f"the memory in {body.path} is not served")
-    memory = call.library.memory().within(Scope.of(body.scope))
-    result = getattr(memory, body.verb)(*body.arguments, **body.named)
-    return {"result": result, "health": [asdict(trouble) for trouble in memory.health()]}
+    cancel = call.server.writing.get(body.name)
+    if cancel is not None:
+        cancel()
+    return {"ended": cancel is not None}
 
 
 PATHS = (
     ServedPath("GET", OWN, hello),
     ServedPath("POST", f"{OWN}/status", status),
-    ServedPath("POST", f"{OWN}/search", search, OwnSearchBody, for_person=True),
-    ServedPath("POST", f"{OWN}/rerank", rerank, OwnRerankBody, for_person=True),
-    ServedPath("POST", f"{OWN}/embed", embed, OwnEmbedBody, for_person=True),
-    ServedPath("POST", f"{OWN}/ask", ask, OwnAskBody, for_person=True, last="answer"),
+    *(
+        ServedPath(
+            "POST", verb.path, _answering(verb), OwnStream if verb.streams else OwnCall, for_person=True, last="answer"
+        )
+        for verb in VERBS
+    ),
     ServedPath("POST", f"{OWN}/end", end, OwnEndBody),
-    ServedPath("POST", f"{OWN}/memory", memory, OwnMemoryBody, for_person=True),
 )

@@ -12,17 +12,17 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
-from edge.apps.assistant.assistant import AnswerStream, Turn
+from edge.apps.assistant.assistant import Turn
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.requests import AskOptions, SearchOptions
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
+from edge.apps.verbs.answering import written
+from edge.apps.verbs.requests import AskOptions, SearchOptions
 from edge.runtimes.scoring import LayerReport
-from edge.scheduling.waiting_line import current_urgency
 
 
 class Chosen(Struct, kw_only=True):
@@ -127,22 +127,6 @@ def ask(call: Call, body: AskBody) -> dict[str, Any]:
         conversation.turns.extend(turn.turn() for turn in body.turns or ())
         answer = written(conversation.stream(body.question), show)
         return {**answer_document(answer), "health": assistant.collection.health().to_json()}
-
-
-def written(stream: AnswerStream, show: Show = None) -> Answer:
-    """The finished answer. `show` is called with each piece of its text; a withdrawn request ends the writing.
-
-    Raises:
-        Withdrawn, DeadlinePassed: see `edge.scheduling.waiting_line`.
-    """
-    urgency = current_urgency()
-    with stream, urgency.heard(stream.cancel):
-        for text in stream:
-            urgency.check()
-            if show is not None:
-                show(text)
-        urgency.check()
-        return stream.answer
 
 
 def answer_document(answer: Answer) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.assistant.assistant import AnswerStream
 from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
 from edge.apps.serve.library import ServedLibrary, ServedModels
@@ -34,7 +33,7 @@ class HttpServer(Closing):
         usual: options of questions that do not say, see `AskOptions`.
         opener: opens a document in the program of its type.
         drawing: held while a page is drawn.
-        writing: answers that are being written, by the names that the owner's programs gave them.
+        writing: what ends each answer that is being written, by the names that the owner's programs gave them.
         url: its address, as a browser takes it.
         started: when the server was made, in seconds since 1970.
         cut_off: whether something was still at work when the server was closed.
@@ -68,7 +67,7 @@ class HttpServer(Closing):
     metrics: Metrics = field(init=False)
     recording: TraceRecording = field(init=False)
     drawing: threading.Lock = field(default_factory=threading.Lock, init=False)
-    writing: dict[str, AnswerStream] = field(default_factory=dict, init=False)
+    writing: dict[str, Callable[[], None]] = field(default_factory=dict, init=False)
     url: str = field(default="", init=False)
     started: float = field(default_factory=time.time, init=False)
     cut_off: bool = field(default=False, init=False)

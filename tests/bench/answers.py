@@ -27,7 +27,7 @@ from bench.process import timed
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 
 FOLDER = Path(__file__).parent / "answers_set"

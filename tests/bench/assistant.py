@@ -32,7 +32,7 @@ from bench.rag_traces import (
 from edge.apps.assistant import pipelines as steps_of
 from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.steps import Steps
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import CpuDevice

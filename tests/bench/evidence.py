@@ -25,7 +25,7 @@ from bench.process import say
 from edge.apps.assistant.calibrating import JudgedUnit, example_of, fitted_on
 from edge.apps.assistant.evidence import SIGNALS, UnitJudge, pair_name
 from edge.apps.collection.collection import Collection
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.models.evidence import Evidence, result_signals, results_name, save

@@ -25,7 +25,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import DEPTH
 from edge.apps.options import FiniteRange, Setup, setup_options
-from edge.apps.requests import POOL
+from edge.apps.verbs.requests import POOL
 from edge.config import parse_size
 from edge.errors import InputError
 from edge.models.manifest import file_sha256

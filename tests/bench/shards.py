@@ -29,8 +29,8 @@ from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.searching import Query, Within
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
-from edge.apps.requests import SearchOptions
 from edge.apps.store.lexical import Statistics
+from edge.apps.verbs.requests import SearchOptions
 from edge.config import Config, parse_size
 from edge.errors import EdgeError
 from edge.ivf.base import IndexOptions, Quantizer

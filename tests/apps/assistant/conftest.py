@@ -16,7 +16,7 @@ from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import LookaheadOutcome
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered

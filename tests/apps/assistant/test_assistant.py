@@ -17,7 +17,7 @@ from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND, AnswerStats
 from edge.apps.assistant.assistant import AnswerStream, Turn, recent, standalone
 from edge.apps.assistant.citations import Citation
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
 from edge.kv_cache.costs import LearnedCosts

@@ -17,6 +17,8 @@ from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.ask import shown
 from edge.apps.assistant.assistant import AnswerStream, Conversation, Texts, Turn, Turns, Writing
 from edge.apps.store.health import Health
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.requests import Ask
 from edge.errors import ModelError
 
 Told = Callable[[], None]
@@ -51,7 +53,7 @@ class FakeAssistant:
     def stream(self, question: str) -> AnswerStream:
         return self._stream(question, (), lambda turn: None)
 
-    def chat(self) -> Conversation:
+    def chat(self, *, options: Any = None) -> Conversation:
         return Conversation(self._stream)
 
     def health(self) -> Health:
@@ -85,10 +87,10 @@ def ask_it(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def run(made: FakeAssistant, *arguments: str) -> Any:
         @contextmanager
-        def opened(trace: Any, options: Any, **chosen: Any) -> Iterator[FakeAssistant]:
+        def opened(self: OwnHome, asked: Ask) -> Iterator[FakeAssistant]:
             yield made
 
-        monkeypatch.setattr(ask, "opened", opened)
+        monkeypatch.setattr(OwnHome, "assistant", opened)
         return CliRunner().invoke(ask.ask, ["q", *arguments], standalone_mode=False)
 
     return run

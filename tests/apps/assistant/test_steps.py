@@ -16,7 +16,7 @@ from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import Cancelled, NotInDocuments
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps
-from edge.apps.requests import AskOptions
+from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.scheduling.predictor import PromptWork, TimePredictor
 

@@ -15,8 +15,8 @@ from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Query, Within, candidates
-from edge.apps.commands.searching import look
-from edge.apps.requests import SearchOptions
+from edge.apps.verbs.requests import SearchOptions
+from edge.apps.verbs.searching import look
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast

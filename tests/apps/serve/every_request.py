@@ -167,7 +167,8 @@ class Site:
         ranked = {"query": "river", "documents": [document, "b"], "return_documents": True, "model": "x"}
         options = {"passages": 3, "rerank": True, "check": True, "temperature": 0.0, "max_tokens": 5, "seed": 1}
         ask = {"question": "When does the river flood?", "turns": [turn], "llm": "extractive", "filters": ["path:*"]}
-        own_memory = {"path": self.memory, "scope": ada}
+        own_memory = {"path": self.memory, **ada}
+        own = {"query": "river", "collections": {"": self.collection}}
         memory = {"memory_id": self.memory_id}
         name = {"name": "default"}
         found = [
@@ -224,22 +225,18 @@ class Site:
             Request("PUT", "/v1/batch", {"memories": [{**memory, "text": "Ada likes coffee.", "metadata": {"k": 2}}]}),
             Request("GET", "/own"),
             Request("POST", "/own/status", {}),
-            Request("POST", "/own/search", {"query": "river", "top_k": 3, "collections": [["", self.collection]]}),
-            Request("POST", "/own/rerank", {"query": "a", "texts": ["b"], "mode": "ranked", "threshold": "auto"}),
-            Request("POST", "/own/embed", {"texts": ["a"], "query": True, "model": "tiny-embedder"}),
-            Request("POST", "/own/ask", {
-                "question": "river?", "collections": [["", self.collection]], "pipeline": "plain", "name": "n",
-                **options, "filters": [],
-            }),
+            Request("POST", "/own/search", {"request": {**own, "top_k": 3}}),
+            Request("POST", "/own/rerank", {"request": {"query": "a", "texts": ["b"], "mode": "ranked"}}),
+            Request("POST", "/own/embed", {"request": {"texts": ["a"], "query": True, "model": "tiny-embedder"}}),
+            Request("POST", "/own/ask", {"request": {**own, **options, "question": "a?"}, "name": "n", "stream": True}),
             Request("POST", "/own/end", {"name": "n"}),
             *(
-                Request("POST", "/own/memory", {**own_memory, "verb": verb, "arguments": given, "named": named})
-                for verb, given, named in (
-                    ("search", ["tea", 3], {"filters": {"k": 2}}), ("get_all", [], {"top_k": 3}),
-                    ("get", [self.memory_id], {}), ("history", [self.memory_id], {}),
-                    ("add", ["Ada likes cake."], {"metadata": {"k": 1}}),
-                    ("update", [self.memory_id], {"text": "Ada likes water."}), ("pin", [self.memory_id, True], {}),
-                    ("forget", [self.memory_id, False], {}), ("supersede", [self.memory_id, None], {}),
+                Request("POST", f"/own/memory/{verb}", {"request": {**own_memory, **asked}})
+                for verb, asked in (
+                    ("search", {"query": "tea", "top_k": 3, "filters": {"k": 2}}), ("list", {"top_k": 3}),
+                    ("get", memory), ("history", memory), ("add", {"texts": ["Ada likes cake."], "metadata": {"k": 1}}),
+                    ("update", {**memory, "text": "Ada likes water.", "pinned": True, "forgotten": False}),
+                    ("supersede", memory), ("delete", {"memory_ids": []}),
                 )
             ),
             *self._tools(),

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge.apps import requests
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve import documents, mem0, ollama, openai, own, rerank, search, state, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.verbs import memories, requests
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_interrupt import Writer, writer
 from tests.apps.serve.test_serve_security import connected
@@ -35,8 +35,7 @@ FOLDER = Path(inspect.getfile(rerank)).parent
 NEEDED = {
     "query": "a", "documents": ["a"], "inputs": "a", "input": "a", "messages": [], "question": "a", "targets": "a",
     "path": "a", "name": "a", "memories": [{"memory_id": "a"}], "texts": ["a"], "mode": "ranked", "threshold": "auto",
-    "top_k": 1, "collections": [["a", "b"]], "collection": "a", "pipeline": "a", "verb": "get",
-    "arguments": [], "named": {}, "scope": {}, "prompt": "a", "text_1": "a", "text_2": "a",
+    "top_k": 1, "collection": "a", "pipeline": "a", "request": {}, "prompt": "a", "text_1": "a", "text_2": "a",
 }  # fmt: skip
 
 
@@ -60,7 +59,8 @@ def attributes() -> set[str]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "options_of":
-                found.update(getattr(requests, ast.unparse(node.args[1])).options())
+                name = ast.unparse(node.args[1])
+                found.update((getattr(requests, name, None) or getattr(memories, name)).options())
     return found
 
 

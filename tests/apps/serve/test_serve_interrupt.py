@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
-from edge.apps.assistant.ask import ServedAnswer
 from edge.apps.serve.connection import Lost, Refused
+from edge.apps.verbs.requests import Ask
+from edge.apps.verbs.table import ASK
+from edge.apps.verbs.verb import served
 from tests.apps.serve.conftest import Running
 
 pytest.importorskip("httpx")
@@ -138,7 +140,20 @@ class FakeConnection:
         return {"ended": self.ends}
 
 
-TEXT = ("text", {"text": "It", "troubles": []})
+TEXT = ("text", {"text": "It"})
+
+
+class Interrupting:
+    """A listener that presses Ctrl-C at the first piece, or before it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def troubles(self, sentences: list[str]) -> None: ...
+
+    def text(self, piece: str) -> None:
+        self.heard.append(piece)
+        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize(
@@ -154,16 +169,19 @@ TEXT = ("text", {"text": "It", "troubles": []})
     ids=str,
 )
 def test_a_command_waits_for_the_rest_only_if_it_comes(ends: Any, begun: bool, goes_on: bool) -> None:
-    connection = FakeConnection(ends, TEXT, ("answer", {"troubles": [], "found": True}))
-    answer = ServedAnswer(connection, {"question": "q"})  # type: ignore[arg-type]
-    texts = answer.texts()
-    if begun:
-        assert next(texts) == "It"
+    class Early(FakeConnection):
+        def events(self, path: str, content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+            if not begun:
+                signal.raise_signal(signal.SIGINT)
+            return super().events(path, content)
+
+    events = [TEXT] if begun else []
+    connection, listener = Early(ends, *events, ("answer", {"found": True})), Interrupting()
+    asked: Any = connection
     if goes_on:
-        answer.cancel()
-        assert list(texts) == ([] if begun else ["It"])
-        assert answer.data["found"]
+        assert served(asked, ASK, Ask(question="q"), listener)["found"]
+        assert listener.heard == (["It"] if begun else [])
     else:
         with pytest.raises(KeyboardInterrupt):
-            answer.cancel()
+            served(asked, ASK, Ask(question="q"), listener)
     assert len(set(connection.names)) == 1

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from naive.program import config_of
 
-from edge.apps.memory.console import ServedMemory
-from edge.apps.memory.memory import Memory
 from edge.apps.serve.connection import Lost, Refused, Unserved
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.memories import ListMemories, Remember
+from edge.apps.verbs.table import LIST_MEMORIES, REMEMBER
+from edge.apps.verbs.verb import do
 from edge.errors import StorageError
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_own import Shell
@@ -68,7 +70,7 @@ def test_every_verb_does_what_it_does_alone(start_server: Callable[..., Running]
         assert here == there
     with running.client() as client:
         counted = client.get("/metrics").text
-    assert 'path="/own/memory"' in counted, "the server was asked"
+    assert 'path="/own/memory/search"' in counted, "the server was asked"
     # Memories that the server has written are there when it has gone.
     shell.edge("memory", "add", "Carol paints.", "--path", str(served))
     running.stop()
@@ -98,22 +100,17 @@ class Faulty:
     ids=str,
 )
 def test_a_write_is_repeated_only_where_nothing_was_written(
-    tmp_path: Path, tiny_models: Path, reason: Unserved, unsure: bool
+    tmp_path: Path, tiny_models: Path, monkeypatch: pytest.MonkeyPatch, reason: Unserved, unsure: bool
 ) -> None:
-    config = config_of(tiny_models, tmp_path / "scratch")
-    place = tmp_path / "memory"
-
-    def memory() -> Any:
-        return ServedMemory(
-            Faulty(reason), place, {"user_id": "a"}, lambda: Memory(place, user_id="a", config=config)  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    with memory() as opened:
-        if unsure:
-            with pytest.raises(StorageError, match="not known"):
-                opened.add("Alice keeps bees.")
-        else:
-            assert opened.add("Alice keeps bees.")["results"][0]["event"] == "ADD"
-    with memory() as opened:
-        assert len(opened.get_all()["results"]) == (0 if unsure else 1), "reading is done alone"
-        assert opened.health().state == "ok"
+    home = OwnHome(config_of(tiny_models, tmp_path / "scratch"))
+    monkeypatch.setattr("edge.apps.verbs.verb.connected", lambda *given: Faulty(reason))
+    whose = {"path": str(tmp_path / "memory"), "user_id": "a"}
+    adding = Remember(texts=["Alice keeps bees."], **whose)
+    if unsure:
+        with pytest.raises(StorageError, match="not known"):
+            do(REMEMBER, adding, home)
+    else:
+        assert do(REMEMBER, adding, home).result["result"]["results"][0]["event"] == "ADD"
+    listed = do(LIST_MEMORIES, ListMemories(**whose), home).result
+    assert len(listed["result"]["results"]) == (0 if unsure else 1), "reading is done alone"
+    assert listed["health"]["state"] == "ok"

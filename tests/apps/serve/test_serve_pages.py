@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from naive.waiting import result_of
 
-from edge.apps.memory import arguments
 from edge.apps.memory.arguments import Scope
 from edge.apps.memory.searching import Searcher
 from edge.apps.serve import mem0
+from edge.apps.verbs.memories import ListOptions
 from edge.errors import InputError
 from tests.apps.serve.every_request import Request, Site, site
 
@@ -36,7 +37,9 @@ def test_pages_go_on_behind_the_most_that_comes_at_once(here: Site, monkeypatch:
     for number in range(MEMORIES):
         memory.add(f"Bob keeps the number {number}.", user_id="bob")
     expected = [each["id"] for each in memory.get_all(user_id="bob", top_k=MEMORIES)["results"]]
-    monkeypatch.setattr(arguments, "_MOST", TOGETHER)
+    top_k, option = ListOptions.options()["top_k"]
+    bounded = {"top_k": (top_k, replace(option, most=TOGETHER))}
+    monkeypatch.setattr(ListOptions, "options", staticmethod(lambda: bounded))
     read: list[int] = []
     listed = Searcher.listed
 

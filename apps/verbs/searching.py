@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from edge.apps.collection.collection import Together
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
-from edge.apps.requests import POOL, SearchOptions
 from edge.apps.store.spelling import respelled
-from edge.config import Config
-from edge.resident import ResidentWatch
-from edge.trace import Trace
+from edge.apps.verbs.home import Home
+from edge.apps.verbs.requests import POOL, Search, SearchOptions
+from edge.apps.verbs.verb import Listener
 
 
-def searched(
-    collections: Sequence[str], config: Config, trace: Path | None, query: str, options: SearchOptions
-) -> SearchOutcome:
-    """Searches in this process, without a server.
-
-    Args:
-        trace: file for a trace.
-
-    Raises:
-        The errors of `Together`.
-    """
-    recorder = Trace(events=trace is not None)
-    with ResidentWatch() as resident:
-        started = time.perf_counter()
-        with Together.opened(collections, config, recorder, candidates=max(POOL, 2 * options.top_k)) as opened:
-            found = look(opened, query, options)
-            limit = opened.budget.limit
-        seconds = time.perf_counter() - started
-    found.figures.update(figures(recorder.snapshot(), {}, seconds, resident.high_water, limit))
-    if trace is not None:
-        recorder.write(trace)
+def search(home: Home, asked: Search, listener: Listener) -> SearchOutcome:
+    """Searches collections. The figures of the stages are those of the whole process in that time."""
+    started, before = time.perf_counter(), home.trace.snapshot()
+    with home.collections(asked.collections or {}, max(POOL, 2 * asked.top_k)) as opened:
+        found = look(opened, asked.query, asked)
+    seconds = time.perf_counter() - started
+    found.figures.update(figures(home.trace.snapshot(), before, seconds, home.peak(), home.limit))
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from edge.apps.collection.filters import Filters
-from edge.apps.requests import AskOptions, RequestOptions, SearchOptions, search_options
+from edge.apps.verbs.requests import AskOptions, RequestOptions, SearchOptions, search_options
 from edge.errors import ArgumentError, InputError
 
 KINDS = [SearchOptions, AskOptions]

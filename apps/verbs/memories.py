@@ -1,0 +1,284 @@
+"""What is asked of a memory: the options of `Memory`'s calls, and the requests of its verbs, which add whose memory it
+is and in which directory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edge.apps.verbs.options import Moment, RequestOptions, option
+from edge.errors import InputError
+from edge.public_calls import checked_arguments
+
+MOST = 10_000
+"""The most memories of one request."""
+
+TOP_K = 20
+"""Memories that a call returns if it does not say how many."""
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+UNSET: Final = _Unset()
+"""The default of a field for which None means "remove the value": leave the value unchanged."""
+
+_SAID = "When it was said or happened, such as 2026-05-08 or 2026-05-08T13:56."
+_LAST_DAY = "The last day on which it is shown, such as 2026-12-31."
+_SINCE = "Since when it holds, if not since it was said, such as 2024-09."
+_UNTIL = "Until when it holds or held."
+_METADATA = 'Anything to filter by later, such as {"category": "food"}.'
+_FILTERS = (
+    'Conditions on metadata and dates, such as {"category": "food"} or {"timestamp": {"gte": "2026-05-01"}}; operators '
+    "eq ne gt gte lt lte in nin contains icontains, joined by AND, OR and NOT."
+)
+_EXPIRED = "Also memories that expired, ended or were forgotten."
+
+
+@checked_arguments
+@dataclass(frozen=True, slots=True)
+class RememberOptions(RequestOptions):
+    """How texts are remembered.
+
+    Attributes:
+        metadata: a mapping that JSON can hold; filters can search it.
+        timestamp: the time of the statement or event (the session's date): a datetime, seconds since 1970, or ISO 8601.
+            Its day is the day in the time zone it is given in, by default UTC. A message may have its own.
+        expiration_date: the last day on which the memory is shown.
+        valid_from: the moment from which it holds; by default that at which it was said or stored.
+        valid_until: the moment until which it holds.
+        importance: 0 ... 1, for `search(importance=...)`.
+        supersede: let a statement end an earlier one of the same scope, role and speaker that it gives another value:
+            "I moved to Trondheim" ends "I live in Oslo". Texts of one statement alone are compared, without a model.
+            What is not understood ends nothing. `supersede(id, None)` undoes an ending.
+        explain: add the verdict about each memory that was compared as `judged`.
+    """
+
+    metadata: Mapping[str, Any] | None = option(None, _METADATA, "--metadata", metavar="JSON")
+    timestamp: Moment = option(None, _SAID, "--timestamp", metavar="WHEN")
+    expiration_date: Moment = option(None, _LAST_DAY, "--expires", metavar="DAY")
+    valid_from: Moment = option(None, _SINCE, "--valid-from", metavar="WHEN")
+    valid_until: Moment = option(None, _UNTIL, "--valid-until", metavar="WHEN")
+    importance: float | None = option(
+        None, "0 ... 1, for `search --importance`.", "--importance", what="the importance", least=0, most=1
+    )
+    supersede: bool = option(True, "End no earlier memory, whatever is said.", "--no-supersede")
+    explain: bool = option(False, "Show why each near memory was ended or not.", "--explain")
+
+
+@checked_arguments
+@dataclass(frozen=True, slots=True)
+class ListOptions(RequestOptions):
+    """Which memories are listed, newest first.
+
+    Attributes:
+        limit: another name of `top_k`.
+        filters: see `edge.apps.memory.filters`; they may also name the scope.
+        show_expired: include expired and forgotten memories, and those that hold no more.
+        offset: so many of the newest memories are left out, and not held in memory.
+    """
+
+    top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
+    limit: int | None = option(None, "Another name of top_k.", what="the number of memories", least=0, most=MOST)
+    filters: Mapping[str, Any] | None = option(None, _FILTERS, "--filters", metavar="JSON")
+    show_expired: bool = option(False, _EXPIRED, "--show-expired")
+    offset: int = option(0, "So many of the newest memories are left out.", what="an offset", least=0)
+
+    @property
+    def count(self) -> int:
+        """The most memories that are returned."""
+        return _count(self.top_k, self.limit)
+
+
+@checked_arguments
+@dataclass(frozen=True, slots=True)
+class RecallOptions(RequestOptions):
+    """How memories are searched for.
+
+    Attributes:
+        top_k: the most results.
+        limit: another name of `top_k`.
+        filters: see `edge.apps.memory.filters`; they may also name the scope.
+        threshold: the lowest `score`.
+        rerank: let the cross-encoder judge the best candidates.
+        explain: add each stage's figures as `score_details`.
+        show_expired: include expired and forgotten memories, and those that hold no more.
+        as_of: a moment. Return what held then instead of what holds now, as far as is known. A day means its end.
+        max_tokens: the most tokens of all results, their neighbours and what conversations were about, with the dates
+            of what was said, as `most_tokens` bounds them. The best that fit are returned, no turn twice, with the sum
+            as `tokens` and the ids of the other results as `left_out`.
+        neighbours: the number of turns before and after each result to return as its `neighbours`.
+        conversations: the number of whole conversations to return beside the memories, as `conversations`: the id of
+            the first turn, when it `began` and `ended`, how many `turns`, and its most central sentences as `about`.
+            `filters={"conversation_of": id}` returns its turns.
+        recency, importance: weights beside relevance in the order of results, which becomes
+            `(1 - recency - importance) * order + recency * 0.5 ** (age / half_life) + importance * value`. All three
+            parts lie in 0 ... 1. The age is counted from a memory's timestamp, or from its creation if it has none;
+            pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned
+            memory as 1.
+        half_life: the days after which recency has halved.
+    """
+
+    top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
+    limit: int | None = option(None, "Another name of top_k.", what="the number of memories", least=0, most=MOST)
+    filters: Mapping[str, Any] | None = option(None, _FILTERS, "--filters", metavar="JSON")
+    threshold: float | None = option(None, "Lowest score, 0 ... 1.", "--threshold", what="threshold", least=0, most=1)
+    rerank: bool = option(True, "Keep the fused order of words and vectors; quicker, less exact.", "--no-rerank")
+    explain: bool = option(False, "Show the score that each stage gave to each result.", "--explain")
+    neighbours: int = option(
+        0, "Show so many turns before and after each result.", "--neighbours", what="the number of neighbours",
+        least=0, most=MOST,
+    )  # fmt: skip
+    conversations: int = option(
+        0, "Show so many conversations, and what each was about.", "--conversations",
+        what="the number of conversations", least=0, most=MOST,
+    )  # fmt: skip
+    recency: float = option(
+        0.0, "Weight of how recent a memory is, 0 ... 1.", "--recency", what="recency", least=0, most=1
+    )
+    importance: float = option(
+        0.0, "Weight of how important a memory is, 0 ... 1.", "--importance", what="importance", least=0, most=1
+    )
+    as_of: Moment = option(
+        None, "What held then instead of what holds now, such as 2026-05-08.", "--as-of", metavar="WHEN"
+    )
+    max_tokens: int | None = option(
+        None, "The best results with at most so many tokens, for any common tokenizer.", "--max-tokens",
+        what="the number of tokens", least=1,
+    )  # fmt: skip
+    half_life: float = option(30.0, "Days after which recency has halved.", "--half-life")
+    show_expired: bool = option(False, _EXPIRED, "--show-expired")
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InputError: a number is outside its bounds.
+        """
+        RequestOptions.__post_init__(self)
+        both = self.recency + self.importance
+        if both > 1:
+            raise InputError(f"recency and importance weigh {both:g} together; 1 is all there is")
+        if not 0 < self.half_life < math.inf:
+            raise InputError(f"half_life is a positive number of days, not {self.half_life!r}")
+
+    @property
+    def count(self) -> int:
+        """The most results."""
+        return _count(self.top_k, self.limit)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether recency or importance decides the order, too."""
+        return self.recency > 0 or self.importance > 0
+
+
+def _count(*given: int | None) -> int:
+    return next((value for value in given if value is not None), TOP_K)
+
+
+@checked_arguments
+@dataclass(frozen=True, slots=True)
+class ChangeOptions(RequestOptions):
+    """Changes of a memory. What is not given stays as it is. `metadata` are merged into the existing ones; None removes
+    a date or the importance, and so does the word `never` for a day or an end (`said` for `valid_from`)."""
+
+    text: str | None = option(None, "The new text.")
+    metadata: Mapping[str, Any] | None = option(None, "Keys to set.", "--metadata", metavar="JSON")
+    timestamp: Moment = option(UNSET, _SAID, "--timestamp", metavar="WHEN")
+    expiration_date: Moment = option(UNSET, f"{_LAST_DAY[:-1]}; `never` takes it away.", "--expires", metavar="DAY")
+    valid_from: Moment = option(
+        UNSET, "Since when it holds; `said` means since it was said.", "--valid-from", metavar="WHEN"
+    )
+    valid_until: Moment = option(
+        UNSET, "Until when it holds; `never` makes it hold again.", "--valid-until", metavar="WHEN"
+    )
+    importance: float | None = option(UNSET, "0 ... 1.", "--importance", what="the importance", least=0, most=1)
+    pinned: bool | None = option(None, "A pinned memory neither expires nor ages.", "--pin/--unpin")
+    forgotten: bool | None = option(None, "A forgotten memory is hidden, not deleted.", "--forget/--recall")
+
+    def __post_init__(self) -> None:
+        """Reads the words that remove a value."""
+        RequestOptions.__post_init__(self)
+        for name, word in _REMOVING.items():
+            if getattr(self, name) == word:
+                object.__setattr__(self, name, None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `RequestOptions.to_json`; a removed value is its word."""
+        removed = {name: word for name, word in _REMOVING.items() if getattr(self, name) is None}
+        return RequestOptions.to_json(self) | removed
+
+
+_REMOVING = {"expiration_date": "never", "valid_from": "said", "valid_until": "never"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMemory(RequestOptions):
+    """Whose memory a request is about, and where it is. Without any id the user `default` is meant."""
+
+    user_id: str | None = option(None, "Whose memory; `default` if no id is given.", "--user-id")
+    agent_id: str | None = option(None, "Which agent's memory.", "--agent-id")
+    run_id: str | None = option(None, "Which session's memory.", "--run-id")
+    path: str | None = option(None, "Directory of the memory.", "--path", metavar="DIRECTORY")
+
+    @property
+    def ids(self) -> dict[str, str | None]:
+        """The ids of its scope."""
+        return {"user_id": self.user_id, "agent_id": self.agent_id, "run_id": self.run_id}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remember(OfMemory, RememberOptions):
+    """Texts to remember."""
+
+    texts: Sequence[str] = option((), "The texts.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall(OfMemory, RecallOptions):
+    """A search for memories about `query`."""
+
+    query: str = option("", "A question or a description.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListMemories(OfMemory, ListOptions):
+    """A list of memories."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneMemory(OfMemory):
+    """One memory, by its id."""
+
+    memory_id: str = option("", "The id of the memory.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(OneMemory, ChangeOptions):
+    """Changes of one memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete(OfMemory):
+    """Memories to delete: those of some ids, or all of the scope."""
+
+    memory_ids: Sequence[str] = option((), "The ids of the memories.")
+    everything: bool = option(False, "Every memory of the ids given.", "--all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supersede(OneMemory):
+    """A memory that ends where the memory `by` takes its place; without `by` it holds again."""
+
+    by: str | None = option(None, "The id of the memory that takes its place.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class History(OneMemory):
+    """The changes of a memory."""
+
+    whole_chain: bool = option(False, "With the memories that it superseded and that superseded it.", "--chain")

@@ -1,0 +1,268 @@
+"""`RequestOptions`: the options of one kind of request. Each stands once, as a field: the command line, JSON requests,
+tools of MCP and Python calls take it from there.
+
+An option is a field that `option` makes. Its place of work is all that a new option needs besides.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from edge.errors import ArgumentError, InputError
+
+Options = TypeVar("Options", bound="RequestOptions")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The description of an option, beside its field's name, type and default.
+
+    Attributes:
+        help: one sentence or two for people. The help of a flag names the effect of the flag.
+        what: the option in an error message, such as "the number of results".
+        flags: its names on the command line; the flag of an option that is on by default turns it off.
+        json: its name in JSON, if that is not the field's name.
+        least, most: the bounds of a number.
+        metavar: the placeholder of its value on the command line.
+        choices: the only texts that it takes, if not all.
+    """
+
+    help: str
+    what: str
+    flags: tuple[str, ...]
+    json: str
+    least: float | None
+    most: float | None
+    metavar: str | None
+    choices: tuple[str, ...]
+
+
+Moment = Any
+"""A moment or a day: a text or a number in JSON, in Python also a `datetime` or a `date`."""
+
+_TYPES: dict[str, Any] = {
+    "int": int, "float": float, "bool": bool, "str": str, "Moment": object, "Conditions": list, "Sequence[str]": list,
+    "Mapping[str, Any]": dict, "Mapping[str, str]": Mapping,
+}  # fmt: skip
+"""The type of an option's values on the command line and in JSON, by its field's annotation: `list` for a list of
+texts, `dict` for a JSON object, `Mapping` for one of texts, `object` for a moment."""
+
+_JSON_TYPES: dict[type, dict[str, Any]] = {
+    int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"}, str: {"type": "string"},
+    object: {"type": "string"}, dict: {"type": "object"}, list: {"type": "array", "items": {"type": "string"}},
+}  # fmt: skip
+
+
+def metadata(
+    help: str,
+    *flags: str,
+    what: str = "",
+    json: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    metavar: str | None = None,
+    choices: tuple[str, ...] = (),
+) -> dict[str, Option]:
+    """The `Option` as metadata of a field."""
+    return {"option": Option(help, what, flags, json, least, most, metavar, choices)}
+
+
+def option(default: Any, help: str, *flags: str, **more: Any) -> Any:
+    """A field with these metadata."""
+    return field(default=default, metadata=metadata(help, *flags, **more))
+
+
+class RequestOptions:
+    """Base of the options of one kind of request, which command lines, JSON and Python calls share."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls: type[Options], options: Options | None = None, **named: Any) -> Options:
+        """Options for a Python call: those given, changed by arguments that are named one by one.
+
+        Raises:
+            ArgumentError: there is no option of a name, or its value is of the wrong type.
+            InputError: a value makes no sense.
+        """
+        if not named and options is not None:
+            return options
+        known: dict[str, object] = cast("Any", cls).__dataclass_fields__
+        if unknown := sorted(named.keys() - known.keys()):
+            raise ArgumentError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
+        return cls(**named) if options is None else replace(cast("Any", options), **named)
+
+    @classmethod
+    def options(cls) -> dict[str, tuple[Field[Any], Option]]:
+        """The fields with their options, by their names in JSON."""
+        found = ((each, each.metadata["option"]) for each in fields(cast("Any", cls)) if "option" in each.metadata)
+        return {option.json or each.name: (each, option) for each, option in found}
+
+    @classmethod
+    def from_json(cls: type[Options], values: Mapping[str, Any]) -> Options:
+        """Reads the options from a JSON object, which may hold other members. A member that is null counts as absent.
+
+        Raises:
+            InputError: a value has the wrong type, or makes no sense.
+        """
+        options = cls.options().items()
+        return cls(**{
+            each.name: _read(name, value_type(each), values[name])
+            for name, (each, _) in options
+            if values.get(name) is not None
+        })  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """The members that `from_json` reads as these options; those with their defaults are left out."""
+        found: dict[str, Any] = {}
+        for name, (each, _) in self.options().items():
+            value = getattr(self, each.name)
+            value = list(value) if isinstance(value, tuple) else getattr(value, "texts", value)
+            if value != each.default and value != []:
+                found[name] = value
+        return found
+
+    @classmethod
+    def schema(cls) -> dict[str, dict[str, Any]]:
+        """The members of a JSON object with these options, as properties of a JSON schema."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, (each, option) in cls.options().items():
+            described = f"false: {option.help}" if each.default is True else option.help
+            optional = {"minimum": option.least, "maximum": option.most, "default": each.default}
+            found[name] = {**_JSON_TYPES[value_type(each)], "description": described} | {
+                key: value for key, value in optional.items() if isinstance(value, int | float | str)
+            }
+        return found
+
+    @classmethod
+    def add_to(cls, command: Command) -> Command:
+        """Adds the options to a command's function, which gets them as its argument `options`. One that is not given
+        has the field's default."""
+        return cls.adding()(command)
+
+    @classmethod
+    def adding(cls, **usual: Any) -> Callable[[Command], Command]:
+        """As `add_to`, with defaults of this command."""
+        import click
+
+        taken = [(each, option) for each, option in cls.options().values() if option.flags]
+
+        def decorate(command: Command) -> Command:
+            @wraps(command)
+            def call(*args: Any, **given: Any) -> Any:
+                values = {each.name: given.pop(each.name) for each, _ in taken}
+                values = {name: value for name, value in values.items() if value is not None}
+                return command(*args, options=cls(**values), **given)
+
+            for each, option in reversed(taken):
+                kind, default = value_type(each), usual.get(each.name, each.default)
+                more: dict[str, Any] = {"help": option.help}
+                if kind is bool and "/" in option.flags[-1]:
+                    more["default"] = None
+                elif kind is bool:
+                    more["is_flag"] = True
+                    more["callback"] = (lambda context, parameter, value: not value) if default else None
+                else:
+                    shown = default if isinstance(default, int | float | str) else None
+                    values = click.Choice(option.choices) if option.choices else _CLICK_TYPES.get(kind, kind)
+                    more |= {"type": values, "default": shown, "multiple": kind is list}
+                    more |= {"metavar": option.metavar, "show_default": bool(shown)}
+                    if kind is dict:
+                        more["callback"] = _json_object
+                click.option(*option.flags, each.name, **more)(call)
+            return cast("Command", call)
+
+        return decorate
+
+    def __post_init__(self) -> None:
+        """Checks the bounds of the numbers.
+
+        Raises:
+            InputError: a number is outside its bounds.
+        """
+        for each, option in self.options().values():
+            value = getattr(self, each.name)
+            if option.choices and value is not None and value not in option.choices:
+                raise InputError(f"{each.name} is {' or '.join(option.choices)}, not {value!r}")
+            if value is None or value is each.default or value_type(each) not in (int, float, bool):
+                continue
+            most = sys.float_info.max if option.most is None else option.most
+            if option.least is not None and not option.least <= value <= most:
+                bounds = f"at least {option.least:,}" if option.most is None else f"{option.least:,} to {option.most:,}"
+                raise InputError(f"{option.what} must be {bounds}, not {value}")
+            object.__setattr__(self, each.name, value_type(each)(value))  # a number of numpy becomes one of Python
+
+
+_CLICK_TYPES: dict[type, type] = {list: str, dict: str, object: str}
+
+
+def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
+    """A JSON object given on the command line.
+
+    Raises:
+        InputError: the text is not a JSON object.
+    """
+    if text is None:
+        return None
+    name = parameter.opts[-1]
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise InputError(f"{name} is nested too deep") from None
+    except ValueError as error:
+        raise InputError(f"{name} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{name} takes a JSON object, not {text}")
+    return value
+
+
+def value_type(each: Field[Any]) -> type:
+    """The type of an option's values on the command line and in JSON (see `_TYPES`)."""
+    return _TYPES[str(each.type).removesuffix(" | None")]
+
+
+_ENTRIES = 100_000
+"""The most entries of a list in JSON. Each of them is looked at."""
+
+_KINDS: dict[type, str] = {list: "a list", dict: "an object", bool: "true or false"}
+
+
+def _read(name: str, kind: type, value: Any) -> Any:
+    """A value of JSON as its field takes it."""
+    if kind is list:
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and len(texts) <= _ENTRIES and all(isinstance(text, str) for text in texts):
+            return texts
+        wanted = f"a text or a list of at most {_ENTRIES:,} texts, the most of one request"
+    elif kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+            return value
+        wanted = "a whole number of 64 bits"
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
+            return float(value)
+        wanted = "a finite number"
+    elif kind is Mapping:
+        if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
+            return value
+        wanted = "an object of texts"
+    else:
+        types, wanted = _OTHERS[kind]
+        if isinstance(value, types) and (kind is bool or not isinstance(value, bool)):
+            return value
+    said = repr(value[:60]) if isinstance(value, str) else _KINDS.get(type(value)) or str(value)[:60]
+    raise InputError(f"the field `{name}` must be {wanted}, not {said}")
+
+
+_OTHERS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a text"),
+    dict: ((dict,), "an object"),
+    object: ((str, int, float), "a text or a number"),
+}
