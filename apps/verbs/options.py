@@ -222,7 +222,7 @@ def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
     return value
 
 
-def value_type(each: Field[Any]) -> type:
+def value_type(each: Field[Any]) -> Any:
     """The type of an option's values on the command line and in JSON (see `_TYPES`)."""
     return _TYPES[str(each.type).removesuffix(" | None")]
 
