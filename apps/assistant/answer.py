@@ -14,7 +14,7 @@ from edge.apps.console import modelled_line
 from edge.config import format_size
 
 NOT_FOUND = "This is not in the documents."
-MAYBE = "This may not be in the documents. The closest passages:"
+CLOSEST = "The nearest passage:"
 
 
 class Cancelled(Exception):
@@ -187,7 +187,7 @@ def notices(answer: Answer) -> Iterator[str]:
     stats = answer.stats
     for word, other in stats.spelled.items():
         yield f"searched for {other}, because no passage holds {word}"
-    if answer.uncertain and MAYBE not in answer.text:
+    if answer.uncertain and CLOSEST not in answer.text:
         yield "these passages may be about something else than the question: read them before you rely on the answer"
     for found in answer.unsupported:
         yield f"{stats.generator} wrote {found.text!r}, and no passage says {', '.join(found.facts)}"

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
-from edge.apps.assistant.evidence import UnitJudge
-from edge.apps.assistant.generator import PickedSentences, limit_named, open_llm, picks_sentences, retrieval_nbytes
+from edge.apps.assistant.generator import QuotingGenerator, limit_named, open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.question import check_question, courtesy, new_topic, refers_back
+from edge.apps.assistant.reading import PassageReader
 from edge.apps.assistant.retrieval import CollectionLibrary
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.collection import Collection, Together
@@ -383,11 +383,11 @@ class Assistant(Closing):
             llm = first.config.llm if llm is None or llm == "" else llm
             opened.enter_context(limit_named(first, self.options, llm))
             first.check_room("answering", rerank=self.options.rerank, candidates=2 * self.options.pool)
-            judge = UnitJudge(first)
+            reader = PassageReader(first)
             working = 0
             if isinstance(llm, str | os.PathLike):
                 if picks_sentences(llm):
-                    llm = PickedSentences(judge)
+                    llm = QuotingGenerator(reader)
                 else:
                     working = retrieval_nbytes(first)
                     llm = open_llm(
@@ -404,7 +404,7 @@ class Assistant(Closing):
                 )
             self._opened = opened.pop_all()
         self._predictor = TimePredictor(first.path / _TIMES)
-        self._library = CollectionLibrary(together, working=working, judge=judge)
+        self._library = CollectionLibrary(together, working=working, reader=reader)
         self._turns = Turns(math.inf if isinstance(llm, LlamaGenerator) else 1)
 
     def ask(self, question: str, *, options: AskOptions | None = None) -> Answer:

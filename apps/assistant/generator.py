@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
-from itertools import accumulate
 
-from edge.apps.assistant.answer import MAYBE
-from edge.apps.assistant.evidence import FEW_WORDS, WORD, UnitJudge, Window, standing
+from edge.apps.assistant.answer import CLOSEST
 from edge.apps.assistant.question import judged_question
+from edge.apps.assistant.reading import PassageReader
+from edge.apps.assistant.units import Unit
 from edge.apps.collection.collection import Collection
 from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
@@ -107,45 +107,13 @@ def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, 
     )
 
 
-_MOST = 3
-_NEARLY = 2.0
-"""A unit is shown beside the best one if its score is lower by at most this many log-odds. Chosen on the half `choose`
-of the benchmark `answers`: 65 % of its paraphrased questions find their answer with 2, and 59 % with 1."""
+class QuotingGenerator(ExtractiveGenerator):
+    """Answers with the unit of the passages that answers the question, or with the nearest passage, which it says
+    first (see `edge.apps.assistant.reading`)."""
 
-_ELSEWHERE = 1.5
-"""Log-odds subtracted from units of other passages than the best unit's, because they are often off the subject. With
-1.5 answers have 5 % fewer words than with 1, and one of 545 is no longer right."""
-
-_BEFORE, _BEHIND = 1, 3
-"""The units around the best one in which a value is looked for that the question asks for and the best one lacks."""
-
-_BESIDE = 0.01
-"""The log-odds by which such a unit stands below the best one, so that it is shown next."""
-
-_SHORT, _LINE = 10, 35
-"""A unit of at most `_SHORT` words that does not hold a value asked for is shown with the rest of its line, if the line
-has at most `_LINE` words. In notes and lists a line is one thought: "19 April: slugs ate all lettuces. Bought copper
-tape." On the halves `choose` of the benchmarks `answers` and `household` 3 of 179 more answers are right with the
-default embedder, and all have 4 % more words."""
-
-_PASSAGES, _WORDS = 2, 60
-"""The number of passages that are shown if they may not answer, and the most words of each around its best unit. On
-the halves `choose` of the benchmarks `answers` and `household` 14 of 179 more answers are right than with the best
-units alone (default embedder), and 7 with 80 words of one passage."""
-
-_HIDDEN = float("-inf")
-
-
-class PickedSentences(ExtractiveGenerator):
-    """Answers with the best units of the passages (see `units`), scored by the reranker and by their vectors (see
-    `evidence`). Units much worse than the best one are left out, so that answers are short. If the passages may not
-    answer, the answer says so first, and then shows the best of them, so that a person can judge."""
-
-    def __init__(self, judge: UnitJudge) -> None:
-        super().__init__(self._score, most=_MOST, floor=-1e9)
-        self._judge = judge
-        self._windows: list[Window] = []
-        self._texts: list[str] = []
+    def __init__(self, reader: PassageReader) -> None:
+        super().__init__(lambda question, found: [-float(place) for place in range(len(found))], most=_MOST)
+        self._reader = reader
 
     def stream(
         self,
@@ -157,98 +125,16 @@ class PickedSentences(ExtractiveGenerator):
     ) -> Iterator[Piece]:
         """See `ExtractiveGenerator.stream`."""
         question = judged_question(next((m.content for m in reversed(messages) if m.role == "user"), ""))
-        self._windows = self._judge.windows(question, documents)
-        self._texts = [document.text for document in documents]
-        judged = [
-            replace(document, parts=[window.unit for window in self._windows if window.passage == number])
-            for number, document in enumerate(documents)
-        ]
-        if self._judge.doubts(question):
-            yield Piece(f"{MAYBE}\n")
-        yield from super().stream(messages, sampling, documents=judged, cancel=cancel)
+        reading = self._reader.read(question, documents)
+        shown: list[Unit] = []
+        if reading.answers:
+            shown = self._reader.shown(reading, documents)
+            if not reading.is_answer:
+                yield Piece(f"{CLOSEST}\n")
+        best = reading.answers[0].passage if shown else -1
+        chosen = [replace(each, parts=shown if number == best else []) for number, each in enumerate(documents)]
+        yield from super().stream(messages, sampling, documents=chosen, cancel=cancel)
 
-    def _score(self, question: str, found: Sequence[str]) -> list[float]:
-        """Scores units in log-odds. Units not worth showing get minus infinity."""
-        best: dict[str, float] = {}
-        first = max(self._windows, key=standing)
-        if self._judge.doubts(question):
-            closest = [window.unit.text.casefold() for window in self._closest()]
-            self._most = len(closest)
-            return [-closest.index(text.casefold()) if text.casefold() in closest else _HIDDEN for text in found]
-        self._most = _MOST
-        top = standing(first)
-        reply = self._reply_to(first)
-        for window in self._windows:
-            key = window.unit.text.casefold()
-            elsewhere = window.passage != first.passage
-            best[key] = max(best.get(key, _HIDDEN), standing(window) - _ELSEWHERE * elsewhere)
-        if reply:  # in a list of questions, the question itself is found best, and says nothing
-            best = {key: _HIDDEN if key.endswith("?") else score for key, score in best.items()}
-            best |= {window.unit.text.casefold(): top - _BESIDE * place for place, window in enumerate(reply)}
-            first = reply[-1]
-        value = self._value_near(first)
-        rest = self._rest_of_line(first) if value is None and not reply else []
-        for place, window in enumerate(rest if value is None else [value], 1 + len(reply)):
-            best[window.unit.text.casefold()] = top - _BESIDE * place
-        scores = [best[text.casefold()] for text in found]
-        least = max(scores) - _NEARLY
-        return [score if score >= least else _HIDDEN for score in scores]
 
-    def _closest(self) -> list[Window]:
-        """The units of the best passages that are nearest to the best unit of each, in their order."""
-        best: dict[int, Window] = {}
-        for window in sorted(self._windows, key=standing, reverse=True):
-            best.setdefault(window.passage, window)
-        return [each for first in list(best.values())[:_PASSAGES] for each in self._around(first)]
-
-    def _around(self, first: Window) -> list[Window]:
-        """A unit with the nearest ones of its passage, at most `_WORDS` words of them, in their order."""
-        beside = [window for window in self._windows if window.passage == first.passage]
-        at = beside.index(first)
-        nearest = sorted(range(len(beside)), key=lambda place: (abs(place - at), place < at))
-        words = accumulate(len(beside[place].unit.text.split()) for place in nearest)
-        fitting = sum(total <= _WORDS for total in words)
-        return [beside[place] for place in sorted(nearest[: max(1, fitting)])]
-
-    def _reply_to(self, asked: Window) -> list[Window]:
-        """The unit behind one that is a question, below the same headings, and the next one if it is as short as "No.".
-        Empty if the unit is no question, or nothing replies to it."""
-        reply: list[Window] = []
-        beside = [window for window in self._windows if window.passage == asked.passage]
-        behind = beside[beside.index(asked) + 1 :] if asked.unit.text.endswith("?") else []
-        for window in behind:
-            is_question = window.unit.text.endswith("?")
-            if window.unit.heading != asked.unit.heading or (is_question and reply):
-                break
-            if is_question:
-                continue
-            reply.append(window)
-            if len(WORD.findall(window.unit.text)) >= FEW_WORDS:
-                break
-        return reply
-
-    def _rest_of_line(self, first: Window) -> list[Window]:
-        """The other units on the line of a short unit, in their order, without questions; none if the line is long."""
-        text, unit = self._texts[first.passage], first.unit
-        if first.value > 0 or len(unit.text.split()) > _SHORT:
-            return []
-        start, end = text.rfind("\n", 0, unit.start) + 1, text.find("\n", unit.end)
-        end = len(text) if end < 0 else end
-        if len(text[start:end].split()) > _LINE:
-            return []
-        beside = [w for w in self._windows if w.passage == first.passage and w is not first]
-        return [w for w in beside if start <= w.unit.start < end and not w.unit.text.endswith("?")]
-
-    def _value_near(self, first: Window) -> Window | None:
-        """The best unit near `first`, below the same headings, that holds the value that the question asks for; None if
-        `first` holds it, or no unit does."""
-        if first.value >= 0:
-            return None
-        beside = [w for w in self._windows if w.passage == first.passage]
-        place = beside.index(first)
-        near = [
-            window
-            for window in beside[max(0, place - _BEFORE) : place + 1 + _BEHIND]
-            if window.unit.heading == first.unit.heading and window.value > 0
-        ]
-        return max(near, key=standing, default=None)
+_MOST = 20
+"""The most units of one answer: those around the best one of the nearest passage."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from edge.apps.assistant.grounding import ASKING_WORDS, NUMBERS
+from edge.apps.assistant.grounding import ASKING_WORDS
 from edge.apps.documents.kinds import continues
 from edge.apps.store.lexical import FUNCTION_WORDS, bounded_query
 from edge.errors import InputError
@@ -83,36 +83,6 @@ _NUMBER = re.compile(
     r"|\bwie ?viele?\b|\bwie (?:lange|oft|hoch|weit|alt|groß|schwer)\b|\b(?:combien|cu[aá]nt[oa]s?|quant[oiae])\b"
     r"|\b(?:number|nummer|numéro|número|numero)\b"
 )
-_MONTHS = (
-    r"jan(?:uary|uar)?|feb(?:ruary|ruar)?|mar(?:ch)?|märz|apr(?:il)?|may|mai|jun[ei]?|jul[yi]?|aug(?:ust)?|sept?(?:ember)?"
-    r"|o[ck]t(?:ober)?|nov(?:ember)?|de[cz](?:ember)?"
-    r"|janvier|février|mars|avril|juin|juillet|août|septembre|octobre|novembre|décembre"
-    r"|enero|febrero|marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre"
-    r"|gennaio|febbraio|aprile|maggio|giugno|luglio|settembre|ottobre|novembre|dicembre"
-)
-_HOLDS: dict[Kind, re.Pattern[str]] = {
-    "price": re.compile(
-        r"[$€£]\s?\d|\d[.,]\d\d\b|\d[\d,.]*\s?(?:[$€£%]|euros?\b|eur\b|cents?\b|dollars?\b|pounds?\b|million|billion)"
-        r"|\b(?:price|cost|fee|amount|total|rent|rate|spent|budget|salary|betrag|preis|kosten)\w*[^.]*\d"
-        r"|\b(?:free|nothing|included|kostenlos|umsonst)\b",
-        re.IGNORECASE,
-    ),
-    "number": re.compile(
-        rf"\d|\b(?:{'|'.join(NUMBERS)}|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|deux|trois|quatre"
-        "|cinq|sept|huit|neuf|dix|dos|tres|cuatro|cinco|seis|siete|ocho|diez|due|tre|quattro|sei|sette|otto|dieci)\\b",
-        re.IGNORECASE,
-    ),
-    "time": re.compile(
-        rf"\b(?:{_MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"
-        r"|\b(?:lun|mar|mercre|jeu|vendre|same|diman)(?:di|che)\b|\b(?:lunes|martes|miércoles|jueves|viernes|sábado)\b"
-        r"|\b(?:lune|marte|mercole|giove|vener)dì\b|\b(?:sabato|domenica|domingo)\b|\b\d{1,2} (?:heures?|h)\b"
-        r"|\b(?:mon|diens|donners|frei|sams|sonn)tags?\b|\d[:.]\d\d|\b(?:1\d|20)\d\d\b"
-        r"|\d(?:st|nd|rd|th)\b|\b(?:noon|midnight|morning|evening|night|uhr|spring|summer|autumn|winter|century|never|always"
-        r"|hours?|minutes?|days?|weeks?|months?|years?|stunden?|minuten?|wochen?|jahr\w*|after|before|until|once|nach|vor)\b",
-        re.IGNORECASE,
-    ),
-}  # fmt: skip
-
 _SPOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _THANKS = frozenset({"thanks", "thank", "thx", "cheers", "danke", "dank"})
 _GREETINGS = frozenset({"hello", "hi", "hey", "hallo", "moin"})
@@ -252,11 +222,6 @@ def asked_value(question: str) -> Kind | None:
     if _PRICE.search(question) and _AMOUNT.search(question):
         return "price"
     return "number" if _NUMBER.search(question) else None
-
-
-def holds_value(kind: Kind, text: str) -> bool:
-    """Whether a text holds a value of a kind."""
-    return _HOLDS[kind].search(text) is not None
 
 
 def courtesy(text: str) -> str:

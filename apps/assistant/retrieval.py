@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.answer import Cancelled
-from edge.apps.assistant.evidence import UnitJudge, document_of, standing
 from edge.apps.assistant.question import judged_question
+from edge.apps.assistant.reading import PassageReader, Reading, document_of
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
@@ -89,17 +89,17 @@ class CollectionLibrary:
     """Gives pipelines the stages of a search of one or several collections as separate calls. Thread-safe; every call
     sees one committed state of each collection."""
 
-    def __init__(self, collections: Together, *, working: int = 0, judge: UnitJudge | None = None) -> None:
+    def __init__(self, collections: Together, *, working: int = 0, reader: PassageReader | None = None) -> None:
         """
         Args:
             working: bytes to free before a model runs. An engine plans its work for the memory that is free, and does
                 not ask other caches to shrink.
-            judge: judges units of passages. The sentence picker shares it, so that each unit is judged once.
+            reader: reads passages. The generator that quotes shares it, so that each passage is read once.
         """
         self._collections = collections
         self._first = collections.first
         self._working = working
-        self._judge = judge or UnitJudge(self._first)
+        self._reader = reader or PassageReader(self._first)
         self._beside = RunningMean()
         """Seconds that a search takes outside the vector index: full text, fusion, reading the passages."""
         self.budget = self._first.budget
@@ -154,18 +154,16 @@ class CollectionLibrary:
         self._make_room()
         return merge(self._first.rerank(query, hits, top_k, judged=judged), top_k)
 
-    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
-        """The probability that `hits` answer a question, the one that is enough, and the one that is certain. None if
-        no probability model was fitted for the models in use; then the reranker's relevance of each hit decides."""
+    def read(self, question: str, hits: Sequence[Hit]) -> Reading:
+        """What hits say about a question."""
         self._make_room()
-        return self._judge.probability(query, hits)
+        relevance = [hit.stages.reranker for hit in hits if hit.stages.reranker is not None]
+        return self._reader.read(question, [document_of(hit) for hit in hits], relevance)
 
     def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
         """The number of a hit, from 1, and its unit that answers a question best; None if the hits have no units."""
-        self._make_room()
-        windows = self._judge.windows(question, [document_of(hit) for hit in hits])
-        best = max(windows, key=standing, default=None)
-        return None if best is None else (best.passage + 1, best.unit.text)
+        found = self.read(question, hits).answers
+        return (found[0].passage + 1, found[0].unit.text) if found else None
 
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None

@@ -14,11 +14,10 @@ from functools import partial
 from itertools import zip_longest
 
 from edge.apps.assistant.answer import Cancelled, NotInDocuments, Round
-from edge.apps.assistant.contradictions import contradictions
-from edge.apps.assistant.evidence import document_of
 from edge.apps.assistant.grounding import Quote
 from edge.apps.assistant.prompts import StepPrompt
 from edge.apps.assistant.question import judged_question
+from edge.apps.assistant.reading import NEAREST, document_of
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
@@ -39,10 +38,6 @@ from edge.runtimes.generation.base import (
 from edge.runtimes.generation.extractive import Quoted
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.scheduling.predictor import BenefitGate, PromptWork, Seconds, TimePredictor
-
-MIN_RELEVANCE = 0.1
-"""The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
-model (see `evidence`), where the reranker's probability alone decides."""
 
 SMALL_MODEL = 600_000_000
 """Bytes of a language model's weights below which only sentences that it copies from passages are shown (`Grounding`).
@@ -68,8 +63,7 @@ class Steps:
         cancel: once set, it ends the answer at the next step or token.
         needed: the relevance that the last round required; None before the first round.
         certain: the probability from which an answer is shown without a warning.
-        probability: the highest probability, of all rounds, that passages answer the question; None if no model was
-            fitted that tells it.
+        probability: the highest probability, of all rounds, that passages answer the question; None before the first.
     """
 
     def __init__(
@@ -231,9 +225,7 @@ class Steps:
         if not passages:
             raise NotInDocuments
         text: GrowingText | None = None
-        replaced = contradictions(prompt.question, passages)
-        outdated = {each.older.key for each in replaced}
-        passages = [hit for hit in passages if hit.key not in outdated]
+        passages = newest_first(passages)
         with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
             for piece in pieces:
                 if text is None:  # `given` is known only once the generation has begun
@@ -247,10 +239,6 @@ class Steps:
         if text is None or text.refused:
             raise NotInDocuments
         yield from text.finish(complete=self.finished)
-        for each in replaced:
-            cited = self.showing.citations
-            if self.finished and cited.cites(each.newer) and not cited.cites(each.older):
-                yield f"\n{each.text} [{cited.number(each.older)}]"
 
     def _quoted(self, question: str, passages: Sequence[Hit]) -> Quote | None:
         """Gives the unit of some passages that answers a question best; None where no model judges units."""
@@ -378,25 +366,15 @@ class Steps:
         return kept
 
     def _answering(self, question: str, hits: list[Hit]) -> tuple[list[Hit], float | None]:
-        """The passages that answer a question, and the confidence in them.
-
-        With a probability model fitted for these models, either all passages are kept or none, depending on the
-        probability that they answer the question. Otherwise each passage is kept or dropped by its own relevance.
-        """
+        """The passages if they may answer a question, and the probability that they do."""
         if not hits or not self.options.rerank:
             return hits, None
-        with self.trace.timed("assistant.rerank_s", "judge", "retrieval"):
-            judged = self.library.answered(question, hits)
-        if judged is None:
-            least = MIN_RELEVANCE if self.options.min_relevance is None else self.options.min_relevance
-            relevance = [hit.stages.reranker for hit in hits if hit.stages.reranker is not None]
-            kept = [hit for hit in hits if hit.stages.reranker is None or hit.stages.reranker >= least]
-            self.needed = least
-            return kept, max(relevance, default=None)
-        found, enough, self.certain = judged
-        self.probability = max(found, self.probability or 0.0)
-        self.needed = enough if self.options.min_relevance is None else self.options.min_relevance
-        return (hits if found >= self.needed else []), found
+        with self.trace.timed("assistant.rerank_s", "read", "retrieval"):
+            reading = self.library.read(question, hits)
+        self.certain = reading.certain
+        self.probability = max(reading.probability, self.probability or 0.0)
+        self.needed = NEAREST if self.options.min_relevance is None else self.options.min_relevance
+        return (hits if reading.probability >= self.needed else []), reading.probability
 
     def _begin_round(self, queries: Sequence[Retrieval]) -> None:
         self._go_on()
@@ -443,6 +421,20 @@ def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
             seen[hit.key] = hit
     kept = sorted(seen.values(), key=lambda hit: hit.score, reverse=True)[:most]
     return [hit for hit in seen.values() if hit in kept]
+
+
+def newest_first(passages: Sequence[Hit]) -> list[Hit]:
+    """Passages in their order, except that mails of one thread change places: a newer one may correct an older one."""
+    order = list(passages)
+    threads: dict[str, list[int]] = {}
+    for place, hit in enumerate(passages):
+        if hit.mail is not None and hit.mail.thread and hit.mail.sent:
+            threads.setdefault(hit.mail.thread, []).append(place)
+    for places in threads.values():
+        newest = sorted((passages[place] for place in places), key=lambda hit: hit.mail.sent, reverse=True)  # type: ignore[union-attr]
+        for place, hit in zip(places, newest, strict=True):
+            order[place] = hit
+    return order
 
 
 def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:

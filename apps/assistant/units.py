@@ -7,6 +7,7 @@ names a unit's line, and the sentences of an answer are checked against them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -73,10 +74,9 @@ def units(text: str, parts: tuple[Part, ...] = ()) -> tuple[Unit, ...]:
     return tuple(_Passage(text).read(parts or kinds.recognised(text)))
 
 
-def quotable(text: str, parts: tuple[Part, ...] = ()) -> list[Unit]:
-    """The units of a passage that can be quoted. A passage without sentences, items or rows gives its headings and
-    code lines, or else all its units. The arguments are those of `units`."""
-    found = units(text, parts)
+def quotable(found: Sequence[Unit]) -> list[Unit]:
+    """Those of a passage's units that can be quoted: sentences, items, rows and settings; in a passage without them its
+    headings and code lines, or else all of them."""
     return (
         [unit for unit in found if unit.quotable]
         or [unit for unit in found if unit.kind in ("heading", "code")]

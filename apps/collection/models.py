@@ -31,6 +31,7 @@ from edge.models.registry import KNOWN, cosine_floor, installed, language_gap, m
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
+from edge.runtimes.reader import Span
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
 from edge.text.languages import language_of
@@ -191,6 +192,20 @@ class CollectionModels:
             return reranker.explain(query, passages, top_k, retrieved=retrieved, **options).results
 
         return self._reranker.run(judged)
+
+    def read(self, query: str, passages: Sequence[str]) -> list[Span | None] | None:
+        """The most probable answer in each passage; None for a passage in a language that the reranker does not know,
+        and for all if it has no reader. Raises as `Reranker.read` does."""
+
+        def found(reranker: Reranker) -> list[Span | None] | None:
+            if not reranker.reads:
+                return None
+            unread = unreadable(reranker.model.name, query, passages) or [False] * len(passages)
+            known = [text for text, foreign in zip(passages, unread, strict=True) if not foreign]
+            spans = iter(reranker.read(query, known) if known else ())
+            return [None if foreign else next(spans) for foreign in unread]
+
+        return self._reranker.run(found)
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
         """The probability that each result of a search answers the query, from the blended scores, best first.

@@ -24,6 +24,9 @@ from edge.text.sentences import sentences
 Score = Callable[[str, Sequence[str]], Sequence[float]]
 """A function that scores sentences by how well they answer a question; higher is better."""
 
+_WORDS = re.compile(r"(?:(?<=\S)\s+)?\S+")
+"""Words with the space before them, which may be a line break in code."""
+
 _ENDED = re.compile(r"[.!?…。！？][\"'”’)\]»*_]*$")
 
 
@@ -151,10 +154,10 @@ class ExtractiveGenerator:
                 break
             if len(words) + candidate.words + 1 > most_words and words:
                 break
-            quoted = candidate.text.split()[: max(1, most_words - len(words) - 1)]
+            quoted = _WORDS.findall(candidate.text)[: max(1, most_words - len(words) - 1)]
             # Two rows of a table or list items would be unreadable on one line.
             gap = " " if _ENDED.search(before) and _ENDED.search(candidate.text) else "\n"
             words.append(Quoted((gap if before else "") + quoted[0]))
-            words += [*(Quoted(f" {word}") for word in quoted[1:]), Piece(f" [{candidate.document}]")]
+            words += [*map(Quoted, quoted[1:]), Piece(f" [{candidate.document}]")]
             before = candidate.text
         return words
