@@ -110,6 +110,8 @@ class CompiledGraph:
             array = inputs[name] if name in inputs else weights[name]
             binding.bind_cpu_input(name, array.view(np.uint8) if kind == "tensor(uint8)" else array)
         for name, array in outputs.items():
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise ValueError(f"{name} must be writeable and without gaps")
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         if self._placed:
             tokens, address = len(inputs["hidden"]), scratch.ctypes.data
@@ -249,7 +251,8 @@ class OnnxLayerKernel(LayerKernel):
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
-        assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
+        if not (prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)):
+            raise ValueError("only a causal layer takes a prefix, which its own `run_prefix` has returned")
         result = np.empty_like(states)
         cuts = list(groups(lengths, self._tokens))
         most = max((int(lengths[first:last].sum()) for first, last in cuts), default=0)
