@@ -195,6 +195,7 @@ class FaissScanner:
     def __init__(self, faiss: Any, lists: Any, rotation: Vectors | None = None) -> None:
         self._pointer = faiss.swig_ptr
         self._lists = lists  # the scanner refers to it
+        self._code_size = int(lists.code_size)
         # SWIG must not own the scanner (`thisown = True`): the release of an owned one breaks faiss's table of types.
         self._scanner = lists.get_InvertedListScanner(False, None, None)
         self._destroy = faiss.InvertedListScanner.__swig_destroy__
@@ -208,12 +209,24 @@ class FaissScanner:
     def set_query(self, query: Vectors) -> None:
         """Sets the query [dim] for the following scans."""
         turned = query if self._rotation is None else self._rotation @ query
+        if turned.shape != (self._lists.d,):
+            raise ValueError(f"a query has {self._lists.d} values, not the shape {turned.shape}")
         self._query = np.ascontiguousarray(turned, np.float32)  # the scanner refers to it
         self._scanner.set_query(self._pointer(self._query))
         self._scanner.set_list(0, 0.0)
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`."""
+        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`.
+
+        Raises:
+            ValueError: the arrays are of other types or lengths, or have gaps.
+        """
+        if self._query is None:
+            raise ValueError("no query is set")
+        gaps = not all(array.flags.c_contiguous for array in (codes, labels, scores, found))
+        types = (labels.dtype, scores.dtype, found.dtype) != (np.int64, np.float32, np.int64)
+        if gaps or types or codes.nbytes != len(labels) * self._code_size or scores.shape != found.shape:
+            raise ValueError(f"{len(labels)} rows need codes of {self._code_size} bytes, and arrays without gaps")
         if len(labels):
             pointer = self._pointer
             self._scanner.scan_codes(

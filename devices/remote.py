@@ -25,6 +25,7 @@ from edge.config import format_size, parse_size
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodec, FaissCodecs
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost, EdgeError
+from edge.interpreter import python
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.link import Lane
@@ -206,7 +207,7 @@ class RemoteDevice:
         self._lease = memory.reserve("remote device", cap + _PROCESS_NBYTES + _WORKING_NBYTES)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edge.devices.remote"],
+                python("from edge.devices.remote import main; main()"),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
         except OSError as error:
@@ -302,7 +303,3 @@ class RemoteDevice:
         if "error" in answer:
             raise CapabilityError(f"device remote: {answer['error']}")
         return answer, found
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +17,7 @@ from edge.config import Config
 from edge.errors import CorruptBlock, ModelError, StorageError, as_storage_error
 from edge.files.output_file import make_folder
 from edge.files.sealed import flush
+from edge.interpreter import python
 from edge.models.architectures import body_folder, detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
@@ -31,7 +31,7 @@ from edge.resident import anonymous_resident
 _log = logging.getLogger("edge")
 
 _PIP = """
-import contextlib, runpy, sys
+import contextlib, runpy
 room = int(sys.argv.pop(1))
 with contextlib.suppress(ImportError, OSError, ValueError):
     import resource
@@ -73,7 +73,7 @@ def fetch_wheel(
         if platform:
             options += ["--platform", platform]
         room = Config.load().memory - anonymous_resident()
-        command = [sys.executable, "-c", _PIP, str(room), "download", *options, requirement]
+        command = python(_PIP, str(room), "download", *options, requirement)
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or len(wheels) != 1:

@@ -9,6 +9,7 @@ sequences at a time, for chunks of any size.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ class CompiledGraph:
 
     Attributes:
         token_bytes: bytes of scratch memory per token, for the intermediates.
-        fixed_bytes: additional bytes of scratch memory, for an fp32 copy of a matrix.
+        fixed_bytes: additional bytes of scratch memory, for the converted copy of a matrix.
     """
 
     def __init__(self, graph: Graph, threads: int) -> None:
@@ -79,7 +80,7 @@ class CompiledGraph:
         self._session: Any = onnxruntime.InferenceSession(
             graph.serialize(), options, providers=["CPUExecutionProvider"]
         )
-        self._inputs = [value.name for value in self._session.get_inputs()]
+        self._inputs = {value.name: value.type for value in self._session.get_inputs()}
         self._placed = graph.placed
         widths: dict[str, int] = {}
         for value in graph.placed.values():
@@ -88,8 +89,9 @@ class CompiledGraph:
         widths = {slot: -(-width // 64) * 64 for slot, width in widths.items()}
         self._offsets = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
         self.token_bytes = sum(widths.values())
-        self._widened = graph.widened
-        self.fixed_bytes = max((4 * rows * columns for rows, columns in graph.widened.values()), default=0)
+        self._converted = graph.converted
+        sizes = (math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in graph.converted.values())
+        self.fixed_bytes = max(sizes, default=0)
 
     def run(
         self,
@@ -104,15 +106,19 @@ class CompiledGraph:
             scratch: at least `fixed_bytes`, and `token_bytes` for every token.
         """
         binding = self._session.io_binding()
-        for name in self._inputs:
-            binding.bind_cpu_input(name, inputs[name] if name in inputs else weights[name])
+        for name, kind in self._inputs.items():
+            array = inputs[name] if name in inputs else weights[name]
+            binding.bind_cpu_input(name, array.view(np.uint8) if kind == "tensor(uint8)" else array)
         for name, array in outputs.items():
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise ValueError(f"{name} must be writeable and without gaps")
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         if self._placed:
             tokens, address = len(inputs["hidden"]), scratch.ctypes.data
-            assert tokens * self.token_bytes + self.fixed_bytes <= scratch.nbytes
-            for name, shape in self._widened.items():
-                binding.bind_output(name, "cpu", 0, np.float32, shape, address + self.token_bytes * tokens)
+            if tokens * self.token_bytes + self.fixed_bytes > scratch.nbytes:
+                raise ValueError(f"{tokens} tokens do not fit {scratch.nbytes:,} bytes of scratch memory")
+            for name, (shape, dtype) in self._converted.items():
+                binding.bind_output(name, "cpu", 0, dtype, shape, address + self.token_bytes * tokens)
             for name, value in self._placed.items():
                 place = address + self._offsets[value.slot] * tokens
                 binding.bind_output(name, "cpu", 0, value.dtype, (tokens, *value.shape), place)
@@ -210,12 +216,8 @@ class OnnxLayerKernel(LayerKernel):
     """One layer on onnxruntime.
 
     Args:
-        activation_bits: overrides the attribute; None tests the processor.
+        saturates: whether the processor's product of unsigned and signed bytes does (x86 without VNNI); None tests it.
         flash: whether onnxruntime has flash attention; None asks `has_flash_attention`.
-
-    Attributes:
-        activation_bits: 8, or 7 where the processor's product of unsigned and signed bytes saturates (x86 without
-            VNNI).
     """
 
     def __init__(
@@ -224,15 +226,14 @@ class OnnxLayerKernel(LayerKernel):
         hidden_dtype: HiddenDtype,
         threads: int,
         *,
-        activation_bits: int | None = None,
+        saturates: bool | None = None,
         flash: bool | None = None,
     ) -> None:
         self.spec = spec
         self.hidden_dtype = hidden_dtype
-        self.activation_bits = activation_bits or (7 if spec.precision == "int8" and product_saturates() else 8)
-        graphs = LayerGraphs(
-            spec, hidden_dtype, self.activation_bits, has_flash_attention() if flash is None else flash
-        )
+        if saturates is None:
+            saturates = spec.precision == "int8" and product_saturates()
+        graphs = LayerGraphs(spec, hidden_dtype, saturates, has_flash_attention() if flash is None else flash)
         self._threads = threads
         self._fused_attention = graphs.fused_attention
         self._project = CompiledGraph(graphs.project(), threads)
@@ -250,7 +251,8 @@ class OnnxLayerKernel(LayerKernel):
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
-        assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
+        if not (prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)):
+            raise ValueError("only a causal layer takes a prefix, which its own `run_prefix` has returned")
         result = np.empty_like(states)
         cuts = list(groups(lengths, self._tokens))
         most = max((int(lengths[first:last].sum()) for first, last in cuts), default=0)

@@ -47,13 +47,14 @@ class Graph:
 
     Attributes:
         placed: the intermediate values for which the caller provides memory, by name.
-        widened: shapes of the fp32 copies of matrices. Only one copy exists at a time, and all use the same memory.
+        converted: shapes and types of converted copies of matrices. Only one copy exists at a time, and all use the
+            same memory.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.placed: dict[str, Placed] = {}
-        self.widened: dict[str, tuple[int, int]] = {}
+        self.converted: dict[str, tuple[tuple[int, int], str]] = {}
         self._nodes: list[Any] = []
         self._inputs: dict[str, Any] = {}
         self._outputs: list[Any] = []
@@ -158,6 +159,9 @@ MARGIN = 11, 10
 """Safety factor above the sum of the parts. Processors pack matrices differently and the allocator rounds up: the sum
 was 1 % too low on one machine and 5 % too high on another."""
 
+_ZERO = 128
+"""The unsigned byte that stands for 0. Signed bytes become such bytes with their highest bit inverted."""
+
 SMALLEST_MAXIMUM = 1e-30
 """Replaces the maximum of a row of zeros. Such a row is quantized to zeros with any scale."""
 
@@ -171,7 +175,8 @@ class LayerGraphs:
     """Builds the stages of one layer.
 
     Args:
-        activation_bits: 8, or 7 where the processor's 8-bit product saturates (see `OnnxLayerKernel`).
+        saturates: the processor's product of unsigned and signed bytes does (see `product_saturates`). Then both
+            factors are unsigned, around 128. With both signed, onnxruntime takes ten times as long.
         flash: MultiHeadAttention without a mask holds no scores in memory (flash attention, Dao et al. 2022).
 
     Attributes:
@@ -179,10 +184,10 @@ class LayerGraphs:
             blocks of queries.
     """
 
-    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, activation_bits: int, flash: bool) -> None:
+    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, saturates: bool, flash: bool) -> None:
         self.spec = spec
         self.hidden_dtype = hidden_dtype
-        self.levels = 2 ** (activation_bits - 1) - 1
+        self.saturates = saturates
         self.fused_attention = fuses_attention(spec, flash)
         self._tensors = {tensor.name: tensor for tensor in spec.tensors()}
 
@@ -296,7 +301,8 @@ class LayerGraphs:
 
     def _weight(self, g: Graph, name: str) -> str:
         tensor = self._tensors[name]
-        return g.input(name, tensor.dtype, tensor.shape)
+        unsigned = self.saturates and tensor.dtype == "int8"
+        return g.input(name, "uint8" if unsigned else tensor.dtype, tensor.shape)
 
     def _linear(self, g: Graph, x: str, name: str, slot: str) -> str:
         """x @ w + bias, placed in `slot`, which must not hold x."""
@@ -305,26 +311,33 @@ class LayerGraphs:
         if self.spec.precision == "int8":
             quantized, zero, row_scale = self._quantize(g, x, rows)
             one, column_scale = g.constant(1.0, "float32"), self._weight(g, f"{name}.scale")
-            y = g.op("MatMulIntegerToFloat", quantized, weight, one, column_scale, zero, domain=CONTRIB)
+            factors = [quantized, weight, one, column_scale, zero]
+            if self.saturates:
+                factors[1] = self._converted(g, weight, (rows, columns), x, "uint8")
+                factors.append(zero)
+            y = g.op("MatMulIntegerToFloat", *factors, domain=CONTRIB)
             y = g.op("Mul", g.place(y, slot, columns), row_scale)
         else:
             if self.spec.precision == "fp16":
-                weight = self._widen(g, weight, (rows, columns), x)
+                weight = self._converted(g, weight, (rows, columns), x, "float32")
             y = g.op("MatMul", x, weight)
         g.place(y, slot, columns)
         if self.spec.bias:
             y = g.place(g.op("Add", y, self._weight(g, f"{name}.bias")), slot, columns)
         return y
 
-    def _widen(self, g: Graph, weight: str, shape: tuple[int, int], x: str) -> str:
-        """A matrix converted to fp32. The conversion depends on the shape of x, so it runs only after x was computed;
-        by then the previous matrix is no longer needed."""
+    def _converted(self, g: Graph, weight: str, shape: tuple[int, int], x: str, dtype: str) -> str:
+        """A matrix converted to fp32, or from signed bytes to unsigned ones around 128. The conversion depends on the
+        shape of x, so it runs only after x was computed; by then the previous matrix is no longer needed."""
         size = g.op("Shape", x)
         zero = g.op("Sub", size, size)
         weight = g.op("Reshape", weight, g.op("Add", g.constant(shape, "int64"), zero))
-        weight = g.op("Cast", weight, to=element_type("float32"))
-        g.widened[weight] = shape
-        g.output(weight, weight, "float32", shape)
+        if dtype == "uint8":
+            weight = g.op("BitwiseXor", weight, g.constant(_ZERO, "uint8"))
+        else:
+            weight = g.op("Cast", weight, to=element_type(dtype))
+        g.converted[weight] = shape, dtype
+        g.output(weight, weight, dtype, shape)
         return weight
 
     def _quantize(self, g: Graph, x: str, columns: int) -> tuple[str, str, str]:
@@ -333,13 +346,12 @@ class LayerGraphs:
         highest = g.op("ReduceMax", x, last, keepdims=1)
         lowest = g.op("ReduceMin", x, last, keepdims=1)
         maximum = g.op("Max", highest, g.op("Neg", lowest), g.constant(SMALLEST_MAXIMUM, "float32"))
-        scale = g.op("Div", maximum, g.constant(self.levels, "float32"))
+        scale = g.op("Div", maximum, g.constant(_ZERO - 1, "float32"))
         per_row = g.op("Reshape", scale, last)
-        zero = self.levels + 1
         # With one scale per row the operator requires one zero point per row.
-        zeros = g.op("ConstantOfShape", g.op("Shape", per_row), value=tensor(np.array([zero], np.uint8)))
+        zeros = g.op("ConstantOfShape", g.op("Shape", per_row), value=tensor(np.array([_ZERO], np.uint8)))
         quantized = g.place(g.op("QuantizeLinear", x, per_row, zeros, axis=0), "quantized", columns, dtype="uint8")
-        return quantized, g.constant(zero, "uint8"), scale
+        return quantized, g.constant(_ZERO, "uint8"), scale
 
     def _norm(self, g: Graph, x: str, name: str) -> str:
         """The norm of x as an operator of its own. Together with a separate sum it takes a fifth of the time of
@@ -373,7 +385,7 @@ def product_graph() -> Graph:
     """A test graph: a [16, 64] unsigned bytes times b [64, 32] signed bytes, with the operator of `LayerGraphs`."""
     g = Graph("product")
     a, b = g.input("a", "uint8", (16, 64)), g.input("b", "int8", (64, 32))
-    one, zero = g.constant(1.0, "float32"), g.constant(128, "uint8")
+    one, zero = g.constant(1.0, "float32"), g.constant(_ZERO, "uint8")
     product = g.op("MatMulIntegerToFloat", a, b, one, g.input("scale", "float32", (32,)), zero, domain=CONTRIB)
     g.output(product, "product", "float32", (16, 32))
     return g
@@ -423,13 +435,14 @@ def scratch_bound(spec: LayerSpec) -> tuple[int, int]:
 
     `finish` holds the feed-forward part's values twice, three rows of the hidden width, and either a fourth row or the
     quantized values. `project` holds the three projections up to three times, because of norms and rotation. fp16
-    weights are converted to fp32 one matrix at a time.
+    weights are converted to fp32 one matrix at a time, int8 weights perhaps to unsigned ones.
     """
     matrices = spec.matrices()
     (_, qkv), (_, up) = matrices["qkv"], matrices["up"]
     rows = 3 * 4 * spec.hidden + max(4 * spec.hidden, up)
-    widened = max(rows * columns for rows, columns in matrices.values()) if spec.precision == "fp16" else 0
-    return max(2 * 4 * up, 3 * 4 * qkv) + rows + 256, 4 * widened
+    size = {"fp32": 0, "fp16": 4, "int8": 1}[spec.precision]
+    converted = size * max(rows * columns for rows, columns in matrices.values())
+    return max(2 * 4 * up, 3 * 4 * qkv) + rows + 256, converted
 
 
 @cache

@@ -114,6 +114,12 @@ def runs_on_import(tree: ast.Module) -> Iterator[ast.stmt]:
         waiting += ast.iter_child_nodes(node)
 
 
+def test_python_is_started_by_its_helper() -> None:
+    """It keeps the working directory, which may hold foreign modules, out of the import path."""
+    found = {name_of(path) for path in CODE if "sys.executable" in path.read_text("utf-8")}
+    assert found == {"edge/interpreter.py", "apps/console.py"}
+
+
 def test_the_rules_see_the_whole_house() -> None:
     """A rule that looks at nothing is kept by everybody."""
     names = {name_of(path) for path in CODE}

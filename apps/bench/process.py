@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge.errors import CapabilityError, EdgeError
+from edge.interpreter import python
 from edge.resident import ResidentWatch, reported_nbytes
+
+_MODULE = "import runpy; runpy.run_module(sys.argv[1], run_name='__main__')"
 
 
 def run_worker(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[str, Any]:
-    """Runs `python -m WORKER` on a task, which the worker reads from stdin, and returns its report.
+    """Runs a module on a task, which the worker reads from stdin, and returns its report.
 
     Args:
         worker: the module to run, which calls `serve`.
@@ -28,7 +31,7 @@ def run_worker(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[st
     """
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
     done = subprocess.run(
-        [sys.executable, "-m", worker], input=json.dumps(task), capture_output=True, text=True, env=environment,
+        python(_MODULE, worker), input=json.dumps(task), capture_output=True, text=True, env=environment,
         check=False,
     )  # fmt: skip
     return report_of(f"{worker} failed on {task.get('name', 'its task')}", done.returncode, done.stdout, done.stderr)

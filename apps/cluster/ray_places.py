@@ -13,7 +13,6 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ from edge.apps.cluster.reader import Reader, Send
 from edge.apps.cluster.shard import Shard
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError, StorageError, Unreachable
+from edge.interpreter import python
 from edge.resident import Closing
 
 Result = TypeVar("Result")
@@ -85,8 +85,10 @@ class RayPlaces(Closing):
             self._head = _head_of(address)
             if why := self.trouble():  # Ray would end this process after 40 s
                 raise Unreachable(why)
+            # Ray lets actors search the working directory for modules, except in jobs of its client.
+            job = ray.job_config.JobConfig(_client_job=True)
             ray.init(
-                address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error",
+                address=address, namespace=_NAMESPACE, job_config=job, log_to_driver=False, logging_level="error",
                 **(own if address == LOCAL else {}),
             )  # fmt: skip
         except EdgeError:
@@ -207,10 +209,10 @@ def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: 
     if head is not None and not _answers(head):
         raise StorageError(f"nothing answers at {head!r}; --join takes HOST:PORT of the cluster's head")
     role = ["--head", f"--port={port}", "--include-dashboard=false"] if head is None else [f"--address={head}"]
-    command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", *role, f"--node-ip-address={listen}",
+    command = python(
+        "from ray.scripts.scripts import main; main()", "start", *role, f"--node-ip-address={listen}",
         "--disable-usage-stats", f"--object-store-memory={nbytes}", f"--resources={json.dumps({place: 1})}",
-    ]  # fmt: skip
+    )  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().split("\n")[-1]

@@ -81,6 +81,12 @@ _PASSING = f"SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = file
 _ROWS = 2
 """Passages that are read for each stem that resembles a misspelled word."""
 
+_FOUND_NBYTES = 300
+"""Memory of a result of one vector: its id, its score, and both in a list and in a dictionary."""
+
+_MOST_PARTS = 32
+"""The most parts of a typed query. Each is embedded and searched for."""
+
 _KINDS = ("lex", "vec", "hyde")
 _TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
 _QUOTED = re.compile(r'\s*(?:"[^"]*"\s*)+')
@@ -111,12 +117,14 @@ class Query:
         double quotes alone is searched by words, because a passage that only means the same is not asked for.
 
         Raises:
-            InputError: the text or one of its parts is empty.
+            InputError: the text or one of its parts is empty, or there are too many parts.
         """
         if not text.strip():
             raise InputError("the query is empty")
         if not _TYPED.match(text):
             return cls(text, () if _QUOTED.fullmatch(text) and _WORDS.search(text) else (text,), (), text)
+        if (count := sum(1 for _ in _PART.finditer(text))) > _MOST_PARTS:
+            raise InputError(f"the query has {count:,} parts; it may have {_MOST_PARTS}")
         _, *pieces = _PART.split(text)
         parts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
         for kind, value in zip(pieces[::2], pieces[1::2], strict=True):
@@ -260,12 +268,13 @@ class PassageSource:
             if (index := self._index()) is not None and given:
                 with self._trace.span("vectors", "search"):
                     found = self._nearest(db, index, np.stack([row for _, row in given]), depth, clause, params, within)
-                for (number, _), ids, scores in zip(given, found.ids.tolist(), found.scores.tolist(), strict=True):
-                    near[number] += [pair for pair in zip(ids, scores, strict=True) if pair[0] >= 0]
-            for ranking in near:  # of a query's vectors the nearest counts
-                best = dict(sorted(ranking, key=lambda pair: pair[1]))
-                order = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
-                ranking[:] = [pair for pair in order if pair[1] >= order[min(depth, len(order)) - 1][1]]
+                with self._budget.reserve("found passages", _FOUND_NBYTES * found.ids.size):
+                    for (number, _), ids, scores in zip(given, found.ids.tolist(), found.scores.tolist(), strict=True):
+                        near[number] += [pair for pair in zip(ids, scores, strict=True) if pair[0] >= 0]
+                    for ranking in near:  # of a query's vectors the nearest counts
+                        best = dict(sorted(ranking, key=lambda pair: pair[1]))
+                        order = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
+                        ranking[:] = [pair for pair in order if pair[1] >= order[min(depth, len(order)) - 1][1]]
         return list(zip(words, near, strict=True))
 
     def resembling(self, word: str) -> dict[str, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 from edge.budget import OperationPlan
 from edge.config import Config
 from edge.errors import EdgeError
+from edge.interpreter import python
 from edge.resident import anonymous_resident
 
 _SECONDS = 60.0
 _TEXT = "A passage of about sixty words, as long as most passages of an index are. " * 4
-_CHILD = "import sys; sys.path[:] = sys.argv[2:]; from edge.apps.commands.smallest import say; say(sys.argv[1])"
+_CHILD = "from edge.apps.commands.smallest import say; say(sys.argv[1])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,8 @@ def say(name: str) -> None:
 
 
 def _asked(name: str) -> int | str:
-    path = [entry for entry in sys.path if isinstance(entry, str)]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD, name, *path], capture_output=True, timeout=_SECONDS, check=True
-        )
+        done = subprocess.run(python(_CHILD, name), capture_output=True, timeout=_SECONDS, check=True)
         found = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"cannot be computed here ({type(error).__name__})"

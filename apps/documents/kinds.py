@@ -29,7 +29,7 @@ Part = tuple[int, int]
 
 ITEM_MARK = re.compile(r"^\s*(?:[-*•–+]\s+)*(?:[-*•–+]|\d{1,3}[.)]|\(\w\)|[A-Za-z][.)])\s+")
 COMMENT_MARK = re.compile(r"^\s*(?:#(?!\s*#|include)\s?|//+\s?|--\s|;\s)")
-QUOTE_MARK = re.compile(r"^\s*>\s?(?!>)", re.MULTILINE)
+QUOTE_MARK = re.compile(r"^[^\S\n]*>\s?(?!>)", re.MULTILINE)
 WORD = re.compile(r"[^\W_]+")
 _ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})")

@@ -20,7 +20,7 @@ from edge.errors import InputError
 _TITLES = frozenset({"title", "book-title", "article-title", "head", "subtitle"})
 _LEFT_OUT = frozenset({"binary", "guid", "generator", "image-data"})
 _QUOTED = re.compile(r"<(?:p|br|div|ul|ol|li|a|img|h[1-6]|table|b|i|em|strong)\b[^<>]*>", re.IGNORECASE)
-_DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
+_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:

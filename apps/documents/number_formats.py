@@ -22,6 +22,9 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _WHOLE = re.compile(r"-?[0-9]{1,30}")
+_LONGEST_CODE = 255
+"""Characters of the longest format that spreadsheet programs take. `_TOKEN` would be slow on much longer ones."""
+
 _MOST_DIGITS = 16
 """Digits before the point of the largest number that is shown by its format."""
 
@@ -37,7 +40,7 @@ def shown(value: str, code: str) -> str:
     ('7.5%', '00042', '-€1,234.50')
     """
     try:
-        if not code:
+        if not code or len(code) > _LONGEST_CODE:
             return _plain(value)
         number = Decimal(value)
         if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,13 +24,12 @@ import psutil
 
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, open_regular
 from edge.errors import CapabilityError
+from edge.interpreter import python
 
 _BOOTSTRAP = (
-    "import sys; memory, everything = sys.argv[1:3]; sys.path[:] = sys.argv[3:]; "
-    "from edge.apps.documents.worker import main; main(memory=int(memory), everything_importable=everything == 'True')"
+    "from edge.apps.documents.worker import main; "
+    "main(memory=int(sys.argv[1]), everything_importable=sys.argv[2] == 'True')"
 )
-"""The worker's command. It adopts the parent's import path before its first import. Otherwise it could import modules
-from the working directory, which may be the folder of untrusted files that is being read."""
 
 _START_SECONDS = 60.0
 _WATCH_SECONDS = 0.005
@@ -86,18 +84,16 @@ class WorkerProcess:
         Raises:
             CapabilityError: the worker cannot be started.
         """
-        if not sys.executable:
-            raise CapabilityError("documents are read in a process of their own, and this Python cannot start another")
+        command = python(_BOOTSTRAP, str(memory), str(everything_importable))
         self._memory = memory
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `kill`)
         self._channel: socket.socket | None = None
-        path = [entry for entry in sys.path if isinstance(entry, str) and entry]
         theirs: socket.socket | None = None
         if PASSES_DESCRIPTORS:
             self._channel, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(memory), str(everything_importable), *path],
+                command,
                 stdin=subprocess.PIPE if theirs is None else theirs.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

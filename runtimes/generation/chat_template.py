@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from edge.errors import CapabilityError, ModelError
+from edge.interpreter import python
 
 if TYPE_CHECKING:  # the process that runs a template imports this file, too
     from edge.budget import MemoryBudget
@@ -56,8 +57,7 @@ _LONGEST_PROBLEM = 200
 _FORMS = 16
 """Conversations, by the roles of their messages, whose forms are kept."""
 
-_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from edge.runtimes.generation.chat_template import run; run()"
-"""The command of the process. It adopts this process's import path before its first import, as `-I` ignores it."""
+_CHILD = "from edge.runtimes.generation.chat_template import run; run()"
 
 # Private-use characters. No template searches for them, trims them or escapes them.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -137,11 +137,10 @@ class ChatTemplate:
         if len(self._source or "") > _LONGEST_SOURCE:
             return [{"problem": f"has more than {_LONGEST_SOURCE:,} characters, so it is not run"}]
         task = {"source": self._source, "values": self._values, "ways": ways, "room": self._room}
-        path = [entry for entry in sys.path if isinstance(entry, str) and entry]
         with self._budget.reserve("chat template", self.nbytes):
             try:
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _CHILD, *path],
+                    python(_CHILD, isolated=True),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,

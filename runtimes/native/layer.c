@@ -71,6 +71,8 @@ EXPORT size_t edge_layer_memory(const struct pool *pool, const struct shape *s, 
     return 64 + (size_t)tokens * up_to(shapes[QKV][1], PANEL) * 4 + pool->threads * up_to(own > head ? own : head, 64);
 }
 
+EXPORT int edge_interface(void) { return INTERFACE; }
+
 EXPORT int edge_level(void) { return processor_level(); }
 
 EXPORT const char *edge_level_name(int level) { return level_name(level); }

@@ -18,6 +18,9 @@ static inline long up_to(long n, long step) { return (n + step - 1) / step * ste
 
 enum { QKV, OUT, UP, DOWN, MATRICES };
 
+/* The number of the interface between this code and library.py: of its functions, their arguments and structs. */
+#define INTERFACE 1
+
 struct shape {
     int64_t hidden, heads, size, inner, half;
     double eps;

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.errors import CapabilityError
+
 
 def compiled_file() -> Path | None:
     """The compiled code's file. It uses nothing of Python, so what another version has compiled serves as well, and
@@ -26,14 +28,21 @@ def compiled_file() -> Path | None:
     return next((file for file in [*own, *sorted(folder.glob("layer.*.so"))] if file.exists()), None)
 
 
+INTERFACE = 1
+"""`INTERFACE` of layer.h. It changes with the functions, their arguments and structs."""
+
+
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or None if it was not built (no C compiler at installation, or another system)."""
+    """The compiled code, or None if it was not built (no C compiler at installation, or another system), or was built
+    by a version with another interface."""
     file = compiled_file()
     if file is None:
         return None
     code = ctypes.CDLL(str(file))
     code.edge_level.restype = ctypes.c_int
+    if code.edge_level() > 0 and (not hasattr(code, "edge_interface") or code.edge_interface() != INTERFACE):
+        return None
     if code.edge_level() > 0:
         size, pointer = ctypes.c_long, ctypes.c_void_p
         code.edge_pool_open.argtypes, code.edge_pool_open.restype = (ctypes.c_int, ctypes.c_int), pointer
@@ -61,6 +70,8 @@ def processor_level() -> int:
 def native_state() -> str:
     """The instructions that the native runtime uses here, or the reason why it cannot be used."""
     code, level = library(), processor_level()
+    if code is None and compiled_file() is not None:
+        return "another version of edge-rag has compiled it: install edge-rag again"
     if code is None:
         return (
             "it was not compiled when edge-rag was installed (that takes Linux or an Apple processor, and a C compiler)"
@@ -74,6 +85,35 @@ Floats = npt.NDArray[np.float32]
 
 _WIDEST = 4096
 """`WIDEST` of sequences.h."""
+
+
+def usable() -> ctypes.CDLL:
+    """The compiled code. Raises `CapabilityError` without it."""
+    code = library()
+    if code is None or not processor_level():
+        raise CapabilityError(f"the compiled code cannot be used: {native_state()}")
+    return code
+
+
+def check_array(what: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, *shape: int) -> None:
+    """Compares an array with what compiled code reads or writes at its address.
+
+    Raises:
+        ValueError: it has another type or shape, or gaps.
+    """
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise ValueError(f"{what} must be {np.dtype(dtype)} {shape} without gaps, not {array.dtype} {array.shape}")
+
+
+def checked_lengths(lengths: npt.NDArray[Any], tokens: int) -> npt.NDArray[np.int32]:
+    """The lengths of sequences that have `tokens` tokens together, as compiled code reads them.
+
+    Raises:
+        ValueError: they are not at least 1, or do not sum to `tokens`.
+    """
+    if lengths.ndim != 1 or lengths.dtype.kind != "i" or (lengths < 1).any() or lengths.sum(dtype=np.int64) != tokens:
+        raise ValueError(f"the lengths of sequences must be at least 1 and sum to {tokens}")
+    return np.ascontiguousarray(lengths, np.int32)
 
 
 @cache
@@ -91,17 +131,17 @@ def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Float
 
     Returns:
         [sequences, hidden].
+
+    Raises:
+        ValueError: the arrays are not like this.
     """
-    code = library()
-    assert code is not None
-    assert states.flags.c_contiguous
-    assert int(lengths.sum()) == len(states)
+    code, half = usable(), _half(states.dtype)
+    lengths = checked_lengths(lengths, len(states))
+    check_array("states", states, states.dtype, len(states), states.shape[-1])
     means = np.empty((len(lengths), states.shape[1]), np.float32)
-    lengths = np.ascontiguousarray(lengths, np.int32)
     code.edge_mean_rows(
-        processor_level(), states.ctypes.data, int(_half(states.dtype)), lengths.ctypes.data, *means.shape,
-        means.ctypes.data,
-    )  # fmt: skip
+        processor_level(), states.ctypes.data, int(half), lengths.ctypes.data, *means.shape, means.ctypes.data
+    )
     return means
 
 
@@ -134,6 +174,17 @@ class EmbeddingTables:
     norm_bias: Floats
     eps: float
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` if the tables do not fit each other."""
+        hidden = self.positions.shape[-1]
+        if hidden > _WIDEST:
+            raise ValueError(f"rows have at most {_WIDEST:,} values, not {hidden:,}")
+        check_array("scales", self.scales, np.float32, len(self.scales))
+        check_array("positions", self.positions, np.float32, len(self.positions), hidden)
+        check_array("types", self.types, np.float32, len(self.types), hidden)
+        check_array("norm.weight", self.norm_weight, np.float32, hidden)
+        check_array("norm.bias", self.norm_bias, np.float32, hidden)
+
     def embed(
         self,
         rows: npt.NDArray[np.int8],
@@ -152,23 +203,26 @@ class EmbeddingTables:
             into: the result [tokens, hidden], float16 or float32, C-contiguous.
 
         Raises:
-            IndexError: a sequence is longer than the table of positions, or a type is not in its table.
+            IndexError: a sequence is longer than the table of positions, or a token or a type is not in its table.
+            ValueError: the arrays are not like this.
         """
-        code = library()
-        tokens, hidden = rows.shape
-        assert code is not None
-        assert rows.flags.c_contiguous
-        assert into.flags.c_contiguous
-        assert into.shape == rows.shape
-        assert int(lengths.sum()) == len(ids) == tokens
+        code, half = usable(), _half(into.dtype)
+        tokens, hidden = len(rows), self.positions.shape[1]
+        check_array("rows", rows, np.int8, tokens, hidden)
+        check_array("the result", into, into.dtype, tokens, hidden)
+        if ids.shape != (tokens,) or not into.flags.writeable or (types is not None and types.shape != ids.shape):
+            raise ValueError(f"ids and types must be of {tokens} tokens, and the result writeable")
+        lengths = checked_lengths(lengths, tokens)
+        if tokens and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.scales):
+            raise IndexError(f"a token is not among the table's {len(self.scales)}")
         if len(lengths) and int(lengths.max()) > len(self.positions):
             raise IndexError(f"a sequence has {int(lengths.max())} tokens, more than {len(self.positions)} positions")
-        if types is not None and len(types) and int(types.max()) >= len(self.types):
+        if types is not None and len(types) and not 0 <= int(types.min()) <= int(types.max()) < len(self.types):
             raise IndexError(f"token type {int(types.max())} is not among the table's {len(self.types)}")
-        ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int32)
+        ids = np.ascontiguousarray(ids, np.int32)
         types = np.zeros(tokens, np.uint8) if types is None else np.ascontiguousarray(types, np.uint8)
         tables = (self.scales, self.positions, self.types, self.norm_weight, self.norm_bias)
-        shape = _Embedding(hidden, int(_half(into.dtype)), self.eps, *(table.ctypes.data for table in tables))
+        shape = _Embedding(hidden, int(half), self.eps, *(table.ctypes.data for table in tables))
         code.edge_embed_rows(
             processor_level(), ctypes.byref(shape), rows.ctypes.data, ids.ctypes.data, lengths.ctypes.data,
             types.ctypes.data, len(lengths), into.ctypes.data,

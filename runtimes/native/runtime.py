@@ -18,7 +18,7 @@ import numpy.typing as npt
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights, physical_cores
-from edge.runtimes.native.library import library, native_state, processor_level
+from edge.runtimes.native.library import check_array, checked_lengths, native_state, processor_level, usable
 
 THREAD_GROUP = 512
 """Queries, keys and values are in memory for at most this many tokens per thread, or for one longer sequence. With half
@@ -64,7 +64,9 @@ class _BoundLayer(dict[str, npt.NDArray[Any]]):
         memory: memory for the intermediates of a chunk.
     """
 
-    def __init__(self, weights: Weights, packed_nbytes: int) -> None:
+    def __init__(self, spec: LayerSpec, weights: Weights, packed_nbytes: int) -> None:
+        for tensor in spec.tensors():
+            check_array(tensor.name, weights[tensor.name], tensor.dtype, *tensor.shape)
         super().__init__(weights)
         self.pointers = _Weights()
         self.packed = np.empty(packed_nbytes, np.uint8)
@@ -106,14 +108,17 @@ class NativeLayerKernel(LayerKernel):
 
     Args:
         level: the level of `processor_level` to use; None takes the processor's best.
+
+    All methods raise `ValueError` for arrays of another type or shape than the layer's.
     """
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, threads: int, *, level: int | None = None) -> None:
-        code = library()
-        assert code is not None
+        code = usable()
         self.spec = spec
         self.hidden_dtype = hidden_dtype
         self.level = processor_level() if level is None else level
+        if not 0 < self.level <= processor_level():
+            raise ValueError(f"this processor has the levels 1 to {processor_level()}, not {self.level}")
         self._code = code
         self._threads = threads
         self._group = THREAD_GROUP * threads
@@ -129,7 +134,7 @@ class NativeLayerKernel(LayerKernel):
         self._packed_nbytes = int(code.edge_layer_packed(ctypes.byref(self._shape)))
 
     def bind(self, weights: Weights) -> Weights:
-        bound = _BoundLayer(weights, self._packed_nbytes)
+        bound = _BoundLayer(self.spec, weights, self._packed_nbytes)
         with self._lock:
             self._code.edge_layer_pack(
                 self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers), bound.packed.ctypes.data
@@ -139,24 +144,25 @@ class NativeLayerKernel(LayerKernel):
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
-        assert prefix is None
         result = np.empty_like(states)
-        self._run(states, result, lengths, weights)
+        self._run(states, result, lengths, weights, prefix)
         return result
 
     def advance(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> None:
-        assert prefix is None
-        self._run(states, states, lengths, weights)
+        self._run(states, states, lengths, weights, prefix)
 
-    def _run(self, states: Hidden, result: Hidden, lengths: npt.NDArray[np.int32], weights: Weights) -> None:
+    def _run(
+        self, states: Hidden, result: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None
+    ) -> None:
         """Runs the layer. The two arrays may be the same: a row is written only after all other reads of it."""
-        assert states.dtype == self.hidden_dtype
-        assert states.flags.c_contiguous
+        check_array("states", states, self.hidden_dtype, len(states), self.spec.hidden)
+        if prefix is not None or not result.flags.writeable:
+            raise ValueError("the layers take no prefix, and the states must be writeable")
+        lengths = checked_lengths(lengths, len(states))
         if not len(lengths):
             return
-        lengths = np.ascontiguousarray(lengths, np.int32)
         bound = weights if isinstance(weights, _BoundLayer) else self.bind(weights)
         assert isinstance(bound, _BoundLayer)
         starts = np.empty(len(lengths), np.int64)

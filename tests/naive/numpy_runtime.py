@@ -48,10 +48,9 @@ class NumpyLayerKernel(LayerKernel):
     q = round-half-even(x / scale), y = int32(q @ w) * scale * column scale.
     """
 
-    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, activation_bits: int = 8) -> None:
+    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype) -> None:
         self.spec = spec
         self.hidden_dtype = hidden_dtype
-        self.activation_bits = activation_bits
 
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
@@ -145,22 +144,21 @@ class NumpyLayerKernel(LayerKernel):
     def _linear(self, x: Array, weights: Weights, name: str) -> Array:
         weight = weights[f"{name}.weight"]
         if self.spec.precision == "int8":
-            quantized, scale = quantize(x, self.activation_bits)
+            quantized, scale = quantize(x)
             y = (quantized @ weight.astype(np.int32)).astype(np.float32) * weights[f"{name}.scale"] * scale
         else:
             y = x @ weight.astype(np.float32)
         return y + weights[f"{name}.bias"] if self.spec.bias else y
 
 
-def quantize(x: Array, bits: int = 8) -> tuple[npt.NDArray[np.int32], Array]:
-    """Symmetric quantization of every row of x [..., n] to -(2^(bits-1) - 1) ... 2^(bits-1) - 1.
+def quantize(x: Array) -> tuple[npt.NDArray[np.int32], Array]:
+    """Symmetric quantization of every row of x [..., n] to -127 ... 127.
 
     Returns:
         Integers [..., n] and scales [..., 1] so that integers * scales is close to x.
     """
-    levels = 2 ** (bits - 1) - 1
     maximum = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.float32(1e-30))
-    scale = (maximum / np.float32(levels)).astype(np.float32)
+    scale = (maximum / np.float32(127)).astype(np.float32)
     return np.rint(x / scale).astype(np.int32), scale
 
 

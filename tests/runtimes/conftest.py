@@ -134,8 +134,8 @@ class Contract:
         return self.runtime.layer_kernel(spec, threads=1, hidden_dtype=hidden_dtype)
 
     def reference(self, kernel: Any, hidden_dtype: Any = "float32") -> LayerKernel:
-        """The oracle of a kernel: in as many bits, where a processor makes a runtime take fewer."""
-        return NumpyLayerKernel(kernel.spec, hidden_dtype, getattr(kernel, "activation_bits", 8))
+        """The oracle of a kernel."""
+        return NumpyLayerKernel(kernel.spec, hidden_dtype)
 
     def equals_reference(self, spec: LayerSpec, hidden_dtype: Any) -> None:
         weights = random_weights(spec)

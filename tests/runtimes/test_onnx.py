@@ -1,4 +1,4 @@
-"""`OnnxRuntime` against the contract of a layer kernel and the numpy reference; its memory bound; its 7-bit path."""
+"""`OnnxRuntime` against the contract of a layer kernel and numpy; its memory bound; its exact products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive.kernels import TwinContract
-from naive.numpy_runtime import NumpyLayerKernel
 from naive.program import printed
 
 from edge.errors import CapabilityError
@@ -76,18 +75,45 @@ def test_attention_without_flash(layers: Any) -> None:
     assert layers.same(*results, lengths, spec)
 
 
-def test_seven_bits(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, lengths = replace(layers.BERT, precision="int8"), np.array([9, 4], np.int32)
-    hidden, weights = layers.random_hidden(2, 9), layers.random_weights(spec)
-    kernel = OnnxLayerKernel(spec, "float32", 1, activation_bits=7)
-    expected = layers.run(NumpyLayerKernel(spec, "float32", activation_bits=7), hidden, lengths, weights)
-    assert layers.same(layers.run(kernel, hidden, lengths, weights), expected, lengths, spec)
-    eight = layers.run(NumpyLayerKernel(spec, "float32"), hidden, lengths, weights)
-    assert not layers.same(expected, eight, lengths, spec)
+class Saturates(OnnxRuntime):
+    """The runtime as on a processor whose product of unsigned and signed bytes saturates."""
+
+    def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: Any = "float32") -> OnnxLayerKernel:
+        return OnnxLayerKernel(spec, hidden_dtype, threads, saturates=True)
+
+
+def test_every_processor_computes_the_same(layers: Any, contract: Any, model_layer: LayerSpec) -> None:
+    contract(Saturates()).equals_reference(model_layer, "float32")
+    contract(Saturates()).survives_odd_values(model_layer)
+    weights, lengths = layers.random_weights(model_layer), np.array([70, 33], np.int32)
+    hidden = layers.random_hidden(2, 70)
+    kernels = [OnnxLayerKernel(model_layer, "float32", 1, saturates=saturates) for saturates in (False, True)]
+    if not onnx.product_saturates():
+        one, other = (layers.run(kernel, hidden, lengths, weights) for kernel in kernels)
+        assert (one == other).all()
+
+
+def test_no_product_mixes_signs_where_that_saturates(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has: the types that the graphs multiply there."""
+    import onnx as library
+
+    found: set[tuple[str, ...]] = set()
+
+    class Noting(onnx.CompiledGraph):
+        def __init__(self, graph: Any, threads: int) -> None:
+            super().__init__(graph, threads)
+            model = library.load_from_string(graph.serialize())
+            kinds = {each.name: each.type.tensor_type.elem_type for each in (*model.graph.input, *model.graph.output)}
+            kinds |= {each.name: each.data_type for each in model.graph.initializer}
+            for node in model.graph.node:
+                if "Integer" in node.op_type:
+                    named = [library.TensorProto.DataType.Name(kinds[each]) for each in node.input[:2]]
+                    found.add((*named, str(len(node.input))))
+
+    monkeypatch.setattr(onnx, "CompiledGraph", Noting)
     monkeypatch.setattr(onnx, "product_saturates", lambda: True)
-    assert OnnxLayerKernel(spec, "float32", 1).activation_bits == 7
-    monkeypatch.setattr(onnx, "product_saturates", lambda: False)
-    assert OnnxLayerKernel(spec, "float32", 1).activation_bits == 8
+    OnnxRuntime().layer_kernel(replace(layers.BERT, precision="int8"), threads=1)
+    assert found == {("UINT8", "UINT8", "6")}
 
 
 def test_saturation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,6 @@ def test_quantize_rounds_half_to_even() -> None:
     integers, scales = quantize(values)
     assert integers.tolist() == [[0, 2, -2, 127], [0, 0, 0, 0], [-127, 127, 0, 0]]
     assert scales[0, 0] == 1
-    assert quantize(values, bits=7)[0].max() == 63
 
 
 def test_int8_is_close_to_fp32(layers: Any) -> None:

@@ -292,6 +292,29 @@ def test_nothing_to_look_up_is_refused(text: str) -> None:
         Query.parse(text)
 
 
+@pytest.mark.parametrize("part", ["lex: a ", "vec: a ", "hyde: a ", "lex: a vec: b hyde: c "])
+def test_a_query_has_a_bounded_number_of_parts(part: str) -> None:
+    Query.parse(part * (32 // part.count(":")))
+    for count in (33, 12_000):
+        with pytest.raises(InputError, match=rf"the query has {part.count(':') * count:,} parts; it may have 32"):
+            Query.parse(part * count)
+
+
+def test_what_each_part_finds_is_leased(copies: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, int] = {}
+    reserve = copies.budget.reserve
+
+    def noted(owner: str, nbytes: int, **options: Any) -> Any:
+        asked[owner] = nbytes
+        return reserve(owner, nbytes, **options)
+
+    monkeypatch.setattr(copies.budget, "reserve", noted)
+    copies.search("vec: river " * 32, 5, rerank=False)
+    several = asked["found passages"]
+    copies.search("vec: river", 5, rerank=False)
+    assert several == 32 * asked["found passages"] >= 32 * 300 * 153  # every passage is found by every part
+
+
 def test_each_part_asks_its_own_ranking(collection: Collection, small: Any) -> None:
     collection.index([small.path])
     by_words = collection.search("lex: bread", 10, rerank=False)

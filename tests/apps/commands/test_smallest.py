@@ -21,6 +21,7 @@ from naive.program import EDGE, settings_of
 from edge.apps.commands import doctor, smallest
 from edge.apps.commands.smallest import OPERATIONS, _asked
 from edge.config import format_size
+from edge.interpreter import python
 
 WORKS = {
     "demo": ["demo", "what do bees do"],
@@ -146,7 +147,7 @@ def test_a_verb_loads_no_module_that_its_limit_leaves_out(settings: dict[str, st
         return  # the extra is not installed
     assert b"works is" in refused.stderr, refused.stderr
     loaded = set((tmp_path / "loaded").read_text().split())
-    child = [sys.executable, "-c", LEFT + smallest._CHILD, name, *filter(None, sys.path)]
+    child = python(LEFT + smallest._CHILD, name)
     assert b"bytes" in subprocess.run(child, cwd=tmp_path, capture_output=True, check=True).stdout
     more = loaded - set((tmp_path / "loaded").read_text().split())
     assert not {module for module in more if module.partition(".")[0] not in sys.stdlib_module_names}

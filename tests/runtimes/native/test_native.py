@@ -204,7 +204,8 @@ def test_refusals(layers: Any, layer: LayerSpec, monkeypatch: pytest.MonkeyPatch
             runtime.layer_kernel(layer, threads=1)
         assert isinstance(runtime_for("auto", layer), OnnxRuntime)
     assert load_runtime(AUTOMATIC[-1]).refusal(layer) is None
-    monkeypatch.setattr("edge.runtimes.native.library.library", lambda: None)
+    for name in ("library", "compiled_file"):
+        monkeypatch.setattr(f"edge.runtimes.native.library.{name}", lambda: None)
     with pytest.raises(CapabilityError, match="not compiled when edge-rag was installed"):
         runtime.layer_kernel(layer, threads=1)
     assert isinstance(runtime_for("auto", layer), OnnxRuntime)

@@ -1,0 +1,28 @@
+"""The command line of another Python process of this program."""
+
+from __future__ import annotations
+
+import sys
+
+from edge.errors import CapabilityError
+
+
+def python(code: str, *arguments: str, isolated: bool = False) -> list[str]:
+    """The command that runs `code` with this process's import path.
+
+    The path is set before the first import. With `python -m` or a bare `-c`, the working directory, which may be a
+    folder of foreign files, would come first. Python 3.10 has no `-P`.
+
+    Args:
+        code: statements.
+        arguments: for `sys.argv`.
+        isolated: whether the process ignores Python's environment variables.
+
+    Raises:
+        CapabilityError: this Python does not know its own program.
+    """
+    if not sys.executable:
+        raise CapabilityError("part of the work is done in a process of its own, and this Python cannot start another")
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry]
+    options = ["-I", "-c"] if isolated else ["-c"]
+    return [sys.executable, *options, f"import sys; sys.path[:] = {path!a}\n{code}", *arguments]
