@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from edge.apps.commands.output import print_erasure
 from edge.apps.commands.texts import Lines
 from edge.apps.console import ProgressBar, told
 from edge.apps.memory.arguments import written
@@ -235,19 +236,23 @@ def update(
 @memory.command()
 @click.argument("memory_ids", nargs=-1, metavar="MEMORY_ID...")
 @click.option("--all", "everything", is_flag=True, help="Every memory of the ids given.")
+@click.option("--purge", is_flag=True, help="Erase them with their history, also what was deleted before.")
 @scope_options
 @server_option
-def delete(memory_ids: tuple[str, ...], everything: bool, as_json: bool, **options: Any) -> None:
-    """Delete memories; their history stays."""
+def delete(memory_ids: tuple[str, ...], everything: bool, purge: bool, as_json: bool, **options: Any) -> None:
+    """Delete memories; their history stays, unless --purge erases both."""
     if bool(memory_ids) == everything:
         raise InputError("name the memories to delete, or give --all")
     with opened_memory(options) as opened:
-        if everything:
-            opened.delete_all()
-        for memory_id in memory_ids:
-            opened.delete(memory_id)
-    if as_json:
-        print_json({"deleted": "all" if everything else list(memory_ids)})
+        done = [opened.delete_all(purge=purge)] if everything else [opened.delete(i, purge=purge) for i in memory_ids]
+    deleted = {"deleted": "all" if everything else list(memory_ids)}
+    if purge:
+        erased = {what: sum(one["erased"][what] for one in done) for what in done[0]["erased"]}
+        print_erasure(deleted | done[-1] | {"erased": erased}, as_json)
+    elif as_json:
+        print_json(deleted)
+    else:
+        click.echo("edge: the history stays, and with it the texts; --purge erases both", err=True)
 
 
 @memory.command()
