@@ -19,7 +19,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded
 from edge.kv_cache.costs import LearnedCosts
-from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.store import STATES, KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Generator, Message, Piece, Sampling
 from edge.runtimes.generation.chat_template import USUAL_NBYTES
@@ -29,7 +29,6 @@ from edge.runtimes.generation.opening import generator_stages, open_generator
 from edge.scheduling.background import Background
 from edge.trace import Trace
 
-_STATES = "kv-states"
 _STATES_DISK = 2 << 30
 """The most bytes of documents' KV states on disk, for all collections and models together."""
 
@@ -97,7 +96,7 @@ def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, 
     if generator.states is None:
         return None
     fingerprint = generator.states.fingerprint
-    store = KnowledgeStore(config.scratch_path / _STATES, fingerprint, _STATES_DISK, trace=trace)
+    store = KnowledgeStore(config.scratch_path / STATES, fingerprint, _STATES_DISK, trace=trace)
     digest = blake2b(fingerprint.encode(), digest_size=8).hexdigest()
     costs = LearnedCosts(fingerprint, config.scratch_path / f"prefill-costs-{digest}.json")
     host_limit = int(budget.limit * _STATES_SHARE)

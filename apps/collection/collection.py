@@ -35,6 +35,7 @@ from edge.apps.collection.searching import (
     misspelled,
 )
 from edge.apps.pool import Held
+from edge.apps.store.erasure import Erasure, end_erasure
 from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import LOCK, WriterLock
@@ -120,6 +121,8 @@ class Collection(Searchable):
         )
         self._lock = WriterLock(self.path / LOCK)
         self._opened_writer: CollectionWriter | None = None
+        if not read_only:
+            end_erasure(self.database, self._lock, lambda: self._writer.end_erasure())
 
     @staticmethod
     def exists(path: Item) -> bool:
@@ -177,7 +180,7 @@ class Collection(Searchable):
             if self._opened_writer is None:
                 self._opened_writer = CollectionWriter(
                     self.path, self.database, self._lock, self._catalog, self.models, lambda: self.vectors,
-                    self.budget, self.trace)  # fmt: skip
+                    self.budget, self.trace, self.config.scratch_path)  # fmt: skip
             return self._opened_writer
 
     def index(
@@ -237,10 +240,20 @@ class Collection(Searchable):
         Raises:
             InputError: a path is empty, or not valid Unicode; nothing was removed.
         """
-        # A text may have a name that no path can have.
-        given = [(item, isinstance(item, str) and "\0" in item) for item in listed(items)]
-        means = [(item, () if no_path else (absolute(item), resolved(item))) for item, no_path in given]
-        return self._writer.delete([(item if isinstance(item, str) else None, paths) for item, paths in means])
+        return self._writer.delete(_meant(items))
+
+    def purge(self, items: Item | Sequence[Item]) -> Erasure:
+        """Removes what `delete` removes, and erases it, and what earlier removals have left: from the rows, the words,
+        the vectors and the log, and from the KV states of documents. Afterwards no file of the collection holds a byte
+        of the texts. After a kill the next opening for writing ends it.
+
+        Returns what was erased, and what could not be reached.
+
+        Raises:
+            InputError: a path is empty, or not valid Unicode; nothing was removed.
+            StorageError: another process is reading an older state, which keeps the log; all is deleted.
+        """
+        return self._writer.purge(_meant(items))
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Embeds all stored passages again, for example after vectors were damaged; returns how many. The next call of
@@ -375,6 +388,16 @@ class Collection(Searchable):
             if self._vectors is not None:
                 self._vectors.close()
                 self._vectors = None
+
+
+def _meant(items: Item | Sequence[Item]) -> list[tuple[str | None, tuple[str, ...]]]:
+    """For each item, its name if it may name a text, and the paths that it may mean. A text may have a name that no
+    path can have."""
+    given = [(item, isinstance(item, str) and "\0" in item) for item in listed(items)]
+    return [
+        (item if isinstance(item, str) else None, () if no_path else (absolute(item), resolved(item)))
+        for item, no_path in given
+    ]
 
 
 class Together(Closing):

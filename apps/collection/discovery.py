@@ -19,6 +19,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.rows import held
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
+from edge.ivf.maintenance.work import Write
 
 _BATCH = 1_000
 """Files that one transaction marks."""
@@ -97,11 +98,11 @@ class Discovery:
                     self._tally.unreadable.add(hidden)
             self.remove(gone)
 
-    def remove(self, files: Sequence[int]) -> None:
-        """Deletes files, a few in each transaction."""
+    def remove(self, files: Sequence[int], begun: Write | None = None) -> None:
+        """Deletes files, a few in each transaction, which `begun` begins."""
         remaining = iter(files)
         while batch := list(itertools.islice(remaining, _REMOVED)):
-            with self._database.write() as db:
+            with (begun or self._database.write)() as db:
                 for file in batch:
                     self._catalog.remove(db, file, self._vectors)
             self._tally.counts["removed"] += len(batch)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeVar
 
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
@@ -15,6 +17,7 @@ from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.paths import (
     Item,
     absence,
+    below,
     check_there,
     checked,
     listed,
@@ -34,6 +37,7 @@ from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
 from edge.apps.store.database import Database
+from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
 from edge.apps.store.health import forget, is_noted, note
 from edge.apps.store.lock import WriterLock
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING
@@ -42,8 +46,12 @@ from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
+from edge.ivf.maintenance.work import Write
+from edge.kv_cache.store import STATES, forget_states
 from edge.streaming.forwarding import SLACK
 from edge.trace import Trace
+
+Result = TypeVar("Result")
 
 _COPIES, _PER_TEXT = 8, 1_000
 """Memory of a text while it is cut into passages: bytes per byte of the text, and bytes besides. Measured with a text
@@ -64,8 +72,10 @@ class CollectionWriter:
         vectors: Callable[[], VectorIndex | None],
         budget: MemoryBudget,
         trace: Trace,
+        scratch: Path,
     ) -> None:
-        """`vectors` returns the vector index, or None if the width of a vector is not known yet."""
+        """`vectors` returns the vector index, or None if the width of a vector is not known yet. `scratch` is the
+        folder that holds KV states."""
         self._lock = lock
         self._path = path
         self._database = database
@@ -74,6 +84,7 @@ class CollectionWriter:
         self._vectors = vectors
         self._budget = budget
         self._trace = trace
+        self._scratch = scratch
         self._extractor: Extractor | None = None
         self._rebuilding = Rebuilding(database, ChunkRebuild(models.embed))
 
@@ -159,23 +170,45 @@ class CollectionWriter:
                 of which the first that the collection holds counts.
         """
         with self._lock():
-            files: set[int] = set()
-            with self._database.write() as db:
-                for name, paths in items:
-                    text = None if name is None else self._catalog.find(db, name)
-                    if text is not None and text.root == TEXT_ROOT:
-                        files.add(text.id)
-                        continue
-                    for path in paths:
-                        condition, params = files_below(path)
-                        found = [row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params)]
-                        files.update(found)
-                        if forget_roots(db, path) or found:
-                            break
             tally = Tally()
-            Discovery(self._database, self._catalog, self._vectors(), tally).remove(sorted(files))
+            self._remove(items, tally, self._database.write)
             self._maintain(tally)
             return tally.counts["removed"]
+
+    def purge(self, items: Sequence[tuple[str | None, Sequence[str]]]) -> Erasure:
+        """Removes as `delete` does, and erases what these and earlier removals have left, with the descriptions of
+        removed folders and files."""
+        with self._lock():
+            tally = Tally()
+            with erasing(self._database) as db:
+                for condition, params in (below(path) for _, paths in items for path in paths):
+                    db.execute(f"DELETE FROM descriptions WHERE {condition}", params)
+            self._remove(items, tally, partial(erasing, self._database))
+            self.end_erasure()
+            return erasure(self._database.path, {"files": tally.counts["removed"]})
+
+    def end_erasure(self) -> None:
+        """Writes the files of the collection without what was erased, and removes the KV states of all documents,
+        whose tokens are texts. Raises as `index` does."""
+        with self._lock():
+            forget_states(self._scratch / STATES)
+            finish(self._database, lambda: self._compact(None))
+
+    def _remove(self, items: Sequence[tuple[str | None, Sequence[str]]], tally: Tally, begun: Write) -> None:
+        files: set[int] = set()
+        with begun() as db:
+            for name, paths in items:
+                text = None if name is None else self._catalog.find(db, name)
+                if text is not None and text.root == TEXT_ROOT:
+                    files.add(text.id)
+                    continue
+                for path in paths:
+                    condition, params = files_below(path)
+                    found = [row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params)]
+                    files.update(found)
+                    if forget_roots(db, path) or found:
+                        break
+        Discovery(self._database, self._catalog, self._vectors(), tally).remove(sorted(files), begun)
 
     def rebuild(self, progress: Progress | None) -> int:
         """Embeds all passages again; returns how many."""
@@ -283,21 +316,17 @@ class CollectionWriter:
         with self._database.read() as db:
             rebuilding = self._rebuilding.trouble(db, "passages", "") is not None
             interrupted, compacting = is_noted(db, "indexing"), is_noted(db, "compacting")
+            erased = is_noted(db, ERASING)
         if rebuilding:
             self._index()
         if compacting:
             self._compact(None)
+        if erased:
+            self.end_erasure()
         return rebuilding or interrupted
 
     def _compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
-        index = self._vectors()
-        if index is not None:
-            self._make_way(lambda: index.maintain(self._database.write, full=True, progress=progress))
-        with self._database.write() as db:
-            self._catalog.lexical.optimize(db)
-        alone = self._database.vacuum()
-        if alone and index is not None:
-            index.discard(self._database.write)
+        alone = compact(self._database, self._catalog.lexical, self._vectors(), self._make_way, progress)
         with self._database.write() as db:
             forget(db, "compacting")
         return alone
@@ -315,7 +344,7 @@ class CollectionWriter:
         files = (file.path for file in self._catalog.due(self._database, scopes))
         return Advance(progress, files, self._trace, self._models.embedder().model.spec.layers)
 
-    def _make_way(self, work: Callable[[], object]) -> object:
+    def _make_way(self, work: Callable[[], Result]) -> Result:
         """Calls `work`. If the memory is not enough, calls it again while no file is read, and then without models."""
         return self._models.make_way(lambda: with_more_memory(self._extractor, work))
 

@@ -12,6 +12,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import absent
 from edge.apps.collection.paths import nearest, resolved
 from edge.apps.collection.registry import existing_collection, locate
+from edge.apps.commands.output import print_erasure
 from edge.apps.console import told
 from edge.apps.options import collection_option, configure, json_option, memory_option, words_argument
 from edge.config import counted, format_size
@@ -21,9 +22,10 @@ from edge.text.control_characters import escaped
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--purge", is_flag=True, help="Erase what the index has of them, also what was removed before.")
 @collection_option
 @json_option
-def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> int:
+def remove(paths: tuple[str, ...], purge: bool, collection: Path | None, as_json: bool) -> int:
     """Remove files, or folders with everything below them, from the index; exit code 1 if it held none of them.
 
     Files on disk stay untouched. A removed folder is no longer watched or indexed. A removed file below a folder that
@@ -31,7 +33,8 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     """
     with told(_opened(collection)) as opened:
         missing = absent(opened.database, paths)
-        removed = opened.delete(list(paths))
+        purged = opened.purge(list(paths)) if purge else None
+        removed = opened.delete(list(paths)) if purged is None else purged.erased["files"]
         roots = frozenset(opened.roots)
     coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]
     if removed and coming_back:
@@ -44,7 +47,9 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     for sentence in missing.values():
         click.echo(escaped(f"edge: {sentence}"), err=True)
     held = len(missing) < len(set(paths))
-    if as_json:
+    if purged is not None:
+        print_erasure({"removed": removed, **purged.to_json()}, as_json)
+    elif as_json:
         click.echo(json.dumps({"removed": removed}))
     elif held:
         click.echo(f"removed {counted(removed, 'file')}")

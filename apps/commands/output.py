@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -127,3 +128,14 @@ def folded(text: str, indent: int) -> str:
 def say(text: str) -> None:
     """Prints a line that may contain colours."""
     click.echo(text, color=is_coloured())
+
+
+def print_erasure(report: Mapping[str, Any], as_json: bool) -> None:
+    """Prints what was `erased`, and what was `not_reached`."""
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False))
+        return
+    click.echo(f"erased: {', '.join(f'{count:,} {what}' for what, count in report['erased'].items())}")
+    click.echo("not reached, and may still hold the texts:")
+    for place in report["not_reached"]:
+        click.echo(f"  {escaped(place)}")

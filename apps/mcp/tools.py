@@ -190,13 +190,14 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         """
         return memory.update(memory_id, options=ChangeOptions.from_json(options))
 
-    def delete_memory(memory_id: str) -> dict[str, Any]:
-        """Delete a memory.
+    def delete_memory(memory_id: str, purge: bool = False) -> dict[str, Any]:
+        """Delete a memory; its history stays.
 
         Args:
             memory_id: the id from a search or a list.
+            purge: erase the memory with its history, also where it was deleted before.
         """
-        return memory.delete(memory_id)
+        return memory.delete(memory_id, purge=purge)
 
     def supersede_memory(memory_id: str, by: str | None = None) -> dict[str, Any]:
         """Say that one memory took another one's place, as a new address does. Nothing is deleted.

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from edge.apps.commands.output import print_erasure
 from edge.apps.commands.texts import Lines
 from edge.apps.console import ProgressBar, told
 from edge.apps.memory.arguments import written
@@ -181,12 +182,16 @@ def update(memory_id: str, text: str | None, options: Change, as_json: bool, **s
 @json_option
 @server_option
 def delete(memory_ids: tuple[str, ...], options: Delete, as_json: bool, **settings: Any) -> None:
-    """Delete memories; their history stays."""
+    """Delete memories; their history stays, unless --purge erases both."""
     if bool(memory_ids) == options.everything:
         raise InputError("name the memories to delete, or give --all")
     result = done(DELETE, replace(options, memory_ids=memory_ids), **settings)["result"]
-    if as_json:
+    if options.purge:
+        print_erasure(result, as_json)
+    elif as_json:
         print_json(result)
+    else:
+        click.echo("edge: the history stays, and with it the texts; --purge erases both", err=True)
 
 
 @memory.command()

@@ -23,9 +23,9 @@ from edge.apps.memory.arguments import (
     parse_day,
     parse_local,
     parse_moment,
-    stamp,
 )
 from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
+from edge.apps.memory.erasing import Eraser
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.importing import import_transcripts
 from edge.apps.memory.models import TextEmbedder, TextReranker
@@ -33,10 +33,10 @@ from edge.apps.memory.records import find_record, read_history, read_links
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.time_questions import time_asked
+from edge.apps.memory.time_questions import time_meant
 from edge.apps.memory.transcripts import ImportReport
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
-from edge.apps.memory.validity import Asked, chain, moment_of
+from edge.apps.memory.validity import chain
 from edge.apps.memory.writing import Writer, check_validity
 from edge.apps.pool import Held
 from edge.apps.store.health import Health
@@ -123,6 +123,7 @@ class Memory(Closing):
         )
         self._searcher = Searcher(self.store, clock)
         self._writer = Writer(self.store, clock)
+        self._eraser = Eraser(self.store, self._writer)
         self._actions = ActionCache(self.store, self.bound, clock)
 
     # Writing
@@ -237,12 +238,18 @@ class Memory(Closing):
             self.forget(memory_id, asked.forgotten)
         return {"message": "Memory updated successfully!"}
 
-    def delete(self, memory_id: str) -> dict[str, Any]:
+    def delete(self, memory_id: str, *, purge: bool = False) -> dict[str, Any]:
         """Deletes a memory; its history stays.
+
+        Args:
+            purge: erase it and its history, also where it was deleted before. The result says what was erased, and
+                what was not reached, such as backups. See `edge.apps.memory.erasing` for errors.
 
         Raises:
             InputError: there is no such memory in this scope.
         """
+        if purge:
+            return {"message": "Memory erased", **self._eraser.erase(memory_id, self.bound).to_json()}
         self._writer.delete(memory_id, self.bound)
         return {"message": "Memory deleted successfully!"}
 
@@ -251,8 +258,10 @@ class Memory(Closing):
         user_id: str | int | None = None,
         agent_id: str | int | None = None,
         run_id: str | int | None = None,
+        *,
+        purge: bool = False,
     ) -> dict[str, Any]:
-        """Deletes every memory of a scope; the histories stay.
+        """Deletes every memory of a scope; the histories stay, unless `purge`, as in `delete`.
 
         Raises:
             InputError: no scope is named.
@@ -260,18 +269,21 @@ class Memory(Closing):
         scope = self._scope(user_id, agent_id, run_id)
         if not scope:
             raise InputError(f"{NO_SCOPE}; reset() deletes everything")
+        if purge:
+            return {"message": "Memories erased", **self._eraser.erase_all(scope).to_json()}
         self._writer.delete_all(scope)
         return {"message": "Memories deleted successfully!"}
 
     def reset(self) -> None:
-        """Deletes everything: all memories of all scopes, their history, and the action cache.
+        """Erases everything, as `delete` does with `purge`: all memories of all scopes, their history, and the action
+        cache.
 
         Raises:
             InputError: this object is bound to a scope.
         """
         if self.bound:
             raise InputError(f"this memory was opened for {self.bound}; delete_all() deletes that, reset() everything")
-        self._writer.reset()
+        self._eraser.reset()
         self._actions.forget_counts()
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
@@ -341,7 +353,8 @@ class Memory(Closing):
         scope, condition = self._whose(user_id, agent_id, run_id, wanted.filters)
         check_text(bounded_query(query), "the query")
         candidates, told = self._searcher.search(
-            query, scope, condition, wanted, asked=self._asked(query, wanted.as_of, wanted.show_expired)
+            query, scope, condition, wanted,
+            asked=time_meant(query, wanted.as_of, self._clock(), at_any_time=wanted.show_expired),
         )
         results = [candidate.to_json(explain=wanted.explain) for candidate in candidates]
         if wanted.neighbours:
@@ -352,14 +365,6 @@ class Memory(Closing):
                 result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
         document: dict[str, Any] = {"results": results} | ({"conversations": told} if wanted.conversations else {})
         return document if wanted.max_tokens is None else fitting(document, wanted.max_tokens)
-
-    def _asked(self, query: str, as_of: object, at_any_time: bool) -> Asked:
-        """The time that a search asks about: the one given or, without one, the one that the question names."""
-        now = self._clock()
-        if as_of is not None:
-            moment = moment_of(as_of)
-            return Asked(stamp(now), moment, moment)
-        return Asked(stamp(now), at_any_time=True) if at_any_time else time_asked(query, now)
 
     def get(self, memory_id: str) -> dict[str, Any] | None:
         """One memory, hidden or ended or not, with `links` to similar memories; None if there is none in this scope."""

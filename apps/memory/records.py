@@ -260,6 +260,14 @@ def read_history(db: Connection, uuids: Sequence[str], scope: Scope) -> list[dic
     return held(db, rows, line)
 
 
+def erase_history(db: Connection, scope: Scope, uuids: Sequence[str] | None = None) -> int:
+    """Deletes the histories of these memories of a scope, or of all; returns the number of lines."""
+    condition, params = scope.condition("history")
+    chosen = "" if uuids is None else f" AND memory_id IN ({', '.join('?' * len(uuids))})"
+    db.execute(f"DELETE FROM history WHERE {condition}{chosen}", (*params, *(uuids or ())))
+    return int(db.execute("SELECT changes()").fetchone()[0])
+
+
 def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLine]) -> None:
     """Stores the history that an imported memory had elsewhere."""
     db.executemany(_INSERT_HISTORY, [_history_row(record, change) for change in changes])

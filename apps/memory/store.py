@@ -18,9 +18,11 @@ from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEm
 from edge.apps.memory.schema import TEXT_INDEX, migrations
 from edge.apps.pool import Held
 from edge.apps.store.database import Database
+from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
+from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config, counted
@@ -116,6 +118,9 @@ class MemoryStore:
         self._index: VectorIndex | None = None
         self.rebuilding = Rebuilding(self.database, MemoryRebuild(self.embed))
         self.upkeep = Upkeep(self)
+        self._lock = WriterLock(path / LOCK)
+        if not frozen:
+            end_erasure(self.database, self._lock, self.end_erasure)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -189,6 +194,15 @@ class MemoryStore:
     def check_room(self) -> None:
         """Checks that texts can be added; see `MemoryModels.check_room`."""
         self.models.check_room("remembering", rerank=False, candidates=0, writes=True)
+
+    def end_erasure(self) -> None:
+        """Writes the files of the memory without what was erased.
+
+        Raises:
+            StorageError: another process is reading an older state, or the disk refuses; all is deleted.
+        """
+        with self._lock():
+            finish(self.database, lambda: compact(self.database, self.lexical, self.index, self.models.make_way))
 
     def close(self) -> None:
         """Closes everything. Closing twice is harmless."""

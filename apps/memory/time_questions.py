@@ -7,7 +7,7 @@ from calendar import monthrange
 from datetime import datetime, timedelta
 
 from edge.apps.memory.arguments import stamp
-from edge.apps.memory.validity import Asked
+from edge.apps.memory.validity import Asked, moment_of
 
 _MONTHS = (
     "january januar janvier enero gennaio", "february februar février febrero febbraio", "march märz mars marzo",
@@ -36,6 +36,14 @@ _BEFORE = re.compile(
 )
 """Words that ask for what held before. "Before" and its like do so only at the end: "before the trip" does not. Neither
 does "use to" of the present: "what do I use to deploy"."""
+
+
+def time_meant(question: str, as_of: object, now: datetime, *, at_any_time: bool) -> Asked:
+    """The time that a search asks about: the one given or, without one, the one that the question names."""
+    if as_of is not None:
+        moment = moment_of(as_of)
+        return Asked(stamp(now), moment, moment)
+    return Asked(stamp(now), at_any_time=True) if at_any_time else time_asked(question, now)
 
 
 def time_asked(question: str, now: datetime) -> Asked:

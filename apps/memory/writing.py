@@ -21,6 +21,7 @@ from edge.apps.memory.records import (
     Record,
     advance,
     batches,
+    erase_history,
     find_record,
     held_records,
     insert_record,
@@ -30,9 +31,9 @@ from edge.apps.memory.records import (
     text_hash,
     visible,
 )
-from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import successors
+from edge.apps.store.erasure import erasing
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
@@ -338,46 +339,32 @@ class Writer:
         index = self._index(uuid)
         with store.write() as db:
             record = self._found(find_record(db, uuid, scope), uuid)
-            self._delete(db, index, [record])
+            self.delete_records(db, index, [record])
         store.upkeep.wrote(1)
 
-    def delete_all(self, scope: Scope) -> int:
-        """Deletes every memory of a scope that exists at the start, including hidden ones. Returns their number."""
+    def delete_all(self, scope: Scope, *, purge: bool = False) -> tuple[int, int]:
+        """Deletes every memory of a scope that exists at the start, including hidden ones; with `purge` without a note
+        in its history, which is erased. Returns the number of memories, and of erased lines of history."""
         store = self._store
         index = store.index
         if index is None:
-            return 0
+            return 0, 0
         sql, params = scope.condition()
         with store.read() as db:
             last = db.execute("SELECT coalesce(max(id), 0) FROM memories").fetchone()[0]
-        deleted = 0
+        deleted = lines = 0
         while True:
-            with store.write() as db:
+            with erasing(store.database) if purge else store.write() as db:
                 chosen = f"{SELECT} WHERE {sql} AND memories.id <= ? LIMIT ?"
                 records = held_records(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)))
                 if not records:
                     break
-                self._delete(db, index, records)
+                self.delete_records(db, index, records, noted=not purge)
+                if purge:
+                    lines += erase_history(db, scope, [record.uuid for record in records])
             deleted += len(records)
             store.upkeep.wrote(len(records))
-        return deleted
-
-    def reset(self) -> None:
-        """Deletes all memories with their histories, and all actions."""
-        store = self._store
-        index = store.index
-        with store.write() as db:
-            # A repair may read rows from pages. Without their history it could not tell that they were deleted.
-            db.execute("PRAGMA secure_delete = ON").fetchall()
-            if index is not None:
-                index.clear(db)
-            db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
-            for table in ("links", "history", "memories", "actions"):
-                db.execute(f"DELETE FROM {table}")
-            db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
-            advance(db)
-            db.execute("PRAGMA secure_delete = OFF").fetchall()
-        store.upkeep.wrote(1)
+        return deleted, lines
 
     def _insert(
         self,
@@ -458,15 +445,18 @@ class Writer:
         note_changes(db, [(old, new, event)], new.updated_at)
         advance(db)
 
-    def _delete(self, db: Connection, index: VectorIndex, records: Sequence[Record]) -> None:
-        """Deletes memories; their history stays."""
+    def delete_records(
+        self, db: Connection, index: VectorIndex, records: Sequence[Record], *, noted: bool = True
+    ) -> None:
+        """Deletes memories inside a transaction; their history stays, and tells of it if `noted`."""
         ids = [record.id for record in records]
         self._store.lexical.delete(db, ids, [record.indexed_text for record in records])
         with remedy(REBUILD):
             index.delete(db, np.array(ids, np.int64))
         for group in batches(ids):
             db.execute(f"DELETE FROM memories WHERE id IN ({', '.join('?' * len(group))})", group)
-        note_changes(db, ((record, None, "DELETE") for record in records), stamp(self._clock()))
+        if noted:
+            note_changes(db, ((record, None, "DELETE") for record in records), stamp(self._clock()))
         advance(db)
 
     @staticmethod

@@ -203,21 +203,30 @@ def update(call: Call, body: ChangeBody) -> Any:
     return memory.update(name, options=options, data=body.data if body.data is not None else body.memory)
 
 
-def delete(call: Call) -> Any:
-    """Deletes one memory."""
+class PurgeQuery(Struct, kw_only=True):
+    """`purge`: erase the memory with its history, also where it was deleted before."""
+
+    purge: bool | None = None
+
+
+def delete(call: Call, query: PurgeQuery) -> Any:
+    """Deletes one memory; its history stays, unless `purge`."""
     name, memory = call.named("memory_id"), call.library.memory()
-    _known(memory, [name])
-    return memory.delete(name)
+    if not (query.purge and memory.history(name)):
+        _known(memory, [name])
+    return memory.delete(name, purge=bool(query.purge))
 
 
 @with_idle({"filters": ()})
 class DeleteQuery(ScopeFields, kw_only=True):
-    """The scope whose memories are deleted."""
+    """The scope whose memories are deleted; `purge` erases them with all histories of the scope."""
+
+    purge: bool | None = None
 
 
 def delete_all(call: Call, query: DeleteQuery) -> Any:
-    """Deletes the memories of a scope, which must be named."""
-    return call.library.memory().delete_all(**query.named())
+    """Deletes the memories of a scope, which must be named; their histories stay, unless `purge`."""
+    return call.library.memory().delete_all(**query.named(), purge=bool(query.purge))
 
 
 def history(call: Call, query: HistoryQuery) -> Any:
@@ -283,14 +292,14 @@ def entities(call: Call) -> dict[str, Any]:
     return {"count": len(found), "next": None, "previous": None, "results": found}
 
 
-def delete_entity(call: Call) -> Any:
-    """Deletes the memories of a user, an agent or a run."""
+def delete_entity(call: Call, query: PurgeQuery) -> Any:
+    """Deletes the memories of a user, an agent or a run; their histories stay, unless `purge`."""
     kind, name = call.named("kind"), call.named("name")
     if kind not in _KINDS:
         raise HttpRefusal(422, f"an entity is a {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {kind[:40]!a}")
     # A name without memories is no error: the client's `reset` lists all entities first, and a memory may belong to
     # several of them.
-    return call.library.memory().delete_all(**{f"{kind}_id": name})
+    return call.library.memory().delete_all(**{f"{kind}_id": name}, purge=bool(query.purge))
 
 
 def update_batch(call: Call, body: BatchBody) -> dict[str, str]:
@@ -347,7 +356,7 @@ def _under(base: str) -> tuple[ServedPath, ...]:
         ServedPath("DELETE", base, delete_all, query=DeleteQuery),
         ServedPath("GET", base + "/{memory_id}", one),
         ServedPath("PUT", base + "/{memory_id}", update, ChangeBody),
-        ServedPath("DELETE", base + "/{memory_id}", delete),
+        ServedPath("DELETE", base + "/{memory_id}", delete, query=PurgeQuery),
         ServedPath("GET", base + "/{memory_id}/history", history, query=HistoryQuery),
         ServedPath("POST", base + "/{memory_id}/supersede", supersede, SupersedeBody),
     )
@@ -366,7 +375,7 @@ PATHS = (
     ServedPath("POST", "/reset", reset),
     ServedPath("GET", "/v1/ping", ping),
     ServedPath("GET", "/v1/entities", entities),
-    ServedPath("DELETE", "/v2/entities/{kind}/{name:path}", delete_entity),
+    ServedPath("DELETE", "/v2/entities/{kind}/{name:path}", delete_entity, query=PurgeQuery),
     ServedPath("PUT", "/v1/batch", update_batch, BatchBody),
     ServedPath("DELETE", "/v1/batch", delete_batch, BatchBody),
 )

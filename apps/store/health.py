@@ -21,7 +21,7 @@ class Trouble:
     """One problem of a store.
 
     Attributes:
-        kind: `rebuilding`, `missing vectors`, `indexing`, `compacting` or `damaged`.
+        kind: `rebuilding`, `missing vectors`, `indexing`, `compacting`, `erasing` or `damaged`.
         text: describes the problem, as a sentence without its period.
         remedy: the command that ends it; empty while a running process is already ending it.
     """
@@ -39,12 +39,14 @@ class Trouble:
 _NOTED = {
     "compacting": ("the last compaction was interrupted", "compact"),
     "damaged": ("a check found damage", "repair"),
+    "erasing": ("an erasure was interrupted, and bytes of what was deleted are left", "repair"),
     "indexing": ("a run was interrupted", "index"),
     "missing vectors": ("some texts have no vector, because a repair was interrupted", "repair"),
 }
 """The text of each kind of recorded trouble, and the verb that ends it."""
 
 _ENDS = {
+    "erasing": "ends it",
     "damaged": "mends what it can",
     "missing vectors": "makes them",
 }

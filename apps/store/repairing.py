@@ -217,49 +217,65 @@ def _mend_vectors(
 ) -> Path | None:
     """Makes unreadable vectors again, and deletes vectors whose rows are gone. Returns the folder with copies of the
     damaged files, which is `kept` if it exists already."""
-    database, source, (_, what) = opened.database, opened.source, care.noun
+    database, (_, what) = opened.database, care.noun
     with database.read() as db:
-        expected = care.vector_ids(db)
+        texts = len(care.vector_ids(db))
     unfinished = any(trouble.kind == "rebuilding" for trouble in opened.health())
-    if unfinished or (len(expected) and opened.index() is None):
+    if unfinished or (texts and opened.index() is None):
         opened.rebuild(progress=progress)
     if (index := opened.index()) is None:
         return kept
-    problems, segments, ids = _verified(database, index)
+    problems, segments, ids, expected = _verified(care, database, index)
     if segments:
         kept = _put_aside(care.place.path / SEGMENTS, segments, kept)
         with database.write() as db:
             index.forget_segments(db, segments)
             note(db, "missing vectors")
-        problems, _, ids = _verified(database, index)
+        problems, _, ids, expected = _verified(care, database, index)
     if problems:
         actions.append(f"vectors of {what} made again: {opened.rebuild(progress=progress):,}")
         return kept
     extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
-    if len(extra):
+    if len(extra):  # no id is used twice, so none of them has got a row meanwhile
         with database.write() as db:
             index.delete(db, extra)
         actions.append(f"vectors of {what} that are gone, removed: {len(extra):,}")
     for start in range(0, len(missing), BATCH):
-        some = missing[start : start + BATCH].tolist()
-        with database.read() as db:
-            rows = [row for one in some for row in source.rows(db, one - 1, 1) if row[0] == one]
-        vectors = source.vectors([made_from for _, made_from in rows])
-        with database.write() as db:
-            index.add(db, np.array([one for one, _ in rows], np.int64), vectors)
+        _embed(opened, index, missing[start : start + BATCH].tolist())
     if len(missing):
         actions.append(f"vectors of {what} made again: {len(missing):,}")
     return kept
 
 
-def _verified(database: Database, index: VectorIndex) -> tuple[Sequence[str], Sequence[str], Ids]:
-    """The problems of an index, its damaged segments, and the ids whose vectors are sound."""
+def _embed(opened: OpenedStore, index: VectorIndex, ids: list[int]) -> None:
+    """Makes the vectors of those of `ids` whose rows exist; again for rows that another process changes meanwhile."""
+    database, source = opened.database, opened.source
+
+    def read(db: Connection) -> list[tuple[int, Any]]:
+        return [row for one in ids for row in source.rows(db, one - 1, 1) if row[0] == one]
+
+    while True:
+        with database.read() as db:
+            rows = read(db)
+        vectors = source.vectors([made_from for _, made_from in rows]) if rows else None
+        with database.write() as db:
+            if read(db) != rows:
+                continue
+            if vectors is not None:
+                index.add(db, np.array([one for one, _ in rows], np.int64), vectors)
+            return
+
+
+def _verified(care: StoreCare, database: Database, index: VectorIndex) -> tuple[Sequence[str], Sequence[str], Ids, Ids]:
+    """The problems of an index, its damaged segments, the ids whose vectors are sound, and those that should have one,
+    all of one moment: other processes write meanwhile."""
     with database.read() as db:
+        expected = care.vector_ids(db)
         try:
             found = index.verify(db, read_data=True)
         except (StorageError, CorruptBlock) as error:
-            return (str(error),), (), np.empty(0, np.int64)
-    return found.problems, found.segments, np.empty(0, np.int64) if found.ids is None else found.ids
+            return (str(error),), (), np.empty(0, np.int64), expected
+    return found.problems, found.segments, np.empty(0, np.int64) if found.ids is None else found.ids, expected
 
 
 def _put_aside(segments: Path, names: Iterable[str], kept: Path | None) -> Path:

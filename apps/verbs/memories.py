@@ -268,6 +268,7 @@ class Delete(OfMemory):
 
     memory_ids: Sequence[str] = option((), "The ids of the memories.")
     everything: bool = option(False, "Every memory of the ids given.", "--all")
+    purge: bool = option(False, "Erase them with their history, also what was deleted before.", "--purge")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,13 +52,17 @@ def change(home: Home, asked: Change, listener: Listener) -> dict[str, Any]:
 
 
 def delete(home: Home, asked: Delete, listener: Listener) -> dict[str, Any]:
-    """Deletes memories; the result says which."""
+    """Deletes memories; the result says which, and with `purge` what was erased."""
     with home.memory(asked) as memory:
         if asked.everything:
-            memory.delete_all()
-        for memory_id in asked.memory_ids:
-            memory.delete(memory_id)
-        return _told(memory, {"deleted": "all" if asked.everything else list(asked.memory_ids)})
+            done = [memory.delete_all(purge=asked.purge)]
+        else:
+            done = [memory.delete(memory_id, purge=asked.purge) for memory_id in asked.memory_ids]
+        result: dict[str, Any] = {"deleted": "all" if asked.everything else list(asked.memory_ids)}
+        if asked.purge and done:
+            counts = {what: sum(one["erased"][what] for one in done) for what in done[0]["erased"]}
+            result |= done[-1] | {"erased": counts}
+        return _told(memory, result)
 
 
 def supersede(home: Home, asked: Supersede, listener: Listener) -> dict[str, Any]:

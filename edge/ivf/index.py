@@ -320,8 +320,8 @@ class VectorIndex(Closing):
         none = np.empty((0, self.dim), np.float32)
         return np.concatenate([none, *(vectors for _, vectors in sample(sources, count, seed))])
 
-    def discard(self, write: Write) -> int:
-        """Removes the files that are out of use at once; returns their number.
+    def discard(self, write: Write) -> bool:
+        """Removes the files that are out of use at once; returns whether all are gone.
 
         `maintain` keeps such files for a minute, because transactions of other processes may still read them. Call this
         only where there are no such transactions (`Database.vacuum`).

@@ -11,6 +11,7 @@ path's tokens as int32; the state.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -28,6 +29,13 @@ from edge.files.output_file import make_folder
 from edge.files.sealed import flush, is_abandoned
 from edge.kv_cache.prefix_tree import Node, Usage
 from edge.trace import Trace
+
+STATES = "kv-states"
+"""Name of the folder of all models' states, in the folder of caches."""
+
+_ERASED = "erased"
+"""Name of a file in that folder that is new after each erasure. A process that began before it may hold states of
+erased documents, and writes none any more."""
 
 _MAGIC = b"EDGEKV1\n"
 _DESCRIPTION = struct.Struct("<II")
@@ -95,6 +103,7 @@ class KnowledgeStore:
         with as_storage_error(f"{self.directory} cannot be created"):
             make_folder(self.directory)
             os.utime(self.directory)  # marks this model as the one used last
+        self._erased = _stamp(self.directory.parent)
 
     def scan(self) -> Iterator[StoredPath]:
         """Every state whose file is intact except, possibly, for the state itself, which is not read.
@@ -150,6 +159,9 @@ class KnowledgeStore:
                 os.fsync(file.fileno())
             draft.replace(path)
             flush(self.directory)
+            if _stamp(self.directory.parent) != self._erased:  # read last, so that no erasure misses this file
+                self._unlink(path)
+                raise OSError(errno.ESTALE, "documents were erased since this process began")
         except OSError as error:
             self._unlink(draft)
             raise StorageError(f"the state of {node.id!r} cannot be stored in {path}: {error.strerror}") from error
@@ -250,6 +262,33 @@ class KnowledgeStore:
             path.unlink(missing_ok=True)
         except OSError:  # another process has it open (Windows); the next scan will try again
             self._trace.count("knowledge.unremovable")
+
+
+def forget_states(directory: Path) -> None:
+    """Removes the states of all models. Processes that hold such states in memory write none any more.
+
+    Args:
+        directory: the parent directory of all models.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    with as_storage_error(f"states in {directory} cannot be removed"):
+        make_folder(directory)
+        (directory / f"{_ERASED}.tmp").write_bytes(os.urandom(16))
+        (directory / f"{_ERASED}.tmp").replace(directory / _ERASED)
+        for place in [place for place in directory.iterdir() if place.is_dir()]:
+            for path in place.iterdir():
+                if path.suffix == _SUFFIX or path.name.startswith("."):  # or being written
+                    path.unlink(missing_ok=True)
+
+
+def _stamp(directory: Path) -> bytes:
+    """What tells erasures apart."""
+    try:
+        return (directory / _ERASED).read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _usage(usage: Usage, priority: float) -> bytes:

@@ -62,8 +62,9 @@ def installed(work: Work, quantizer: Quantizer) -> Curve:
     return curve
 
 
-def discard(work: Work) -> int:
-    """Removes the files that are out of use without waiting for readers in other processes; returns their number.
+def discard(work: Work) -> bool:
+    """Removes the files that are out of use without waiting for readers in other processes; returns whether all are
+    gone.
 
     The caller must know that no transaction of another process began before the files were retired.
 
@@ -73,7 +74,8 @@ def discard(work: Work) -> int:
     with Guard(work.folder / _LOCK) as guard:
         if guard.held:
             clean(work, at_once=True)
-    return work.report.removed_files
+    with work.write() as db:
+        return not IndexManifest(db).retired()
 
 
 def _steps(work: Work, tune: Callable[[Work], Tuned] | None) -> None:

@@ -254,8 +254,10 @@ class IndexManifest:
             self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
 
     def drop_segments(self, names: Iterable[str], at: float) -> None:
-        """Takes files out of the state together with their rows, whether they are readable or not."""
-        self.retire_segments(names, at)
+        """Takes files out of the state together with their rows, whether they are readable or not; not those that
+        another state has replaced meanwhile."""
+        held = set(self.segment_names())
+        self.retire_segments([name for name in names if name in held], at)
         (rows,) = self.db.execute(
             "SELECT (SELECT coalesce(sum(rows), 0) FROM ivf_segments)"
             " - (SELECT coalesce(sum(rows), 0) FROM ivf_deleted) + (SELECT count(*) FROM ivf_pending)"

@@ -36,6 +36,9 @@ def test_a_folder_without_files_and_a_file_count_in_words(edge: Edge, files_home
     (files_home / "one" / "b.txt").unlink()
     assert edge("index", str(files_home / "one"), *place).stdout == "up to date: 1 unchanged, 1 removed\n"
     assert edge("remove", str(files_home / "one" / "a.txt"), *place).stdout == "removed 1 file\n"
+    purged = edge("remove", "--purge", str(files_home / "one" / "a.txt"), *place)
+    assert purged.returncode == 1
+    assert "not reached, and may still hold the texts:\n  backups" in purged.stdout
     done = edge("remove", str(files_home / "one"), *place)  # a folder that holds no file any more
     assert (done.returncode, done.stdout, done.stderr) == (0, "removed 0 files\n", "")
 

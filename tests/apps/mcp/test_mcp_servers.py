@@ -85,6 +85,10 @@ def test_the_memory_server(home: Path, tmp_path: Path) -> None:
         assert "nothing to update" in await refused(client, "update_memory", memory_id=identifier)
         await call(client, "delete_memory", memory_id=identifier)
         assert len((await call(client, "list_memories"))["results"]) == 1
+        assert len((await call(client, "memory_history", memory_id=identifier))["history"]) == 4
+        erased = (await call(client, "delete_memory", memory_id=identifier, purge=True))["erased"]
+        assert erased == {"memories": 0, "lines of history": 4}
+        assert (await call(client, "memory_history", memory_id=identifier))["history"] == []
 
     async def stranger(client: Any) -> None:
         unknown = "nothing was ever added for user_id 'default', only for others"

@@ -100,8 +100,14 @@ def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
     events = [line["event"] for line in document(edge("history", identifier, "--json"))["history"]]
     assert events == ["ADD", "UPDATE", "PIN", "UNPIN", "UPDATE", "FORGET", "RECALL"]
     assert "UPDATE    I like coffee" in edge("history", identifier).stdout
-    edge("delete", identifier)
+    assert "the history stays" in edge("delete", identifier).stderr
     assert edge("get", identifier).return_value == 1
+    erased = document(edge("delete", identifier, "--purge", "--json"))
+    assert erased["erased"] == {"memories": 0, "lines of history": 8}
+    assert edge("history", identifier).return_value == 1
+    printed = edge("delete", "--all", "--purge").stdout
+    assert printed.startswith("erased: 2 memories, 2 lines of history\nnot reached, and may still hold the texts:\n  ")
+    assert "backups" in printed
     assert document(edge("delete", "--all", "--json")) == {"deleted": "all"}
     assert edge("list").return_value == 1
 

@@ -253,11 +253,17 @@ class Site:
         for base in ("/memories", "/v1/memories"):
             found += [
                 Request("DELETE", base + "/{memory_id}", values={"memory_id": "none"}),
-                Request("DELETE", base, query={"user_id": "bob"}),
+                Request("DELETE", base + "/{memory_id}", values={"memory_id": "none"}, query={"purge": "true"}),
+                Request("DELETE", base, query={"user_id": "bob", "purge": "true"}),
             ]
         return [
             *found,
-            Request("DELETE", "/v2/entities/{kind}/{name:path}", values={"kind": "user", "name": "bob"}),
+            Request(
+                "DELETE",
+                "/v2/entities/{kind}/{name:path}",
+                values={"kind": "user", "name": "bob"},
+                query={"purge": "true"},
+            ),
             Request("DELETE", "/v1/batch", {"memories": [{"memory_id": "none"}]}),
             Request("POST", "/reset", {}),
         ]

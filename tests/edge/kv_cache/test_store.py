@@ -19,7 +19,7 @@ from naive.waiting import PATIENCE_S
 
 from edge.errors import CorruptBlock, StorageError
 from edge.kv_cache.prefix_tree import Node, Usage
-from edge.kv_cache.store import KnowledgeStore, StoredState
+from edge.kv_cache.store import KnowledgeStore, StoredState, forget_states
 from edge.trace import Trace
 
 SYSTEM = segment("system", 5)
@@ -55,6 +55,22 @@ def stored(folder: Path, fingerprint: str = "m") -> tuple[KnowledgeStore, Node]:
 
 def states_in(folder: Path) -> list[Path]:
     return list(folder.glob("*/*.kv"))
+
+
+def test_after_an_erasure_no_state_is_left_or_comes_from_a_process_that_began_before(tmp_path: Path) -> None:
+    store, node = stored(tmp_path)
+    other, _ = stored(tmp_path, "another model")
+    store.put(node, STATE, 1.0)
+    other.put(node, STATE, 1.0)
+    (store.directory / ".draft.1").write_bytes(STATE)
+    forget_states(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["erased"]
+    with pytest.raises(StorageError, match="documents were erased"):
+        store.put(node, STATE, 1.0)
+    assert states_in(tmp_path) == []
+    store, node = stored(tmp_path)
+    store.put(node, STATE, 1.0)
+    assert len(states_in(tmp_path)) == 1
 
 
 def test_what_was_put_is_found_and_read(tmp_path: Path) -> None:

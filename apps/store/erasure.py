@@ -1,0 +1,127 @@
+"""`Erasure`: what was erased from a store; `compact`: a store's files without what was deleted.
+
+SQLite leaves deleted rows in free pages and in the log, its full-text index in pages that wait to be merged, and the
+vector index in segments that wait to be rewritten. `compact` writes all of them anew. A transaction that erases rows
+records this as unfinished work, and whoever opens the store next finishes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.apps.store.database import Database
+from edge.apps.store.health import forget, is_noted, note
+from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.lock import WriterLock
+from edge.errors import EdgeError, StorageError
+from edge.ivf.base import Connection, MaintenanceReport
+from edge.ivf.index import VectorIndex
+
+ERASING = "erasing"
+"""The kind of trouble of an unfinished erasure."""
+
+_PATIENCE_S = 30.0
+"""How long to wait while another thread or process maintains the vectors."""
+
+_BEYOND = (
+    "backups, exports and copies elsewhere",
+    "what the file system, its snapshots or the disk keep of overwritten and deleted blocks",
+    "the memory of processes that are running",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What is gone from every file of a store.
+
+    Attributes:
+        erased: how many of each kind, such as memories.
+        beyond: what the erasure cannot reach, and where the texts may still be.
+    """
+
+    erased: Mapping[str, int]
+    beyond: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report, ready for JSON."""
+        return {"erased": dict(self.erased), "not_reached": list(self.beyond)}
+
+
+def erasure(database: Path, erased: Mapping[str, int]) -> Erasure:
+    """The report of a finished erasure. Copies of the database that a repair or a killed restore left are named."""
+    copies = {file.parent for file in database.parent.glob(f"*/{database.name}")}
+    copies |= set(database.parent.glob("damaged-*"))
+    return Erasure(erased, (*map(str, sorted(copies)), *_BEYOND))
+
+
+@contextmanager
+def erasing(database: Database) -> Iterator[Connection]:
+    """A write transaction that overwrites what it deletes, and records that the rest of the files must be written anew.
+    A repair may read rows from pages, and could not tell that a row was deleted whose history is gone."""
+    with database.write() as db:
+        db.execute("PRAGMA secure_delete = ON").fetchall()
+        try:
+            yield db
+            note(db, ERASING)
+        finally:
+            db.execute("PRAGMA secure_delete = OFF").fetchall()
+
+
+def compact(
+    database: Database,
+    lexical: LexicalIndex,
+    index: VectorIndex | None,
+    run: Callable[[Callable[[], MaintenanceReport]], MaintenanceReport],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> bool:
+    """Writes the full text, the vectors and the database without what was deleted, and empties the log. Returns False
+    if another process is reading an older state: then the log and the old segments stay.
+
+    Args:
+        run: calls the maintenance of the index with enough memory.
+
+    Raises:
+        StorageError: another process maintains the vectors for too long, or the disk refuses.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while index is not None and run(lambda: index.maintain(database.write, full=True, progress=progress)).busy:
+        if time.monotonic() > deadline:
+            raise StorageError(f"another process is putting {database.path.parent} in order; try again later")
+        time.sleep(0.1)
+    with database.write() as db:
+        lexical.optimize(db)
+    alone = database.vacuum()
+    return alone and (index is None or index.discard(database.write))
+
+
+def finish(database: Database, work: Callable[[], bool]) -> None:
+    """Ends an erasure by `work`, which calls `compact`.
+
+    Raises:
+        StorageError: something is left. The store's next opening tries again.
+    """
+    if not work():
+        raise StorageError(
+            f"what was erased is deleted, but {database.path.parent} still holds bytes of it, because another process "
+            "reads an older state: the next command that opens it for writing ends the erasure"
+        )
+    with database.write() as db:
+        forget(db, ERASING)
+
+
+def end_erasure(database: Database, lock: WriterLock, work: Callable[[], object]) -> None:
+    """Ends an erasure that was interrupted, when a store is opened, unless another process is at it. What prevents it
+    is only logged: the store can be used, and every command tells that the erasure is unfinished."""
+    try:
+        with database.read() as db:
+            begun = is_noted(db, ERASING)
+        if begun and not lock.is_held():
+            work()
+    except EdgeError as error:
+        logging.getLogger(__name__).warning("an erasure was not ended: %s", error)

@@ -1,0 +1,210 @@
+"""Erased texts: no byte of them is in any file of the store, also after a kill at any moment and the next opening."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from naive.erasing_child import holds
+from naive.program import config_of, write_tiny_models
+from naive.words import WordEmbedder, WordReranker
+
+from edge.apps.collection.collection import Collection
+from edge.apps.memory.memory import Memory
+from edge.errors import InputError, StorageError
+
+CHILD = Path(__file__).parents[2] / "naive" / "erasing_child.py"
+
+WORDS = ("zqxvkwbtwjfp", "xkjqvzwbrdgh", "qwzjxkvbmlyt")
+"""Words that share no beginning with others, whose ends FTS5 would store alone."""
+
+FIRST, SECOND, TURN = (f"The safe opens with {word}" for word in WORDS)
+
+
+def needles(vectors: Any = ()) -> list[bytes]:
+    return [word[3:].encode() for word in WORDS[:2]] + [np.asarray(row, np.float32).tobytes() for row in vectors]
+
+
+def open_memory(place: Path) -> Memory:
+    return Memory(place, embedder=WordEmbedder(), reranker=WordReranker(), memory="10GB")
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> tuple[Path, str, list[bytes]]:
+    """A memory of which one text, its earlier version and its vectors are to be erased: in a segment and before it, in
+    free pages and in the log. A turn follows it."""
+    place = tmp_path / "memory"
+    with open_memory(place) as memory:
+        memory.add([f"The river rises in year {number}" for number in range(50)], user_id="ann")
+        turns = [{"role": "user", "content": FIRST}, {"role": "assistant", "content": "I see"}]
+        name = memory.add(turns, user_id="ann", run_id="talk")["results"][0]["id"]
+        settle(memory)
+        memory.update(name, SECOND)
+        memory.add([f"Bread needs hour {number}" for number in range(50)], user_id="ann")
+        index = memory.store.index
+        assert index is not None
+        with memory.store.read() as db:
+            ids = [row[0] for row in db.execute("SELECT id FROM memories WHERE run_id = 'talk' ORDER BY id")]
+            vectors = index.vectors(db, ids)
+    found = needles([*vectors, *WordEmbedder().embed([FIRST, SECOND])])
+    assert {one.split(": ")[1] for one in holds(place, found)} == {repr(needle[:40]) for needle in found}
+    return place, name, found
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> tuple[Path, str, list[bytes]]:
+    """A collection of which one file is to be erased, with its description and the states of its passages."""
+    place, files = tmp_path / "collection", tmp_path.resolve() / "files"
+    files.mkdir()
+    secret = files / "secret.txt"
+    with open_collection(place) as collection:
+        secret.write_text(FIRST)
+        for number in range(20):
+            (files / f"{number}.txt").write_text(f"The river rises in year {number}")
+        collection.index([files])
+        secret.write_text(f"{SECOND} ")
+        collection.index()
+        collection.describe(secret, f"Words such as {WORDS[0]}")
+        with collection.database.read() as db:
+            ids = [
+                row[0]
+                for row in db.execute(
+                    "SELECT chunks.id FROM chunks JOIN files ON files.id = file WHERE path = ?", (str(secret),)
+                )
+            ]
+            assert collection.vectors is not None
+            vectors = collection.vectors.vectors(db, ids)
+    states = place / "scratch" / "kv-states" / "model"
+    states.mkdir(parents=True)
+    for state in ("whole.kv", ".draft.123"):
+        (states / state).write_text(FIRST)
+    (files / "secret.txt").unlink()
+    found = needles(vectors)
+    assert {one.split(": ")[1] for one in holds(place, found)} == {repr(needle[:40]) for needle in found}
+    return place, str(secret), found
+
+
+def open_collection(place: Path) -> Collection:
+    models = place.parent / "models"
+    if not models.exists():
+        models.mkdir()
+        write_tiny_models(models)
+    return Collection(place, config=config_of(models, place / "scratch", threads=1))
+
+
+def settle(memory: Memory) -> None:
+    while (
+        report := memory.maintain(full=True)
+    ) is None or report.busy:  # the first write of a process maintains it, too
+        time.sleep(0.01)
+
+
+def test_of_an_erased_memory_nothing_is_left(memory: tuple[Path, str, list[bytes]]) -> None:
+    place, name, found = memory
+    (place / "damaged-20260101-000000").mkdir()
+    with open_memory(place) as opened:
+        report = opened.delete(name, purge=True)
+        assert report["erased"] == {"memories": 1, "lines of history": 2}
+        assert str(place / "damaged-20260101-000000") in report["not_reached"]
+        assert holds(place, found) == [], "while it is open, too"
+        assert opened.get(name) is None
+        assert opened.history(name) == []
+        assert opened.health(thorough=True)
+        assert len(opened.get_all(user_id="ann", top_k=1000)["results"]) == 101
+        (turn,) = opened.search("I see", 1, user_id="ann", rerank=False)["results"]
+        assert turn["memory"] == "I see"
+        with pytest.raises(InputError, match="there is no memory"):
+            opened.delete(name, purge=True)
+    assert holds(place, found) == []
+
+
+@pytest.mark.parametrize("way", ["deleted before", "all of the scope", "all, deleted before", "reset"])
+def test_of_erased_memories_nothing_is_left(memory: tuple[Path, str, list[bytes]], way: str) -> None:
+    place, name, found = memory
+    with open_memory(place) as opened:
+        if way == "deleted before":
+            opened.delete(name)
+            opened.update(opened.get_all(user_id="ann", run_id="talk")["results"][0]["id"], "I do")
+            assert opened.delete(name, purge=True)["erased"] == {"memories": 0, "lines of history": 3}
+        elif way == "reset":
+            opened.reset()
+        else:
+            if way == "all, deleted before":
+                opened.delete_all(run_id="talk")
+            opened.delete_all(run_id="talk", purge=True)
+            assert opened.history(name) == []
+        assert holds(place, found) == []
+        assert opened.health(thorough=True)
+
+
+def test_another_scope_cannot_erase(memory: tuple[Path, str, list[bytes]]) -> None:
+    place, name, _ = memory
+    with Memory(place, user_id="bea", embedder=WordEmbedder(), reranker=WordReranker(), memory="10GB") as bea:
+        with pytest.raises(InputError, match="there is no memory"):
+            bea.delete(name, purge=True)
+        assert bea.delete_all(purge=True)["erased"] == {"memories": 0, "lines of history": 0}
+    with open_memory(place) as opened:
+        assert opened.get(name) is not None
+        assert len(opened.history(name)) == 2
+
+
+def test_of_an_erased_file_nothing_is_left(collection: tuple[Path, str, list[bytes]]) -> None:
+    place, name, found = collection
+    with open_collection(place) as opened:
+        assert opened.purge([name]).erased == {"files": 1}
+        assert holds(place, found) == []
+        assert opened.health()
+        assert opened.descriptions() == {}
+        assert len(opened.files()) == 20
+    assert holds(place, found) == []
+
+
+def test_of_a_file_that_was_removed_before_nothing_is_left(collection: tuple[Path, str, list[bytes]]) -> None:
+    place, name, found = collection
+    with open_collection(place) as opened:
+        assert opened.delete([name]) == 1
+        assert opened.purge([name]).erased == {"files": 0}
+        assert holds(place, found) == []
+
+
+def test_a_reader_of_an_older_state_is_told_and_waited_for(memory: tuple[Path, str, list[bytes]]) -> None:
+    place, name, found = memory
+    code = (
+        "import sys, apsw; db = apsw.Connection(sys.argv[1])\n"
+        "db.execute('BEGIN'); db.execute('SELECT * FROM memories')\n"
+        "print('reading', flush=True); sys.stdin.readline()"
+    )
+    command = [sys.executable, "-c", code, str(place / "memory.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        with open_memory(place) as opened:
+            with pytest.raises(StorageError, match="still holds bytes of it"):
+                opened.delete(name, purge=True)
+            assert [trouble.kind for trouble in opened.health()] == ["erasing"]
+            assert opened.get(name) is None
+    with open_memory(place) as opened:
+        assert opened.health()
+        assert holds(place, found) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process is forked for each end")
+@pytest.mark.parametrize("kind", ["memory", "collection"])
+def test_a_kill_at_any_statement_leaves_nothing_to_the_next_opening(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place, name, found = request.getfixturevalue(kind)
+    task = {"name": name, "needles": [one.hex() for one in found], "models": str(tmp_path / "models"), "step": 7}
+    command = [sys.executable, str(CHILD), str(place), kind, str(tmp_path / "copies"), json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) > 10
+    assert lines[-1][1] == 0, done.stderr
+    for number, code, again, left in lines:
+        assert (again, left) == (0, []), f"killed before statement {number} ({code}): {done.stderr}"
