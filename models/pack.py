@@ -22,7 +22,17 @@ from edge.models.dense import Projection, read_projection
 from edge.models.family import Family, part_rows
 from edge.models.keys import check_tokenizer
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
-from edge.models.packed import EMBEDDING_SCALE, HEADER, ROW_BLOCKS, Layout, PackedModel, Progress, Section, header_of
+from edge.models.packed import (
+    EMBEDDING_SCALE,
+    HEADER,
+    ROW_BLOCKS,
+    Layout,
+    PackedModel,
+    Progress,
+    Section,
+    contents_of,
+    header_of,
+)
 from edge.models.spec import MATRIX_DTYPE, HeadSpec, ModelSpec, Precision, TensorSpec
 from edge.models.tables import VOCABULARY, build, read_tokenizer
 from edge.resident import Closing
@@ -449,8 +459,9 @@ def pack_weights(
         ModelError, StorageError: as `pack`.
     """
     packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec), projection)
-    header = header_of(spec)
-    layout = Layout.of(spec, len(header))
+    contents = contents_of(spec)
+    header = header_of(contents)
+    layout = Layout.of(contents, len(header))
     with PackWriter(staging.path / DATA, layout, header, progress) as writer:
         packer.write(writer, layout)
     with as_storage_error(f"{tokenizer} cannot be copied"):

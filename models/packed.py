@@ -6,7 +6,7 @@ import itertools
 import json
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, file_sha256, kind_of, recover, remedy
-from edge.models.spec import MATRIX_DTYPE, ModelSpec, TensorSpec
+from edge.models.spec import MATRIX_DTYPE, LayerSpec, ModelSpec, TensorSpec
 from edge.models.tables import VOCABULARY, read_tables
 from edge.resident import Closing
 
@@ -32,6 +32,10 @@ Progress = Callable[[int, int], None]
 """A function that is called with the bytes written so far and the total bytes."""
 
 _SAFETENSORS_DTYPE = {"float32": "F32", "float16": "F16", "int8": "I8", "uint32": "U32", "uint8": "U8"}
+
+
+Contents = list[tuple[str, BlockId | None, tuple[TensorSpec, ...]]]
+"""Label, block and tensors of each section of a file, in order (see `Section`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,12 @@ class Layout:
     nbytes: int
 
     @classmethod
-    def of(cls, spec: ModelSpec, header_nbytes: int) -> Layout:
-        """The layout of a model's file, whose data starts after a header of `header_nbytes` bytes (see `header_of`)."""
+    def of(cls, contents: Contents, header_nbytes: int) -> Layout:
+        """The layout of a file, whose data starts after a header of `header_nbytes` bytes (see `header_of`)."""
         sections: list[Section] = []
         cursor = header_nbytes
-        for label, block, tensors, nbytes in _contents(spec):
+        for label, block, tensors in contents:
+            nbytes = sum(tensor.nbytes for tensor in tensors)
             cursor += -(cursor - header_nbytes) % ALIGNMENT
             sections.append(Section(label, block, tensors, cursor, nbytes))
             cursor += nbytes
@@ -78,8 +83,8 @@ class Layout:
         return cls(tuple(sections), tables, cursor)
 
 
-def header_of(spec: ModelSpec) -> bytes:
-    """The first bytes of a model's file, length prefix included. The data starts right after them."""
+def header_of(contents: Contents) -> bytes:
+    """The first bytes of a file with such contents, length prefix included. The data starts right after them."""
     tensors: dict[str, dict[str, object]] = {}
     cursor = pads = 0
 
@@ -93,7 +98,7 @@ def header_of(spec: ModelSpec) -> bytes:
         }
         cursor = end
 
-    for section in Layout.of(spec, 0).sections:
+    for section in Layout.of(contents, 0).sections:
         if gap := section.offset - cursor:
             place(f"__pad__.{pads}", TensorSpec("pad", (gap,), "uint8"))
             pads += 1
@@ -109,10 +114,10 @@ def table_dtype(spec: ModelSpec, table: str) -> str:
     return MATRIX_DTYPE[spec.layer.precision] if table == "embedding" else "float32"
 
 
-def _contents(spec: ModelSpec) -> list[tuple[str, BlockId | None, tuple[TensorSpec, ...], int]]:
-    """Label, block, tensors and bytes of each section, in file order."""
+def contents_of(spec: ModelSpec) -> Contents:
+    """The contents of a model's file."""
     hidden = spec.layer.hidden
-    sections: list[tuple[str, BlockId | None, tuple[TensorSpec, ...]]] = [
+    sections: Contents = [
         ("embed", EMBED, spec.embedding_tensors()),
         ("head", HEAD, spec.head_tensors()),
     ]
@@ -123,10 +128,13 @@ def _contents(spec: ModelSpec) -> list[tuple[str, BlockId | None, tuple[TensorSp
             sections.append((table, ROW_BLOCKS[table], (TensorSpec("crc32", (rows,), "uint32"),)))
     if spec.layer.precision == "int8":
         sections.append(("embedding", EMBEDDING_SCALE, (TensorSpec("scale", (spec.vocab,), "float32"),)))
-    sized = [(*section, sum(tensor.nbytes for tensor in section[2])) for section in sections]
-    layer = spec.layer.tensors()
-    nbytes = sum(tensor.nbytes for tensor in layer)
-    return [*sized, *((f"layers.{i}", BlockId("layer", i), layer, nbytes) for i in range(spec.layers))]
+    return [*sections, *layer_contents(spec.layer, spec.layers)]
+
+
+def layer_contents(layer: LayerSpec, count: int) -> Contents:
+    """The contents of some layers of a file."""
+    tensors = layer.tensors()
+    return [(f"layers.{i}", BlockId("layer", i), tensors) for i in range(count)]
 
 
 def _rows(tensor: TensorSpec) -> tuple[int, int]:
@@ -144,11 +152,24 @@ Placed = tuple[str, slice, np.dtype[Any], tuple[int, ...]]
 """A tensor's name, its bytes in a block, its type, and its shape."""
 
 
-def _placed(tensors: Sequence[TensorSpec]) -> tuple[Placed, ...]:
+def placed(tensors: Sequence[TensorSpec]) -> tuple[Placed, ...]:
     """Tensors that lie one after the other."""
     ends = list(itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0))
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
     return tuple((t.name, part, np.dtype(t.dtype), t.shape) for t, part in zip(tensors, parts, strict=True))
+
+
+def views(places: Sequence[Placed], buffer: npt.NDArray[np.uint8] | memoryview) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of a block in a buffer with its bytes. Nothing is copied."""
+    flat = np.frombuffer(buffer, np.uint8)
+    return {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in places}
+
+
+def check_finite(tensors: Mapping[str, npt.NDArray[Any]], where: str, path: Path) -> None:
+    """Raises ModelError if a vector holds NaN or infinity."""
+    for name, values in tensors.items():
+        if values.ndim == 1 and not np.isfinite(values).all():
+            raise ModelError(f"{path}: tensor {name} {where} holds NaN or infinite values")
 
 
 class PackedModel(Closing):
@@ -190,10 +211,10 @@ class PackedModel(Closing):
         self.nbytes = manifest.data_nbytes
         self.file = BlockFile(path / DATA, manifest.blocks, remedy(path))
         self._finite: set[BlockId] = set()
-        layer = _placed(self.spec.layer.tensors())
+        layer = placed(self.spec.layer.tensors())
         self.places: dict[BlockId, tuple[Placed, ...]] = {
-            EMBED: _placed(self.spec.embedding_tensors()),
-            HEAD: _placed(self.spec.head_tensors()),
+            EMBED: placed(self.spec.embedding_tensors()),
+            HEAD: placed(self.spec.head_tensors()),
             **dict.fromkeys(self.layer_blocks, layer),
         }
 
@@ -212,11 +233,11 @@ class PackedModel(Closing):
         recover(path)
         manifest, fingerprint = PackManifest.read(path)
         header = manifest.blocks.get(HEADER, Extent(0, 0, 0))
-        layout = Layout.of(manifest.spec, header.nbytes)
-        placed = {s.block: (s.offset, s.nbytes) for s in layout.sections if s.block is not None}
-        placed[HEADER] = (0, header.nbytes)
+        layout = Layout.of(contents_of(manifest.spec), header.nbytes)
+        expected = {s.block: (s.offset, s.nbytes) for s in layout.sections if s.block is not None}
+        expected[HEADER] = (0, header.nbytes)
         found = {b: (e.offset, e.nbytes) for b, e in manifest.blocks.items()}
-        if found != placed or dict(manifest.tables) != layout.tables or manifest.data_nbytes != layout.nbytes:
+        if found != expected or dict(manifest.tables) != layout.tables or manifest.data_nbytes != layout.nbytes:
             raise ModelError(f"{path} was packed with another layout of blocks; pack it again with `edge models pack`")
         actual = kind_of(manifest.spec)
         if kind is not None and actual != kind:
@@ -243,12 +264,9 @@ class PackedModel(Closing):
         Raises:
             ModelError: a vector holds NaN or infinity. Rounding to int8 would hide it from the scores.
         """
-        flat = np.frombuffer(buffer, np.uint8)
-        tensors = {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in self.places[block]}
+        tensors = views(self.places[block], buffer)
         if block not in self._finite:
-            for name, values in tensors.items():
-                if values.ndim == 1 and not np.isfinite(values).all():
-                    raise ModelError(f"{self.file.path}: tensor {name} of {block} holds NaN or infinite values")
+            check_finite(tensors, f"of {block}", self.file.path)
             self._finite.add(block)
         return tensors
 

@@ -36,6 +36,7 @@ class TokenBatch:
         lengths: number of ids of each sequence in `tokens` [n].
         types: token types of `tokens` [total], None for models that have one type or none.
         query_cut: the query was longer than its share and was truncated.
+        around: number of tokens before and after the own text of each sequence.
     """
 
     prefix: Ids
@@ -43,6 +44,7 @@ class TokenBatch:
     lengths: Ids
     types: npt.NDArray[np.uint8] | None
     query_cut: bool
+    around: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -201,13 +203,13 @@ class PairTokenizer:
         if room < 2:
             raise InputError(f"{limit} tokens leave no room beside the template's {limit - room}")
         clip = Clip(query, room // 2, inseparable=self.tables.inseparable)
-        ids, ends = self._settled(clip, room // 2 + 1)
+        ids, places = self._settled(clip, room // 2 + 1)
         while clip.cut and len(ids) <= room // 2:
             clip = clip.longer()
-            ids, ends = self._settled(clip, room // 2 + 1)
+            ids, places = self._settled(clip, room // 2 + 1)
         cut = len(ids) > room // 2
         if cut:
-            query = query[: ends[room // 2 - 1]]
+            query = query[: places[room // 2 - 1][1]]
         prefix = self._ids(head.prefix + query + infix, limit)
         own = self._many(docs, limit - len(prefix) - len(suffix), space)
         after = suffix.tolist(), [0] * len(suffix)
@@ -240,7 +242,7 @@ class PairTokenizer:
             joined = np.concatenate(blocks)
             blocks.clear()
             types = self._types(lengths, opening_types, own_type, after[1]) if self.spec.token_types > 1 else None
-        return TokenBatch(np.empty(0, np.int32), joined, lengths, types, cut)
+        return TokenBatch(np.empty(0, np.int32), joined, lengths, types, cut, (len(opening), len(ending)))
 
     def _types(self, lengths: Ids, opening: list[int], own: int, ending: list[int]) -> npt.NDArray[np.uint8]:
         types = np.full(int(lengths.sum()), own, np.uint8)
@@ -274,13 +276,26 @@ class PairTokenizer:
         rest = iter(closed)
         return [self._settled(clip, most)[0] if clip.open else next(rest) for clip in clips]
 
-    def _settled(self, clip: Clip, most: int) -> tuple[Ids, list[int]]:
-        """A clip's ids (of an open clip only the settled ones), and the position in the clip's text where each ends."""
+    def places(self, text: str, count: int) -> list[tuple[int, int]]:
+        """Start and end, in characters, of the first `count` tokens of a text.
+
+        Raises:
+            BudgetExceeded: the memory to encode the text does not fit the budget.
+        """
+        clip = Clip(text, count, inseparable=self.tables.inseparable)
+        found = self._settled(clip, count)[1]
+        while len(found) < count and clip.cut:
+            clip = clip.longer()
+            found = self._settled(clip, count)[1]
+        return found[:count]
+
+    def _settled(self, clip: Clip, most: int) -> tuple[Ids, list[tuple[int, int]]]:
+        """A clip's ids (of an open clip only the settled ones), and the start and end of each in the clip's text."""
         # An open clip's last word is encoded again, character by character, while the first encoding is still held.
         with self._budget.reserve("tokenizing", _more_nbytes([clip.text] * (1 + clip.open))):
             encoding = self.tables.ready([clip.text]).encode(clip.text, add_special_tokens=False)
             count = self.tables.settled(encoding, most) if clip.open else len(encoding.ids)
-            return self.tables.ids(encoding.ids[:count]), [end for _, end in encoding.offsets[:count]]
+            return self.tables.ids(encoding.ids[:count]), encoding.offsets[:count]
 
     def _frame(self, pair: bool) -> _Frame:
         if pair not in self._frames:
@@ -412,6 +427,11 @@ class Vocabulary:
         """Number of tokens of a text, counted up to `most`. Raises the errors of `pairs`."""
         with self._ready() as tokenizer:
             return int(tokenizer.encode_texts([text], max_tokens=most).lengths[0])
+
+    def places(self, text: str, count: int) -> list[tuple[int, int]]:
+        """See `PairTokenizer.places`. Raises the errors of `pairs`."""
+        with self._ready() as tokenizer:
+            return tokenizer.places(text, count)
 
     def drop(self) -> bool:
         """Releases the tokenizer, unless a thread is using it. It is loaded again when it is needed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
-from edge.errors import CorruptBlock, InputError
+from edge.errors import CapabilityError, CorruptBlock, InputError
 from edge.models.blending import Retrieved, share_of
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
@@ -23,6 +24,7 @@ from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
+from edge.runtimes.reader import Span, SpanReader
 from edge.runtimes.scoring import CandidatePool, LayerReport, Pruning, PruningObserver, Scorer, Watch
 from edge.streaming.pruning import BoundedPruning, Mode, ProgressivePruning
 from edge.trace import Trace
@@ -117,6 +119,8 @@ class Reranker(Closing):
             )
         self.budget = self.engine.budget
         self._scorer = Scorer(self.model.spec, self.engine.head, self.calibration)
+        self._opening = threading.Lock()
+        self._looked, self._found = False, cast("SpanReader | None", None)
 
     def rank(
         self,
@@ -221,9 +225,37 @@ class Reranker(Closing):
             stats=stats,
         )
 
+    @property
+    def reads(self) -> bool:
+        """Whether the model has a reader, which finds the answer in a passage (see `read`)."""
+        return self._reader() is not None
+
+    def read(self, query: str, passages: Sequence[str]) -> list[Span]:
+        """The most probable answer in each passage, in the order of `passages`.
+
+        Raises:
+            CapabilityError: the model has no reader, or runs on a device that keeps the states of tokens to itself.
+            CorruptBlock: the reader is damaged.
+            InputError, BudgetExceeded: as for `rank`.
+        """
+        _check_documents(passages)
+        reader = self._reader()
+        if reader is None:
+            raise CapabilityError(f"{self.model.name} has no reader that finds answers in passages")
+        return reader.read(query, passages)
+
     def close(self) -> None:
         """Closes the model and frees all memory."""
+        if self._found is not None:
+            self._found.close()
         self.engine.close()
+
+    def _reader(self) -> SpanReader | None:
+        with self._opening:
+            if not self._looked:
+                self._found = SpanReader.open(self.engine)
+                self._looked = True
+            return self._found
 
     def _calibrated(self) -> tuple[Calibration | None, CorruptBlock | None]:
         """The model's calibration, or the error of a damaged one. Without pruning a damaged calibration is no error."""

@@ -15,6 +15,7 @@ from edge.apps.options import CommandGroup, Setup, configure, json_option, setup
 from edge.config import Config, format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.files.input_file import read_input
+from edge.models import reader
 from edge.models.calibration import Calibration
 from edge.models.manifest import file_sha256
 from edge.models.packed import PackedModel
@@ -117,6 +118,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     with resolve(model, directory=configure().models_dir or None) as packed:
         if verify:
             packed.verify()
+            reader.verify(packed)
         calibration, damage = _calibration(packed)
         if verify and damage is not None:
             raise CorruptBlock(damage)
