@@ -148,7 +148,9 @@ class Answer:
         found: False when the documents do not hold the answer; the text then says so.
         rounds: every retrieval, in order.
         unsupported: sentences of the generator that no passage supports, with the texts shown in their place.
-        uncertain: the passages may well not answer the question (see `models.evidence.Evidence`).
+        uncertain: the passages may well not answer the question (see `reading.ANSWER`).
+        probability: the probability that the best unit of the passages answers; None where nothing was judged.
+        span: the words of a passage that answer the question; empty if none is certain.
     """
 
     text: str
@@ -158,6 +160,8 @@ class Answer:
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     unsupported: tuple[Unsupported, ...] = ()
     uncertain: bool = False
+    probability: float | None = None
+    span: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The answer in the form that `--json` prints."""
@@ -166,6 +170,8 @@ class Answer:
             "citations": [citation.to_json() for citation in self.citations],
             "stats": {**self.stats.to_json(), "found": self.found},
             "uncertain": self.uncertain,
+            "probability": self.probability,
+            "span": self.span,
             "unsupported": [asdict(found) for found in self.unsupported],
         }
 

@@ -253,6 +253,8 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             tuple(steps.rounds),
             steps.showing.unsupported if found else (),
             uncertain=found and steps.probability is not None and steps.probability < steps.certain,
+            probability=steps.probability,
+            span=steps.span if found else "",
         )
         if not failed:
             done(writing.answer)

@@ -64,6 +64,7 @@ class Steps:
         needed: the relevance that the last round required; None before the first round.
         certain: the probability from which an answer is shown without a warning.
         probability: the highest probability, of all rounds, that passages answer the question; None before the first.
+        span: the words of a passage that answer it; empty if none is certain.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Steps:
         self.needed: float | None = None
         self.certain = 0.0
         self.probability: float | None = None
+        self.span = ""
         self.trace = library.trace.branch()  # other answers may be counted at the same time
         self.pipeline = pipeline
         self._predictor = predictor
@@ -373,6 +375,9 @@ class Steps:
             reading = self.library.read(question, hits)
         self.certain = reading.certain
         self.probability = max(reading.probability, self.probability or 0.0)
+        if reading.is_answer and not reading.whole:
+            best = reading.answers[0]
+            self.span = " ".join(hits[best.passage].text[best.start : best.end].split())
         self.needed = NEAREST if self.options.min_relevance is None else self.options.min_relevance
         return (hits if reading.probability >= self.needed else []), reading.probability
 

@@ -353,7 +353,10 @@ class Memory(Closing):
         scope, condition = self._whose(user_id, agent_id, run_id, wanted.filters)
         check_text(bounded_query(query), "the query")
         candidates, told = self._searcher.search(
-            query, scope, condition, wanted,
+            query,
+            scope,
+            condition,
+            wanted,
             asked=time_meant(query, wanted.as_of, self._clock(), at_any_time=wanted.show_expired),
         )
         results = [candidate.to_json(explain=wanted.explain) for candidate in candidates]

@@ -108,8 +108,7 @@ class AskOptions(RequestOptions):
             quoted from, and a language model is given the best `GIVEN` of them.
         pool: candidates that the reranker reads, over all queries of a round; more if `passages` is more.
         min_relevance: the probability that the passages answer the question below which the answer is "not in the
-            documents". None: the threshold fitted for the models. Without a fitted threshold this is the relevance
-            that each passage needs, `MIN_RELEVANCE` if None.
+            documents".
         rerank: False keeps the retrieval order, and then no question is refused.
         check: numbers and names of an answer that no passage holds are not shown as certain (see `grounding`).
         lookahead: fetch clusters while the generator writes. This changes times, never results.
@@ -129,8 +128,7 @@ class AskOptions(RequestOptions):
         what="the pool", least=1, most=MOST,
     )  # fmt: skip
     min_relevance: float | None = option(
-        None, "Lowest relevance of the passages, else the answer is not in the documents; the default was "
-        "fitted for the models.", "--min-score", json="min_score", what="the least relevance", least=0, most=1,
+        None, "Lowest probability that the passages answer, else the answer is not in the documents.", "--min-score", json="min_score", what="the least relevance", least=0, most=1,
     )  # fmt: skip
     rerank: bool = option(True, "Keep the retrieval order; then nothing is refused.", "--no-rerank")
     check: bool = option(

@@ -16,7 +16,6 @@ _MODULES = {
     "compare": "compare",
     "devices": "devices",
     "dispatch": "dispatch",
-    "evidence": "evidence",
     "fleet": "fleet",
     "fpga": "fpga",
     "gpu": "gpu",

@@ -12,8 +12,10 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
+from edge.apps.assistant.reading import Answering, Reading
 from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.assistant.steps import Steps
+from edge.apps.assistant.units import Unit
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.verbs.requests import AskOptions
@@ -103,7 +105,8 @@ class FakeLibrary:
     windows: list[FakeAhead | None] = field(default_factory=list)
     vectors: list[Vectors] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    judged: tuple[float, float, float] | None = None
+    judged: tuple[float, float] | None = None
+    """The probability of an answer, and the one from which it is certain."""
     best: tuple[int, str] | None = None
     fetches: int = 1000
     """Bytes that a lookahead may fetch."""
@@ -147,8 +150,11 @@ class FakeLibrary:
         order = sorted(range(len(hits)), key=lambda i: (-scores[i], i))[:top_k]
         return [replace(hits[i], score=scores[i], stages=Stages(reranker=scores[i])) for i in order]
 
-    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float, float] | None:
-        return self.judged
+    def read(self, question: str, hits: Sequence[Hit]) -> Reading:
+        """As probable as `judged` says, or as the best passage's relevance."""
+        relevance = max((hit.stages.reranker or 0.0 for hit in hits), default=0.0)
+        probability, certain = self.judged or (relevance, 0.0)
+        return Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, probability),), certain)
 
     def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
         self.log.append(("quote", question))

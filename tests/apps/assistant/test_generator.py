@@ -1,160 +1,122 @@
-"""The sentences that a generator without a language model picks from passages."""
+"""What a generator without a language model shows of passages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 
-from edge.apps.assistant.answer import MAYBE
-from edge.apps.assistant.evidence import UnitJudge
-from edge.apps.assistant.generator import PickedSentences
+from edge.apps.assistant.answer import CLOSEST
+from edge.apps.assistant.generator import QuotingGenerator
+from edge.apps.assistant.reading import ANSWER, LIKELY, PassageReader
 from edge.runtimes.generation.base import Document, Message, Sampling
+from edge.runtimes.generation.extractive import Quoted
+from edge.runtimes.reader import Span
 
-SCORES = {
-    "The river floods in spring.": 0.8,
-    "It rises for a week.": 0.7,
-    "When does the river flood?": 0.9,
-    "The snow melts then.": 0.65,
-    "Bread needs flour.": 0.02,
-    "In spring.": 0.6,
-    "Floods of the river in spring": 0.97,
-    "import river": 0.99,
-    "Home | Rivers | Contact": 0.99,
-    "Tool: gauge, Level: 3 m": 0.6,
-    "We bought the boat in spring.": 0.99,
-    "It cost 4,000 euros.": 0.02,
-    "The berth costs 90 euros a year.": 1e-6,
-    "Does bread rise?": 1 - 1e-6,
-    "Does ice float?": 1 - 1e-5,
-}
+QUESTION = "When does the river flood?"
 
 
 class Models:
-    """Sentences as good as `SCORES` says; vectors that tell nothing."""
+    """A reranker that finds given answers in passages, each with a probability. `None` for one that is foreign."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
-        self.models = SimpleNamespace(floor=lambda: 0.0)
+    def __init__(self, *answers: tuple[str, float] | None, reads: bool = True, relevance: float = 0.0) -> None:
+        self.models = SimpleNamespace(read=self.read)
+        self.calls: list[str] = []
+        self._answers = answers
+        self._reads = reads
+        self._relevance = relevance
 
-    def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
-        self.asked.append((query, len(texts)))
-        return [max((score for known, score in SCORES.items() if known in text), default=0.0) for text in texts]
+    def read(self, question: str, passages: Sequence[str]) -> list[Span | None] | None:
+        self.calls.append(question)
+        if not self._reads:
+            return None
+        spans: list[Span | None] = []
+        for passage, answer in zip(passages, self._answers, strict=True):
+            at = passage.index(answer[0]) if answer else 0
+            spans.append(Span(at, at + len(answer[0]), answer[1]) if answer else None)
+        return spans
 
-    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        return np.zeros((len(texts), 2), np.float32)
+    def relevance(self, question: str, passages: Sequence[str]) -> list[float]:
+        return [self._relevance] * len(passages)
 
 
-def picked(*texts: str, title: str = "", question: str = "what?", models: Models | None = None) -> str:
-    generator = PickedSentences(UnitJudge(models or Models()))  # type: ignore[arg-type]
-    documents = [Document(str(i), text, title) for i, text in enumerate(texts)]
+def said(models: Models, *texts: str, question: str = QUESTION) -> str:
+    generator = QuotingGenerator(PassageReader(models))  # type: ignore[arg-type]
+    documents = [Document(str(number), text) for number, text in enumerate(texts)]
     pieces = generator.stream([Message("user", question)], Sampling(), documents=documents)
     return "".join(piece.text for piece in pieces)
 
 
+RIVER = "Ice floats. The river floods in spring. Bread needs flour."
+
+
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("text", "answer", "shown"),
     [
-        ("E4 In spring. Bread needs flour.\nE5 Dry bread.", "E4 In spring. [1] Bread needs flour. [1]"),
-        ("The boat floats? E4 In spring. Bread needs flour.", "E4 In spring. [1] Bread needs flour. [1]"),
-        ("E4 In spring.\nDry bread.", "E4 In spring. [1]"),
-        ("E4 In spring. " + "Dry bread. " * 17, "E4 In spring. [1]"),
-        ("Nothing else at all happens here or anywhere near: The river floods in spring. Dry bread.",
-         "Nothing else at all happens here or anywhere near: The river floods in spring. [1]"),
+        (RIVER, "in spring", "The river floods in spring. [1]"),
+        ("The gate is open:\n- in spring\n- never in autumn", "spring", "in spring [1]"),
+        ("| River | Floods |\n|---|---|\n| Ombra | spring |\n| Kell | autumn |", "spring",
+         "River: Ombra, Floods: spring [1]"),
+        ("# Flooding\n\nCall this:\n\n```python\nimport river\nriver.flood()\n```", "river.flood()",
+         "import river\nriver.flood() [1]"),
+        ("Home | Rivers | Contact", "Rivers", "Home | Rivers | Contact [1]"),
+        ("The river Ombra floods its whole valley in the weeks of spring and\nin autumn. Ice floats.",
+         "spring and\nin autumn",
+         "The river Ombra floods its whole valley in the weeks of spring and in autumn. [1]"),
     ],
 )  # fmt: skip
-def test_a_short_unit_is_quoted_with_the_rest_of_its_line(text: str, answer: str) -> None:
-    assert picked(text, question="what?") == answer
-    assert "flour" not in picked(text, question="when?"), "the season is all that was asked"
+def test_the_unit_around_an_answer_is_shown_without_a_denial(text: str, answer: str, shown: str) -> None:
+    assert said(Models((answer, 0.9)), text) == shown
+    assert said(Models(("Ice", 0.2), (answer, ANSWER)), "Ice floats.", text) == shown.replace("[1]", "[2]")
 
 
-def test_passages_that_may_not_answer_are_shown_as_the_closest() -> None:
-    """Two of them, with the units around the best one of each. A judgement of another question changes nothing."""
-    texts = [
-        f"Dry {'bread ' * 50}is old. Bread needs flour. The river floods in spring. Ice floats. Old {'ice ' * 50}goes.",
-        "Home. It rises for a week.",
-        "The snow melts then.",
+def test_below_the_cost_of_a_wrong_answer_the_nearest_passage_is_shown_as_such() -> None:
+    text = f"Dry {'bread ' * 60}is old. {RIVER} Old {'ice ' * 60}goes."
+    shown = said(Models(("in spring", ANSWER - 0.01)), text)
+    assert shown.startswith(f"{CLOSEST}\n")
+    assert shown.endswith("Ice floats. [1] The river floods in spring. [1] Bread needs flour. [1]")
+
+
+def test_the_same_passages_are_read_once_and_by_the_sentence_that_asks() -> None:
+    models = Models(("in spring", 0.9))
+    reader = PassageReader(models)  # type: ignore[arg-type]
+    reader.read(QUESTION, [Document("1", RIVER)])
+    asked = f"We moved to the valley in May. {QUESTION} Thanks!"
+    for _ in range(2):
+        list(QuotingGenerator(reader).stream([Message("user", asked)], Sampling(), documents=[Document("1", RIVER)]))
+    assert models.calls == [QUESTION]
+    reader.read("How long?", [Document("1", RIVER)])
+    assert models.calls == [QUESTION, "How long?"]
+
+
+@pytest.mark.parametrize(("relevance", "begins"), [(LIKELY, "Ice floats."), (LIKELY - 0.01, CLOSEST)])
+def test_without_a_reader_the_best_passage_is_shown_in_part(relevance: float, begins: str) -> None:
+    shown = said(Models(reads=False, relevance=relevance), f"{RIVER} Old {'ice ' * 60}goes.")
+    assert shown.startswith(begins)
+    assert "The river floods in spring. [1]" in shown
+    assert "Old ice" not in shown
+
+
+def test_a_passage_in_an_unknown_language_is_neither_certain_nor_refused() -> None:
+    reading = PassageReader(Models(None)).read(QUESTION, [Document("1", "Der Fluss steigt im Mai.")])  # type: ignore[arg-type]
+    assert not reading.is_answer
+    assert reading.probability > 0
+    assert said(Models(None), "Der Fluss steigt im Mai.") == f"{CLOSEST}\nDer Fluss steigt im Mai. [1]"
+    sure = PassageReader(Models(("Ice", 0.01))).read(QUESTION, [Document("1", RIVER)])  # type: ignore[arg-type]
+    assert sure.probability == 0.01
+
+
+def test_without_passages_nothing_is_said() -> None:
+    assert said(Models()) == ""
+
+
+def test_quoted_words_are_told_from_marks() -> None:
+    generator: Any = QuotingGenerator(PassageReader(Models(("[3]", 0.9))))  # type: ignore[arg-type]
+    pieces = list(generator.stream([Message("user", QUESTION)], Sampling(), documents=[Document("1", "See [3].")]))
+    assert [(piece.text, isinstance(piece, Quoted)) for piece in pieces] == [
+        ("See", True),
+        (" [3].", True),
+        (" [1]", False),
     ]
-    judge = UnitJudge(Models())  # type: ignore[arg-type]
-    judge._doubted = {"when?": True, "what?": False}
-    documents = [Document(str(i), text) for i, text in enumerate(texts)]
-
-    def answer(question: str) -> str:
-        pieces = PickedSentences(judge).stream([Message("user", question)], Sampling(), documents=documents)
-        return "".join(piece.text for piece in pieces)
-
-    around = "Bread needs flour. [1] The river floods in spring. [1] Ice floats. [1]"
-    assert answer("when?") == f"{MAYBE}\n{around} Home. [2] It rises for a week. [2]"
-    assert answer("what?").startswith("The river floods in spring. [1] The snow melts then. [3]")
-
-
-def test_the_best_sentences_are_picked_with_their_passages() -> None:
-    assert picked("The river floods in spring. It rises for a week.", "The snow melts then. Bread needs flour.") == (
-        "The river floods in spring. [1] It rises for a week. [1] The snow melts then. [2]"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("When does the river flood?\nThe river floods in spring.", "The river floods in spring. [1]"),
-        ("In spring.\nThe river floods in spring.", "The river floods in spring. [1]"),
-        ("Floods of the river in spring\n\nThe river floods in spring.", "The river floods in spring. [1]"),
-        ("import river\n\nThe river floods in spring.", "The river floods in spring. [1]"),
-        ("Home | Rivers | Contact\n\nThe river floods in spring.", "The river floods in spring. [1]"),
-        ("| Tool | Level |\n|---|---|\n| gauge | 3 m |", "Tool: gauge, Level: 3 m [1]"),
-        ("The river floods in spring.\nBread needs flour.", "The river floods in spring. [1]"),
-    ],
-)
-def test_what_is_no_sentence_or_much_worse_is_left_out(text: str, answer: str) -> None:
-    first = picked(text)
-    assert first == answer or first.startswith(answer)
-    assert not {"import", "Home", "Floods", "Bread"} & set(first.split())
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("Does bread rise? Yes. It rises for a week. The berth costs 90 euros a year. Does ice float? No.",
-         "Yes. [1] It rises for a week. [1]"),
-        ("Does ice float? It does so everywhere. Bread needs flour.", "It does so everywhere. [1]"),
-        ("Does ice float? Does bread rise? Bread needs flour. Does ice float?", "Bread needs flour. [1]"),
-        ("# Bread\nDoes bread rise?\n# Ice\nIt does so everywhere.", "Does bread rise? [1]"),
-    ],
-)  # fmt: skip
-def test_a_question_in_the_documents_is_answered_by_what_follows_it(text: str, answer: str) -> None:
-    assert picked(text, question="Does it rise?") == answer
-
-
-def test_sentences_are_judged_by_the_sentence_that_asks_and_only_once() -> None:
-    models = Models()
-    question = "We moved to the valley in May. When does the river flood? Thanks!"
-    judge = UnitJudge(models)  # type: ignore[arg-type]
-    judge.windows(
-        "When does the river flood?", [Document("1", "The river floods in spring. It rises for a week.", "Rivers")]
-    )
-    generator = PickedSentences(judge)
-    documents = [Document("1", "The river floods in spring. It rises for a week.", "Rivers")]
-    list(generator.stream([Message("user", question)], Sampling(), documents=documents))
-    assert models.asked == [("When does the river flood?", 2)]
-    list(generator.stream([Message("user", "How long?")], Sampling(), documents=documents))
-    assert models.asked[1:] == [("How long?", 2)]
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("We bought the boat in spring. It cost 4,000 euros. Bread needs flour.",
-         "We bought the boat in spring. [1] It cost 4,000 euros. [1]"),
-        ("It cost 4,000 euros. We bought the boat in spring.",
-         "We bought the boat in spring. [1] It cost 4,000 euros. [1]"),
-        ("We bought the boat in spring. It cost 4,000 euros. The berth costs 90 euros a year.",
-         "We bought the boat in spring. [1] It cost 4,000 euros. [1]"),
-        ("# Boat\nWe bought the boat in spring.\n# Car\nIt cost 4,000 euros.", "We bought the boat in spring. [1]"),
-    ],
-)  # fmt: skip
-def test_the_value_asked_for_is_quoted_from_a_sentence_beside_the_best(text: str, answer: str) -> None:
-    assert picked(text, question="How much did the boat cost?") == answer
-    assert picked(text, question="Who bought the boat?").startswith("We bought the boat in spring. [1]")

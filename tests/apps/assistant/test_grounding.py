@@ -330,7 +330,7 @@ def test_the_assistant_checks_every_generator_but_those_that_quote(steps: Any, g
     assert "The river Ombra floods its valley in spring" in shown
     assert [found.facts for found in made.showing.unsupported] == [("1950",)]
     made = steps(written, min_relevance=None)
-    library.judged, library.best = (0.9, 0.2, 0.8), (2, "What the judge finds best.")
+    library.judged, library.best = (0.9, 0.8), (2, "What the judge finds best.")
     passages = made.retrieve(question)
     assert "".join(made.answer(prompts.answer(question), passages)) == '"What the judge finds best." [1]'
     assert made.showing.citations.of("[1]")[0].path == passages[1].path

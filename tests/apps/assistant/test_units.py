@@ -25,7 +25,7 @@ def kinds(text: str) -> list[tuple[str, str]]:
 
 
 def quoted(text: str) -> list[str]:
-    return [unit.text for unit in quotable(text)]
+    return [unit.text for unit in quotable(units(text))]
 
 
 def test_wrapped_lines_are_joined_and_headings_stand_alone() -> None:
@@ -145,4 +145,4 @@ def test_nothing_is_invented_and_units_stand_where_they_are_said_to(text: str) -
 
 @given(st.text(alphabet='ab\n"# |=:', max_size=80))
 def test_what_has_words_can_be_quoted(text: str) -> None:
-    assert bool(quotable(text)) == any(char.isalnum() for char in text)
+    assert bool(quotable(units(text))) == any(char.isalnum() for char in text)
