@@ -167,9 +167,9 @@ def test_a_file_of_another_command_is_refused_before_the_measurement(tmp_path: P
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("report", "/dev/zero"), ("compare", "/dev/zero", "/dev/zero"),
+        ("report", "/dev/zero"),
         ("rerank-peers", "/dev/zero", "--checkpoint", "."),
-        ("warm", "--store", "/dev/zero"), ("warm", "--store", "/dev/null"),
+        ("overhead", "--store", "/dev/zero"), ("overhead", "--store", "/dev/null"),
     ],
 )  # fmt: skip
 def test_a_device_is_neither_read_nor_replaced(arguments: tuple[str, ...]) -> None:

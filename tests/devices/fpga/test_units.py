@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("amaranth")
 sys.path.append(str(Path(__file__).parent))
-from bench.hardware.lookup import BankedLookup, BankTable
 from bench.hardware.sorting import SORTED, BitonicGroups
 from bench.hardware.traversal import BloomFilter, ReplacingQueue, bloom_places
 from circuits import streamed
@@ -235,20 +234,3 @@ def test_a_filter_passes_what_it_has_not_seen_and_every_mark() -> None:
     ]  # fmt: skip
     assert streamed(BloomFilter(7), {"items": items}, {"fresh": len(wanted)})["fresh"] == wanted
     assert len(wanted) < len(set(vertices)), "such a small filter errs"
-
-
-def test_a_row_of_every_table_comes_from_its_bank_and_a_joined_table_gives_both() -> None:
-    unit = BankedLookup([[BankTable((0,), (5,)), BankTable((1, 3), (4, 6), 5)], [BankTable((2,), (7,))]], 16)
-    items = np.stack([RANDOM.integers(0, rows, 12) for rows in (5, 4, 7, 6)], axis=1)
-    given = {"items": [sum(int(v) << 32 * i for i, v in enumerate(item)) for item in items]}
-    addresses = [[(int(a), 5 + int(b) * 6 + int(d)), (int(c),)] for a, b, c, d in items]
-    words = RANDOM.integers(0, 1 << 16, (2, 40))
-    for bank in (0, 1):
-        given[f"words__{bank}"] = [int(words[bank, row]) for item in addresses for row in item[bank]]
-    found = streamed(unit, given, {"rows": 12, "fetch__0": 24, "fetch__1": 12})
-    assert found["fetch__0"] == [row | 1 << 32 for item in addresses for row in item[0]]
-    assert found["fetch__1"] == [row | 1 << 32 for item in addresses for row in item[1]]
-    wanted = [
-        int(words[0, a]) | int(words[0, b]) << 16 | int(words[1, c]) << 32 for (a, b), (c,) in addresses
-    ]  # fmt: skip
-    assert found["rows"] == wanted
