@@ -96,11 +96,6 @@ def probability(values: Floats, weights: Sequence[float] | Floats) -> Floats:
 
 FILE = "evidence.json"
 
-CERTAIN = 0.45
-"""The probability from which passages count as an answer without reservation, if a model has none of its own. An answer
-from passages below it is shown with a warning. The value was chosen on the half `choose` of the benchmark `answers`."""
-
-
 RESULT_SIGNALS = ("blend", "best")
 """The log-odds of a result's blended score, and of the best result's."""
 
@@ -123,7 +118,6 @@ class Evidence:
         signals: the names of the model's signals, in order; another list means that another version fitted the model.
         model: turns the signals into a probability.
         threshold: smallest probability that counts as found.
-        certain: the probability from which it counts without reservation.
         embedder: name of the embedder that gave the cosines among the signals; the model is valid for this one only.
         examples: number of examples that the model was fitted on.
     """
@@ -133,7 +127,6 @@ class Evidence:
     threshold: float
     embedder: str
     examples: int
-    certain: float = CERTAIN
 
     def probability(self, signals: tuple[float, ...] | list[float]) -> float:
         """The probability that values of `signals`, in their order, stand for."""
@@ -155,7 +148,7 @@ def load(reranker: PackedModel, name: str, signals: tuple[str, ...]) -> Evidence
     try:
         found = Evidence(
             tuple(entry["signals"]), Logistic.from_json(entry), float(entry["threshold"]), str(entry["embedder"]),
-            int(entry["examples"]), float(entry.get("certain", CERTAIN)),
+            int(entry["examples"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptBlock(f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again") from error
@@ -178,7 +171,7 @@ def save(reranker: PackedModel, models: Mapping[str, Evidence]) -> None:
     for name, fitted in models.items():
         kept[name] = {
             "signals": list(fitted.signals), **fitted.model.to_json(), "threshold": round(fitted.threshold, 4),
-            "embedder": fitted.embedder, "examples": fitted.examples, "certain": fitted.certain,
+            "embedder": fitted.embedder, "examples": fitted.examples,
         }  # fmt: skip
     write_sealed(path, {"fingerprint": reranker.fingerprint, "models": kept})
 

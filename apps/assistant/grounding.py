@@ -25,17 +25,8 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import Part
 from edge.apps.store.lexical import FUNCTION_WORDS
+from edge.text.numbers import NUMBER_WORDS, number_at
 from edge.text.sentences import boundaries
-
-_COUNTS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-)
-NUMBERS = {word: str(value) for value, word in enumerate(_COUNTS.split())} | {
-    "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "ninety": "90", "hundred": "100", "once": "1",
-    "twice": "2", "half": "0.5",
-}  # fmt: skip
-"""Number words, and their values in digits."""
 
 _CURRENCIES = {"€": "euro", "$": "dollar", "£": "pound", "%": "percen", "°": "degree"}
 _SAME = {"eur": "euro", "usd": "dollar", "gbp": "pound", "cent": "cent", "kilo": "kg", "hr": "hour", "min": "minut"}
@@ -345,37 +336,28 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
     """The numbers of a text: the value, the stem of the thing counted (empty if not stated), and the words."""
     text = _PER_CENT.sub("percent", text)
     tokens = list(_TOKEN.finditer(text))
-    for at, token in enumerate(tokens):
-        value = _value(token[0])
-        if value is None or _LIST_MARK.fullmatch(text[: token.end() + 1].rpartition("\n")[2]):
+    words = [token[0] for token in tokens]
+    at = 0
+    while at < len(tokens):
+        token, number = tokens[at], number_at(words, at)
+        at += 1 if number is None else number[1]
+        if number is None or _LIST_MARK.fullmatch(text[: token.end() + 1].rpartition("\n")[2]):
             continue
-        before = tokens[at - 1][0] if at else ""
+        first = at - number[1]
+        before = words[first - 1] if first else ""
         if token[0].isalpha() and before.casefold() in _KNOWN_ONES:
             continue
         counted = _CURRENCIES.get(before, "")
-        end = token.end()
-        for follower in tokens[at + 1 : at + 1 + _NEAR] if not counted else ():
+        end = tokens[at - 1].end()
+        for follower in tokens[at : at + _NEAR] if not counted else ():
             word = follower[0].casefold()
-            if _value(word) is not None or (word in _EMPTY) or re.search(r"[.;!?]", text[end : follower.start()]):
+            if number_at([word], 0) or word in _EMPTY or re.search(r"[.;!?]", text[end : follower.start()]):
                 break
             if word in _CURRENCIES or word.isalpha() or "'" in word or "’" in word:
                 counted, end = _CURRENCIES.get(word) or _short([word])[0], follower.end()
                 break
         if counted or token[0].casefold() != "one":  # "one of them" counts nothing
-            yield value, counted, text[token.start() : end]
-
-
-def _value(word: str) -> str | None:
-    """A number in a normal form, without thousands separators and with a decimal point; None if the word is no
-    number."""
-    folded = word.casefold()
-    if folded in NUMBERS:
-        return NUMBERS[folded]
-    if not word[:1].isdigit():
-        return None
-    word = re.sub(r"[,.](?=\d{3}(?:\D|$))", "", word).replace(",", ".")
-    whole, dot, rest = word.partition(".")
-    return whole.lstrip("0") + dot + rest if dot and rest.strip("0") else (word.lstrip("0") or "0").removesuffix(".00")
+            yield number[0], counted, text[token.start() : end]
 
 
 def _exchanged(value: str, counted: str, about: frozenset[str], passages: Sequence[GivenPassage]) -> bool:
@@ -488,7 +470,7 @@ def _names(statement: str) -> Iterator[str]:
 def _content(text: str) -> frozenset[str]:
     """The stems of a text's content words."""
     words = map(str.casefold, _TOKEN.findall(text))
-    return frozenset(_short([w for w in words if w[0].isalpha() and w not in _EMPTY and w not in NUMBERS]))
+    return frozenset(_short([w for w in words if w[0].isalpha() and w not in _EMPTY and w not in NUMBER_WORDS]))
 
 
 def _words(text: str) -> list[str]:

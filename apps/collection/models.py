@@ -27,7 +27,7 @@ from edge.errors import ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import RESULT_SIGNALS, load, result_signals, results_name
-from edge.models.registry import KNOWN, cosine_floor, installed, language_gap, models_dir
+from edge.models.registry import KNOWN, installed, language_gap, models_dir
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
@@ -145,10 +145,6 @@ class CollectionModels:
         """The name of the embedder of the collection's vectors; empty if there is none yet."""
         identity = self.identity()
         return "" if identity is None else identity.name
-
-    def floor(self) -> float:
-        """See `registry.cosine_floor`, for the embedder of the collection's vectors."""
-        return cosine_floor(self.embedder_name())
 
     def make_way(self, work: Callable[[], Result]) -> Result:
         """See `ModelPool.make_way`."""

@@ -128,7 +128,8 @@ class AskOptions(RequestOptions):
         what="the pool", least=1, most=MOST,
     )  # fmt: skip
     min_relevance: float | None = option(
-        None, "Lowest probability that the passages answer; below it they are not shown.", "--min-score", json="min_score", what="the least relevance", least=0, most=1,
+        None, "Lowest probability that the passages answer; below it they are not shown.", "--min-score",
+        json="min_score", what="the least relevance", least=0, most=1,
     )  # fmt: skip
     rerank: bool = option(True, "Keep the retrieval order; then nothing is refused.", "--no-rerank")
     check: bool = option(

@@ -60,9 +60,7 @@ def no_second_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.apps.assistant.retrieval._LEAST_S", 1e6)
 
 
-def test_plain_retrieves_once_and_answers_from_the_best_passages(
-    steps: Make, generator: Any, library: Any
-) -> None:
+def test_plain_retrieves_once_and_answers_from_the_best_passages(steps: Make, generator: Any, library: Any) -> None:
     said = generator(scripted({QUESTION: "In spring [1]."}))
     made = steps(said, passages=3)
     assert answered("plain", made) == "In spring [1]."
