@@ -5,6 +5,7 @@ Every method that writes must be called inside a write transaction of the collec
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
@@ -166,6 +167,10 @@ class Catalog:
         )
         return held(db, rows, lambda row: StoredChunk(*row))
 
+    def last_chunk(self, db: Connection) -> int:
+        """The highest id of a chunk; 0 if there are none."""
+        return int(db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
+
     def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
         ids: list[int] = []
@@ -224,27 +229,47 @@ class Catalog:
         return found
 
 
+Known = Callable[[Sequence[bytes]], Mapping[bytes, Floats]]
+"""Gives the vectors that chunks with these hashes have already."""
+
+
 class ChunkRebuild:
     """The passages that a collection's vectors are made from: the source of a rebuild
-    (`edge.apps.store.rebuilding.Source`)."""
+    (`edge.apps.store.rebuilding.Source`). Equal passages are embedded once, or never if one has its vector.
 
-    def __init__(self, embed: Callable[[Sequence[str]], Floats]) -> None:
+    Attributes:
+        reused: the passages that were not embedded.
+        seconds: how long the others took.
+    """
+
+    def __init__(self, embed: Callable[[Sequence[str]], Floats], known: Known = lambda hashes: {}) -> None:
+        self.reused = 0
+        self.seconds = 0.0
         self._embed = embed
+        self._known = known
 
-    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, str]]:
+    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, tuple[bytes, str]]]:
         sql = "SELECT id, context, text, hash FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
 
-        def made(row: Row) -> tuple[int, str]:
+        def made(row: Row) -> tuple[int, tuple[bytes, str]]:
             verify_text(*row)
-            return row[0], passage(row[1], row[2])
+            return row[0], (row[3], passage(row[1], row[2]))
 
         return held(db, db.execute(sql, (after, limit)), made)
 
     def count(self, db: Connection, after: int) -> int:
         return int(db.execute("SELECT count(*) FROM chunks WHERE id > ?", (after,)).fetchone()[0])
 
-    def vectors(self, made_from: Sequence[str]) -> Floats:
-        return self._embed(made_from)
+    def vectors(self, made_from: Sequence[tuple[bytes, str]]) -> Floats:
+        texts = dict(made_from)
+        found = dict(self._known(list(texts)))
+        new = [key for key in texts if key not in found]
+        if new:
+            started = time.perf_counter()
+            found |= zip(new, self._embed([texts[key] for key in new]), strict=True)
+            self.seconds += time.perf_counter() - started
+        self.reused += len(made_from) - len(new)
+        return np.stack([found[key] for key, _ in made_from])
 
 
 def files_below(path: str) -> tuple[str, tuple[str, ...]]:

@@ -1,9 +1,9 @@
-"""`Intake`: adds prepared files to the collection. Embeds only new chunks, and commits related changes together.
+"""`Intake`: adds prepared files to the collection, whose new chunks can be searched by their words at once. Their
+vectors are made afterwards (`edge.apps.store.rebuilding`). Related changes are committed together.
 `Advance`: the progress of an indexing run: its files, and its passages with an estimate of the total.
 
-A batch is about one pass of the embedder. A larger file is added in several batches, and counts as complete only with
-the last one. After an interruption, the next run recognizes stored chunks by their hashes and does not embed them
-again.
+A larger file is added in several batches, and counts as complete only with the last one. After an interruption, the
+next run recognizes stored chunks by their hashes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,23 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from edge.apps.collection.catalog import Catalog, chunk_hash, passage, place_sum
+from edge.apps.collection.catalog import Catalog, chunk_hash, place_sum
 from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import FileProgress, Tally
 from edge.apps.documents.base import Chunk
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.database import Database
-from edge.apps.store.rebuilding import Floats
 from edge.config import counted
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
 BATCH = 256
-"""Chunks that are embedded and committed together: as many as the embedder processes in one pass."""
+"""Chunks that are committed together."""
 
 _FILES = 256
 """Files without new chunks that one transaction commits."""
@@ -45,7 +41,8 @@ _EVALUATIONS = "forward.evaluations"
 
 
 class Advance:
-    """Reports the progress of a run after each batch, and within a batch after each layer of the embedder.
+    """Reports the progress of a run: the files that were read, then the passages that have their vector, also within a
+    batch after each layer of the embedder.
 
     The total is estimated from the bytes of the unread files, by suffix, and from the passages per byte of the files
     read so far.
@@ -65,6 +62,7 @@ class Advance:
         self._read: Counter[str] = Counter()
         self._given: Counter[str] = Counter()
         self._done = self._files = self._of = 0
+        self._passed = 0.0
         self._name = ""
         for path in files:
             self._of += 1
@@ -87,21 +85,23 @@ class Advance:
         self._say()
 
     @contextmanager
-    def embedding(self, passages: int) -> Iterator[None]:
-        """While the embedder runs in the block, each layer it finishes counts as a fraction of these passages."""
-        passed = 0.0
+    def embedding(self) -> Iterator[None]:
+        """While vectors are made in the block, each layer that the embedder finishes counts as a fraction of its
+        passages."""
+        self._name, self._passed = "now by meaning", 0.0
 
         def heard(texts: float) -> None:
-            nonlocal passed
-            passed += texts / self._layers
-            self._say(min(int(passed), passages))
+            self._passed += texts / self._layers
+            self._say(min(int(self._passed), self.total - self._done))
 
         with self._trace.listening(_EVALUATIONS, heard):
             yield
 
-    def committed(self, passages: int) -> None:
-        """Records that passages have been stored."""
-        self._done += passages
+    def embedded(self, done: int, total: int) -> None:
+        """Records how many passages of how many have their vector."""
+        self._done, self._passed = done, 0.0
+        self._left.clear()
+        self._given = Counter({"": total})
         self._say()
 
     @property
@@ -141,21 +141,20 @@ class Intake:
     """Adds files, batch by batch."""
 
     def __init__(
-        self, database: Database, catalog: Catalog, index: VectorIndex, embed: Callable[[Sequence[str]], Floats],
-        tally: Tally, *, extractor: Extractor | None = None, advance: Advance | None = None,
+        self, database: Database, catalog: Catalog, index: VectorIndex, tally: Tally, *,
+        extractor: Extractor | None = None, advance: Advance | None = None,
     ) -> None:  # fmt: skip
         """Prepares an intake.
 
         Args:
-            embed: vectors [n, dim] of n texts.
+            index: loses the vectors of chunks that are removed.
             tally: gets the counts and the seconds.
             extractor: reads the next files meanwhile. It pauses where a batch needs the memory that it uses.
-            advance: is notified of every file and batch.
+            advance: is notified of every file.
         """
         self._database = database
         self._catalog = catalog
         self._index = index
-        self._embed = embed
         self._tally = tally
         self._extractor = extractor
         self._advance = advance
@@ -202,7 +201,7 @@ class Intake:
         return file
 
     def _flush(self) -> None:
-        """Embeds and commits the next batch."""
+        """Commits the next batch."""
         batch: _Batch = []
         room = BATCH
         for file in self._files:
@@ -211,12 +210,11 @@ class Intake:
             room -= len(taken)
             if file.added or len(batch) == _FILES:
                 break
-        chunks = [chunk for _, taken in batch for _, chunk in taken]
-        vectors = with_more_memory(self._extractor, lambda: self._vectors(chunks))
         with self._tally.timed("commit_s"):
-            with_more_memory(self._extractor, lambda: self._commit(batch, vectors))
-        self._waiting -= len(chunks)
-        self._tally.chunks += len(chunks)
+            with_more_memory(self._extractor, lambda: self._commit(batch))
+        count = sum(len(taken) for _, taken in batch)
+        self._waiting -= count
+        self._tally.chunks += count
         for file, _ in batch:
             if not file.added:
                 self._files.popleft()
@@ -225,39 +223,17 @@ class Intake:
                 self._tally.counts[outcome] += 1
                 if outcome == "unreadable":
                     self._tally.unreadable.add(file.prepared.file.path)
-        if self._advance is not None:
-            self._advance.committed(len(chunks))
 
-    def _commit(self, batch: _Batch, vectors: Floats) -> None:
+    def _commit(self, batch: _Batch) -> None:
         """Writes a batch in one transaction. If that fails, the files are as they were before."""
         with self._database.write() as db:
-            ids = [self._write(db, file, taken) for file, taken in batch]
-            if len(vectors):
-                self._index.add(db, np.concatenate(ids), vectors)
+            for file, taken in batch:
+                self._write(db, file, taken)
         for file, _ in batch:
             file.begun = True
 
-    def _vectors(self, chunks: Sequence[Chunk]) -> Floats:
-        """A vector for each chunk. Equal chunks are embedded once, or never if the collection has such a chunk."""
-        hashes = [chunk_hash(chunk) for chunk in chunks]
-        texts = {key: passage(chunk.context, chunk.text) for key, chunk in zip(hashes, chunks, strict=True)}
-        with self._database.read() as db:
-            known = self._catalog.same_chunks(db, list(texts))
-            found = self._index.vectors(db, np.array(list(known.values()), np.int64)) if known else None
-        new = [key for key in texts if key not in known]
-        advancing = nullcontext() if self._advance is None else self._advance.embedding(len(new))
-        with self._tally.timed("embed_s"), advancing:
-            made = self._embed([texts[key] for key in new]) if new else None
-        self._tally.reused += len(chunks) - len(new)
-        parts = [part for part in (found, made) if part is not None]
-        if not parts:
-            return np.empty((0, 0), np.float32)
-        rows = {key: row for row, key in enumerate([*known, *new])}
-        table = np.concatenate(parts)
-        return table[[rows[key] for key in hashes]]
-
-    def _write(self, db: Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
-        """Writes one file's part of a batch; returns the ids of the added chunks."""
+    def _write(self, db: Connection, file: _File, taken: list[tuple[int, Chunk]]) -> None:
+        """Writes one file's part of a batch."""
         prepared, catalog = file.prepared, self._catalog
         known = prepared.file
         row = known.id
@@ -284,15 +260,13 @@ class Intake:
                 catalog.set_mails(db, row, prepared.extracted.mails)
                 # A file without a hash counts as incomplete until its last chunk is stored.
                 db.execute("UPDATE files SET hash = NULL WHERE id = ?", (row,))
-            ids = catalog.insert_chunks(db, row, taken)
+            catalog.insert_chunks(db, row, taken)
             if not file.added:
                 catalog.settle(
                     db, row, status="indexed", reason=prepared.reason, stamp=prepared.stamp,
                     racy=prepared.racy, hash=prepared.hash, kind=prepared.extracted.kind,
                     title=prepared.extracted.title,
                 )  # fmt: skip
-            return ids
-        return np.empty(0, np.int64)
 
 
 def _outcome(prepared: Prepared) -> str:

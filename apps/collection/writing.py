@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
@@ -41,7 +44,7 @@ from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure,
 from edge.apps.store.health import forget, is_noted, note
 from edge.apps.store.lock import WriterLock
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING
-from edge.apps.store.rebuilding import Progress, Rebuilding
+from edge.apps.store.rebuilding import Floats, Progress, Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
@@ -86,7 +89,8 @@ class CollectionWriter:
         self._trace = trace
         self._scratch = scratch
         self._extractor: Extractor | None = None
-        self._rebuilding = Rebuilding(database, ChunkRebuild(models.embed))
+        self._source = ChunkRebuild(lambda texts: models.embed(texts), self._known)
+        self._rebuilding = Rebuilding(database, self._source)
 
     def index(self, given: Sequence[str], *, retry: bool, progress: FileProgress | None) -> IndexReport:
         """Brings folders and files up to date; all roots if none is given. If an error ends the run, new roots with no
@@ -158,7 +162,7 @@ class CollectionWriter:
                 tally = Tally()
                 with self._budget.reserve("texts to add", _added_nbytes(texts)):
                     prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
-                    Intake(self._database, self._catalog, self._index(), self._models.embed, tally).take(prepared)
+                    self._take(prepared, self._index(), tally)
                     self._maintain(tally)
         return names
 
@@ -278,22 +282,20 @@ class CollectionWriter:
             due = self._catalog.count_due(db, scopes)
         if due:
             self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
-            index = self._index()
+            index = self._claimed()
             with self._database.write() as db:
                 note(db, "indexing")
             if self._extractor is None:
                 self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)
             advance = None if progress is None else self._advance(scopes, progress)
-            intake = Intake(
-                self._database, self._catalog, index, self._models.embed, tally, extractor=self._extractor,
-                advance=advance,
-            )  # fmt: skip
             with Preparation(
                 self._database, self._catalog, self._extractor, self._budget, scopes, tally,
                 waits=None if advance is None else advance.reading,
             ) as preparation:  # fmt: skip
-                intake.take(preparation)
+                self._take(preparation, index, tally, advance)
+        elif interrupted:
+            self._index()
         with tally.timed("commit_s"):  # last, because a moved file passes its vectors on to its new name
             discovery.remove_unseen(settled())
         self._maintain(tally, due=interrupted)
@@ -304,6 +306,29 @@ class CollectionWriter:
                 forget(db, "indexing")
         return tally.report(missing)
 
+    def _take(
+        self, files: Iterable[Prepared], index: VectorIndex, tally: Tally, advance: Advance | None = None
+    ) -> None:
+        """Adds files: first their words, then their vectors."""
+        with self._database.write() as db:
+            self._rebuilding.postpone(db, self._catalog.last_chunk(db))
+        reused, seconds = self._source.reused, self._source.seconds
+        Intake(self._database, self._catalog, index, tally, extractor=self._extractor, advance=advance).take(files)
+        told = None if advance is None else advance.embedded
+        with nullcontext() if advance is None else advance.embedding():
+            with_more_memory(self._extractor, lambda: self._rebuilding.finish(index, told))
+        tally.reused += self._source.reused - reused
+        tally.seconds["embed_s"] += self._source.seconds - seconds
+
+    def _known(self, hashes: Sequence[bytes]) -> dict[bytes, Floats]:
+        """The vectors of those chunks that have them."""
+        index = self._vectors()
+        assert index is not None
+        with self._database.read() as db:
+            same = self._catalog.same_chunks(db, hashes)
+            rows = index.vectors(db, np.array(list(same.values()), np.int64), absent_as_zero=True) if same else ()
+        return {key: row for key, row in zip(same, rows, strict=True) if row.any()}
+
     def _maintain(self, tally: Tally, *, due: bool = False) -> None:
         """Maintains the vector index after changes; if `due`, even without changes."""
         index = self._vectors()
@@ -312,18 +337,16 @@ class CollectionWriter:
                 self._make_way(lambda: index.maintain(self._database.write))
 
     def _resume(self) -> bool:
-        """Continues an interrupted rebuild or compaction. Returns whether the index needs maintenance afterwards."""
+        """Continues an interrupted compaction. Returns whether a run was interrupted, or passages lack vectors."""
         with self._database.read() as db:
-            rebuilding = self._rebuilding.trouble(db, "passages", "") is not None
+            waiting = self._rebuilding.trouble(db, "passages", "") is not None
             interrupted, compacting = is_noted(db, "indexing"), is_noted(db, "compacting")
             erased = is_noted(db, ERASING)
-        if rebuilding:
-            self._index()
         if compacting:
             self._compact(None)
         if erased:
             self.end_erasure()
-        return rebuilding or interrupted
+        return waiting or interrupted
 
     def _compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
         alone = compact(self._database, self._catalog.lexical, self._vectors(), self._make_way, progress)
@@ -365,12 +388,16 @@ class CollectionWriter:
             )
 
     def _index(self) -> VectorIndex:
+        """The vector index, in which every passage has its vector."""
+        index = self._claimed()
+        self._rebuilding.finish(index)
+        return index
+
+    def _claimed(self) -> VectorIndex:
         """The vector index. A collection without one gets it now."""
         self._models.claim()
         index = self._vectors()
         assert index is not None
-        # An interrupted rebuild has left passages without vectors, and intake reuses only existing vectors.
-        self._rebuilding.finish(index)
         return index
 
     def _prepared(self, name: str, text: str, title: str) -> Prepared:

@@ -25,9 +25,10 @@ def test_the_estimate_follows_what_was_read_and_ends_exact(tmp_path: Path) -> No
     totals = [total for _, total, _ in said]
     assert totals[-1] == 170
     assert all(100 < total < 350 for total in totals[3:])  # after three files it is near, and stays near
-    for _ in range(17):
-        advance.committed(10)
-    assert said[-1] == (170, 170, "20 of 21 files: 9.txt")
+    with advance.embedding():
+        for done in (100, 170):
+            advance.embedded(done, 170)
+    assert said[-1] == (170, 170, "20 of 21 files: now by meaning")
 
 
 def test_layers_move_it_within_a_batch(tmp_path: Path) -> None:
@@ -35,9 +36,12 @@ def test_layers_move_it_within_a_batch(tmp_path: Path) -> None:
     trace = Trace()
     advance = Advance(lambda done, total, place: said.append(done), files(tmp_path, {"a.txt": 1000}), trace, 4)
     advance.read(str(tmp_path / "a.txt"), 1000, 8)
-    with advance.embedding(8):
+    with advance.embedding():
         for _ in range(4):
             trace.count("forward.evaluations", 8)
-        trace.count("forward.evaluations", 8)  # another search's
+        advance.embedded(8, 16)
+        trace.count("forward.evaluations", 8)
+        for _ in range(9):  # some of them another search's
+            trace.count("forward.evaluations", 8)
     trace.count("forward.evaluations", 8)  # nobody listens any more
-    assert said[2:] == [2, 4, 6, 8, 8]
+    assert said[2:] == [2, 4, 6, 8, 8, 10, 12, 14, *[16] * 7]

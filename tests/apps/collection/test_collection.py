@@ -180,6 +180,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, consistent: Check
 ) -> None:
     monkeypatch.setattr("edge.apps.collection.indexing.BATCH", 2)
+    monkeypatch.setattr("edge.apps.store.rebuilding.BATCH", 2)
     for number in range(6):
         folder.write(f"{number}.txt", "".join(f"Sentence {i} of text {number}. " for i in range(100)))
     embed, calls = collection.models.embed, iter(range(100))
@@ -195,15 +196,36 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
             collection.index(folder.path)
     consistent(collection)
     status = collection.status()
-    assert status.pending > 0
-    done = status.chunks
-    assert done == 4
-    report = collection.index(folder.path)
-    assert report.failed == 0
-    assert report.indexed == status.pending
-    assert collection.status().pending == 0
-    assert collection.status().chunks == done + report.chunks
+    assert status.pending == 0, "all words are there"
+    assert status.vectors is not None
+    assert status.vectors.rows == 4
+    found = collection.search("lex: text", 20, rerank=False)
+    assert {Path(hit.path).name for hit in found} == {f"{number}.txt" for number in range(6)}
+    embedded: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(collection.models, "embed", lambda texts, **more: embedded.extend(texts) or embed(texts, **more))
+        report = collection.index(folder.path)
+    assert (report.failed, report.indexed, len(embedded)) == (0, 0, status.chunks - 4)
+    assert collection.status().vectors.rows == status.chunks  # type: ignore[union-attr]
+    assert collection.health().state == "ok"
     consistent(collection)
+
+
+def test_a_folder_is_searched_by_its_words_before_the_first_vector(collection: Collection, folder: Any) -> None:
+    folder.write("a.txt", "A river floods in spring.")
+    folder.write("b.txt", "Bread needs time.")
+    embed, seen = collection.models.embed, []
+
+    def looked(texts: list[str], **options: Any) -> Any:
+        if not options.get("query"):
+            (trouble,) = [each for each in collection.health() if each.kind == "rebuilding"]
+            seen.append(str(trouble))
+            assert [hit.path for hit in collection.search("lex: river", rerank=False)] == [str(folder.path / "a.txt")]
+        return embed(texts, **options)
+
+    collection.models.embed = looked  # type: ignore[method-assign]
+    collection.index(folder.path)
+    assert seen == ["passages without a vector yet, which are found by their words alone: 2"]
 
 
 def test_progress_counts_passages_and_moves_within_a_batch(collection: Collection, small: Any) -> None:

@@ -64,7 +64,8 @@ def test_what_a_running_command_does_names_no_remedy(make: Make, folder: Any) ->
     seen: list[str] = []
     collection.index(progress=lambda *_: seen.extend(map(str, make(read_only=True).health())))
     assert seen
-    assert all(" being t" in text and "`" not in text for text in seen)
+    assert any(" being t" in text for text in seen)
+    assert not any("`" in text for text in seen)
 
 
 def test_a_run_that_was_interrupted_at_its_end_names_no_files(
