@@ -330,7 +330,7 @@ class Collection(Searchable):
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
             rebuilding = Rebuilding(self.database, self.passages).trouble(db, "passages", remedy)
             found = [rebuilding]
-            if due or is_noted(db, "indexing"):
+            if due or (rebuilding is None and is_noted(db, "indexing")):
                 found.append(Trouble("indexing", unfinished(due, busy), remedy))
             if busy and is_noted(db, "compacting"):
                 found.append(Trouble("compacting", "the collection is being compacted", ""))

@@ -89,7 +89,7 @@ class Rebuilding(Generic[Made]):
             return None
         left = self._source.count(db, last)
         return Trouble(
-            "rebuilding", f"{what} without a vector yet, which are found by their words alone: {left:,}", remedy
+            "rebuilding", f"{what} that can be searched by their words, and not yet by meaning: {left:,}", remedy
         )
 
     def finish(self, index: Index, progress: Progress | None = None) -> int:

@@ -225,7 +225,7 @@ def test_a_folder_is_searched_by_its_words_before_the_first_vector(collection: C
 
     collection.models.embed = looked  # type: ignore[method-assign]
     collection.index(folder.path)
-    assert seen == ["passages without a vector yet, which are found by their words alone: 2"]
+    assert seen == ["passages that can be searched by their words, and not yet by meaning: 2"]
 
 
 def test_progress_counts_passages_and_moves_within_a_batch(collection: Collection, small: Any) -> None:

@@ -64,7 +64,7 @@ def test_an_interrupted_rebuild_is_finished_by_what_comes_next(
     assert found(filled, "river number 290")[0][0].endswith("290.txt"), "words are found meanwhile"
     (trouble,) = filled.health()
     assert str(trouble) == (
-        "passages without a vector yet, which are found by their words alone: 41; `edge index` goes on with it"
+        "passages that can be searched by their words, and not yet by meaning: 41; `edge index` goes on with it"
     )
     assert filled.status().health.state == "unfinished"
     filled.close()
