@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import click
 
@@ -94,6 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
             code = _run(arguments)
     finally:
         threading.excepthook, sys.unraisablehook = before, unraisable
+        _flush(sys.stdout)
+        _flush(sys.stderr)
     sys.exit(code)
 
 
@@ -126,10 +129,9 @@ def _run(arguments: list[str] | None) -> int:
         gone = sys.stdout is not output
         return 0 if gone else stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
-        _discard_output()
         return 0
     except OSError as error:
-        _discard_output()
+        _discard(sys.stdout)
         return _failed(f"{_what_failed(error)}: {error.strerror or error}")
     except MemoryError:
         return _failed("the system has no more memory for this process; give a lower --memory, or less to work on")
@@ -138,7 +140,8 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _failed(sentence: str) -> int:
-    notice(sentence)
+    with suppress(BrokenPipeError):
+        notice(sentence)
     return 2
 
 
@@ -203,6 +206,14 @@ def _has_working_directory() -> bool:
     return True
 
 
-def _discard_output() -> None:
-    """Redirects stdout to the null device, so that Python's flush at exit does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush(stream: TextIO) -> None:
+    """Writes what a stream holds. If its reader has gone, Python's flush at exit would fail."""
+    try:
+        stream.flush()
+    except OSError:
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Redirects a stream to the null device."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
