@@ -44,7 +44,7 @@ LINES: dict[str, list[str]] = {
     "repair": ["repair", "-c", "col"],
     "rerank": ["rerank", "river", "--docs", "docs/river.txt"],
     "restore": ["restore", "none.edge", "-c", "new"],
-    "search": ["search", "river", "-c", "col"],
+    "search": ["search", "river", "-c", "col", "-k", "200", "--json"],
     "search, wrong option": ["search", "river", "--no-such"],
     "serve": ["serve", "--stop"],
     "status": ["status", "-c", "col", "--json"],
@@ -57,7 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("closed")
     write_tiny_models(place / "models")
     (place / "docs").mkdir()
-    (place / "docs" / "river.txt").write_text("The river floods in spring.\n" * 40, "utf-8")
+    lines = (f"In the year {year} the river rose by {year % 7} metres.\n" for year in range(1000, 1400))
+    (place / "docs" / "river.txt").write_text("".join(lines), "utf-8")  # more than a stream's buffer holds
+    for number in range(60):
+        (place / "docs" / f"{'long-name-' * 20}{number}.txt").write_text(f"Number {number}.\n", "utf-8")
     (place / "docs" / "other.txt").write_text("Bread needs time.\n", "utf-8")
     subprocess.run([*EDGE, *LINES["index"]], cwd=place, env=environment_of(place), capture_output=True, check=True)
     return place
@@ -65,12 +68,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_reader_that_has_gone_is_no_error(folder: Path, name: str) -> None:
+    environment = environment_of(folder, PYTHONUNBUFFERED="")
     for both in (False, True):
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "wb") as gone:
             done = subprocess.run(
-                [*EDGE, *LINES[name]], cwd=folder, env=environment_of(folder), stdin=subprocess.DEVNULL, stdout=gone,
+                [*EDGE, *LINES[name]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=gone,
                 stderr=gone if both else subprocess.PIPE, check=False,
             )  # fmt: skip
         assert done.returncode in (0, 1, 2), (both, done)
