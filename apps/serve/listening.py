@@ -242,8 +242,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise InputError(f"{host} is no address of this machine: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # of an encoding or a port, too
+        why = getattr(error, "strerror", None) or "it is no name of a machine"
+        raise InputError(f"{host} is no address of this machine: {why}") from None
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)
     try:
