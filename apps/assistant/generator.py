@@ -163,9 +163,10 @@ class PickedSentences(ExtractiveGenerator):
             replace(document, parts=[window.unit for window in self._windows if window.passage == number])
             for number, document in enumerate(documents)
         ]
-        if self._judge.doubts(question):
-            yield Piece(f"{MAYBE}\n")
         yield from super().stream(messages, sampling, documents=judged, cancel=cancel)
+
+    def _lead(self, question: str) -> str:
+        return f"{MAYBE}\n" if self._judge.doubts(judged_question(question)) else ""
 
     def _score(self, question: str, found: Sequence[str]) -> list[float]:
         """Scores units in log-odds. Units not worth showing get minus infinity."""

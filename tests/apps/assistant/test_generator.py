@@ -158,3 +158,23 @@ def test_sentences_are_judged_by_the_sentence_that_asks_and_only_once() -> None:
 def test_the_value_asked_for_is_quoted_from_a_sentence_beside_the_best(text: str, answer: str) -> None:
     assert picked(text, question="How much did the boat cost?") == answer
     assert picked(text, question="Who bought the boat?").startswith("We bought the boat in spring. [1]")
+
+
+@pytest.mark.parametrize("doubted", [True, False])
+def test_no_answer_is_longer_than_its_limit(doubted: bool) -> None:
+    """The words before the passages count as well, and an answer that lost some says so."""
+    texts = ["The river floods in spring. It rises for a week. Bread needs flour.", "The snow melts then."]
+    documents = [Document(str(i), text) for i, text in enumerate(texts)]
+    judge = UnitJudge(Models())  # type: ignore[arg-type]
+    judge._doubted = {"when?": doubted}
+    whole = 0
+    for most in [10_000, *range(1, 45)]:
+        generator = PickedSentences(judge)
+        pieces = generator.stream([Message("user", "when?")], Sampling(max_tokens=most), documents=documents)
+        words = len("".join(piece.text for piece in pieces).split())
+        whole = whole or words
+        stats = generator.stats
+        assert stats is not None
+        assert words <= max(most, 2), "a word and its citation are the least"
+        assert stats.new_tokens == words
+        assert stats.finish == ("stop" if words == whole else "length")
