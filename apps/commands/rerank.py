@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--model", help="Reranker: a known name or the path of a packed model.")
 @click.option("--threshold", help="Dispersion at which pruning starts: auto, inf, or a number.")
 @click.option(
-    "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
+    "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: full depth's order; top-k: the best set, faster."
 )
 @click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
