@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import click
 
 from edge.apps.console import notice, report, screens
 from edge.apps.options import LazyGroup
+from edge.config import format_size
 from edge.errors import EdgeError, InputError
 from edge.text.control_characters import escaped
 
@@ -50,6 +52,10 @@ _VERBS = {
 }
 
 
+_NEEDED_DATA, _NEEDED_SPACE = 512 << 20, 704 << 20
+"""Bytes that the system must let a process map, its own and altogether (`ulimit -d` and `-v`). With 400 and 600 MB the
+libraries of a search crashed on two cores. Most of it never becomes resident."""
+
 _LATER_S = 0.02
 """Seconds until an interrupt is raised again, after it came in code that cannot raise it."""
 
@@ -85,6 +91,8 @@ def help_(context: click.Context, words: tuple[str, ...]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
     _open_closed_streams()
+    if reason := _too_tight():
+        sys.exit(_failed(reason))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # characters that a terminal cannot show are replaced
     before, threading.excepthook = threading.excepthook, _thread_failed
@@ -94,6 +102,8 @@ def main(arguments: list[str] | None = None) -> None:
             code = _run(arguments)
     finally:
         threading.excepthook, sys.unraisablehook = before, unraisable
+        _flush(sys.stdout)
+        _flush(sys.stderr)
     sys.exit(code)
 
 
@@ -126,19 +136,38 @@ def _run(arguments: list[str] | None) -> int:
         gone = sys.stdout is not output
         return 0 if gone else stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
-        _discard_output()
         return 0
     except OSError as error:
-        _discard_output()
+        _discard(sys.stdout)
         return _failed(f"{_what_failed(error)}: {error.strerror or error}")
     except MemoryError:
         return _failed("the system has no more memory for this process; give a lower --memory, or less to work on")
     except Exception as error:
+        if str(error) == "can't start new thread":
+            return _failed("the system starts no more threads for this process; `ulimit -u` and `-v` bound them")
         return _failed(report(error, _verb(arguments)))
 
 
+def _too_tight() -> str:
+    """Why this process cannot work within the system's limits; empty if it can. Libraries crash where they get no
+    memory for their threads, without a word."""
+    if sys.platform != "linux":
+        return ""
+    import resource
+
+    for limit, option, needed in ((resource.RLIMIT_DATA, "d", _NEEDED_DATA), (resource.RLIMIT_AS, "v", _NEEDED_SPACE)):
+        held = resource.getrlimit(limit)[0]
+        if held != resource.RLIM_INFINITY and held < needed:
+            return (
+                f"`ulimit -{option}` leaves this process {format_size(held)}, and its libraries need "
+                f"{format_size(needed)} to start; --memory limits what it holds"
+            )
+    return ""
+
+
 def _failed(sentence: str) -> int:
-    notice(sentence)
+    with suppress(BrokenPipeError):
+        notice(sentence)
     return 2
 
 
@@ -203,6 +232,14 @@ def _has_working_directory() -> bool:
     return True
 
 
-def _discard_output() -> None:
-    """Redirects stdout to the null device, so that Python's flush at exit does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush(stream: TextIO) -> None:
+    """Writes what a stream holds. If its reader has gone, Python's flush at exit would fail."""
+    try:
+        stream.flush()
+    except OSError:
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Redirects a stream to the null device."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

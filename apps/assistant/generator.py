@@ -113,6 +113,7 @@ class QuotingGenerator(ExtractiveGenerator):
     def __init__(self, reader: PassageReader) -> None:
         super().__init__(lambda question, found: [-float(place) for place in range(len(found))], most=_MOST)
         self._reader = reader
+        self._is_answer = True
 
     def stream(
         self,
@@ -128,11 +129,13 @@ class QuotingGenerator(ExtractiveGenerator):
         shown: list[Unit] = []
         if reading.answers:
             shown = self._reader.shown(reading, documents)
-            if not reading.is_answer:
-                yield Piece(f"{CLOSEST}\n")
+        self._is_answer = reading.is_answer or not shown
         best = reading.answers[0].passage if shown else -1
         chosen = [replace(each, parts=shown if number == best else []) for number, each in enumerate(documents)]
         yield from super().stream(messages, sampling, documents=chosen, cancel=cancel)
+
+    def _lead(self, question: str) -> str:
+        return "" if self._is_answer else f"{CLOSEST}\n"
 
 
 _MOST = 20

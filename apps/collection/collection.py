@@ -330,8 +330,8 @@ class Collection(Searchable):
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
             rebuilding = Rebuilding(self.database, self.passages).trouble(db, "passages", remedy)
             found = [rebuilding]
-            if due or (rebuilding is None and is_noted(db, "indexing")):
-                found.append(Trouble("indexing", unfinished(due, busy), remedy))
+            if due or is_noted(db, "indexing"):
+                found.append(Trouble("indexing", unfinished(due, busy, embedding=rebuilding is not None), remedy))
             if busy and is_noted(db, "compacting"):
                 found.append(Trouble("compacting", "the collection is being compacted", ""))
             if vectors is not None and rebuilding is None:

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.paths import absolute, contains, resolved
+from edge.apps.collection.paths import absolute, checked, contains, resolved
 from edge.apps.collection.schema import description_of, read_descriptions, read_roots
 from edge.apps.collection.searching import read_hits
 from edge.apps.store.database import Database
@@ -79,7 +79,7 @@ def read_excerpts(
 
     Raises:
         NotIndexed: the collection has nothing of that name.
-        InputError: several files match, or a number is invalid.
+        InputError: several files match, or a number or a name is invalid.
     """
     if max_bytes < 1 or (lines is not None and lines < 1):
         raise InputError("the number of lines and of bytes must be at least 1")
@@ -89,6 +89,7 @@ def read_excerpts(
     with database.read() as db:
         described = read_descriptions(db)
         for target in targets:
+            checked(target, "the name")
             for file, first, last, passage in _meant(db, catalog, target):
                 description = description_of(file.path, described)
                 excerpt = _read(db, catalog, file, first, last, passage, lines, left, description)
@@ -139,7 +140,9 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
 
 def _file(db: Connection, catalog: Catalog, name: str) -> FileRow | None:
     """The indexed file with this path; otherwise the only file whose path ends with it."""
-    known = catalog.find(db, name) or catalog.find(db, os.path.realpath(os.path.expanduser(name)))
+    known = catalog.find(db, name)
+    if known is None and "\0" not in name:  # which no path has
+        known = catalog.find(db, os.path.realpath(os.path.expanduser(name)))
     if known is None and name.strip(os.sep):
         tail = os.sep + name.removeprefix("." + os.sep).lstrip(os.sep)
         sql = "SELECT path FROM files WHERE status = 'indexed' AND substr(path, -length(?)) = ? ORDER BY path LIMIT 4"

@@ -211,10 +211,12 @@ def contents(db: Connection) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def unfinished(due: int, busy: bool) -> str:
-    """A clause on an indexing run that goes on, or was interrupted. At its end no file is due, and only the index is
-    tidied."""
+def unfinished(due: int, busy: bool, *, embedding: bool) -> str:
+    """A clause on an indexing run that goes on, or was interrupted. When no file is due any more, vectors are made
+    (`embedding`), and then the index is tidied."""
     waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
-    if busy:
-        return f"{waiting} being taken in" if due else "the files were taken in, and the index is being tidied"
-    return f"a run was interrupted, {waiting} waiting" if due else "a run was interrupted at its end"
+    if not busy:
+        return f"a run was interrupted, {waiting} waiting" if due else "a run was interrupted at its end"
+    if due:
+        return f"{waiting} being read"
+    return "passages are being made searchable by meaning" if embedding else "the index is being tidied"

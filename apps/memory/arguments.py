@@ -234,7 +234,10 @@ _MONTHS = (
 
 def local_now() -> datetime:
     """The present moment in the time zone of this machine."""
-    return datetime.now().astimezone()
+    try:
+        return datetime.now().astimezone()
+    except ValueError:  # its zone is more than a day away
+        return datetime.now(timezone.utc)
 
 
 def stamp(moment: datetime) -> str:

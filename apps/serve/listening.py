@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
+from edge.apps.console import notice
 from edge.apps.serve.application import application
 from edge.apps.serve.connection import listen, socket_path
 from edge.apps.serve.limits import GRACE_S, LEAVE_S, RETRY_S, Limits
@@ -20,6 +22,10 @@ from edge.errors import InputError, StorageError
 _LINGER_S = 2.0
 """Seconds in which the rest of a body is thrown away that no endpoint reads."""
 
+
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SAID_S = 60.0
+"""The next shortage after so many quiet seconds is a new one, and is told again."""
 
 _BUSY_BODY = b'{"detail": "all connections of the server are at work: come again in %s seconds"}' % RETRY_S.encode()
 _BUSY = (
@@ -87,9 +93,13 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 if not other.transport.is_closing()
                 and (other._taking is not None or other.conn.their_state in (h11.IDLE, h11.SEND_BODY))
             ]  # fmt: skip
-            if waiting:
-                min(waiting, key=lambda other: other._since).transport.abort()
+            if waiting:  # one that still takes an answer goes last, because its answer is cut off
+                min(waiting, key=lambda other: (other._takes_answer, other._since)).transport.abort()
             return bool(waiting)
+
+        @property
+        def _takes_answer(self) -> bool:
+            return self._taking is not None or self.transport.get_write_buffer_size() > 0
 
         def _turn_away(self, transport: Any) -> None:
             """Says that all connections are at work. What the client sends meanwhile is thrown away: it might not read
@@ -163,6 +173,22 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
     return BoundedProtocol
 
 
+class _Troubles:
+    """Handles what goes wrong beside the requests. If the system gives no descriptor for a connection, asyncio waits a
+    second before it accepts again, and reports each try."""
+
+    _quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _SCARCE:
+            loop.default_exception_handler(context)
+            return
+        if loop.time() >= self._quiet_until:
+            notice(f"new connections wait, as the system gives no more of something: {error.strerror}")
+        self._quiet_until = loop.time() + _SAID_S
+
+
 def run(server: HttpServer, sockets: list[socket.socket]) -> None:
     """Serves on some listening sockets until a signal ends it."""
     import uvicorn
@@ -191,6 +217,10 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
 
         should_exit: bool
         force_exit: bool
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().set_exception_handler(_Troubles())
+            await super().startup(sockets)
 
         async def on_tick(self, counter: int) -> bool:
             """Whether to end now: after a signal, or because nobody uses the server. A connection is a use."""
@@ -242,8 +272,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise InputError(f"{host} is no address of this machine: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # of an encoding or a port, too
+        why = getattr(error, "strerror", None) or "it is no name of a machine"
+        raise InputError(f"{host} is no address of this machine: {why}") from None
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)
     try:

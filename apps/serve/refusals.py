@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -56,13 +57,33 @@ _STATUS: tuple[tuple[type[EdgeError], int], ...] = (
 """The status of a request whose work raised an error; the first that fits counts. Other errors are the server's own."""
 
 
+_SYSTEM: Mapping[object, int] = {
+    errno.ENOSPC: 507, errno.EDQUOT: 507, "FullError": 507, errno.EMFILE: 503, errno.ENFILE: 503, "BusyError": 503,
+    "LockedError": 503, "CantOpenError": 503,
+}  # fmt: skip
+"""The status for what the system or SQLite refused, by number or class: a full disk, or something that passes."""
+
+
+def _refused_by_the_system(error: BaseException | None) -> int:
+    """The status for the first cause of an error that is one of `_SYSTEM`; 500 without one."""
+    while error is not None:
+        for key in (getattr(error, "errno", None), type(error).__name__):
+            if key in _SYSTEM:
+                return _SYSTEM[key]
+        error = error.__cause__
+    return 500
+
+
 def refusal_of(error: BaseException) -> HttpRefusal:
     """The answer to a request whose work met an error. An error that nobody expected is reported in a file, and in one
     sentence on stderr."""
     if isinstance(error, HttpRefusal):
         return error
     if isinstance(error, EdgeError):
-        return HttpRefusal(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
+        own = next((status for kind, status in _STATUS if isinstance(error, kind)), 0)
+        return HttpRefusal(own or _refused_by_the_system(error), str(error))
+    if isinstance(error, OSError) and (status := _refused_by_the_system(error)) != 500:
+        return HttpRefusal(status, f"the system refuses what the request needs: {error.strerror}")
     if isinstance(error, asyncio.CancelledError):
         return HttpRefusal(503, "the server is ending: nothing more is done on this request", {"Connection": "close"})
     if type(error).__name__ == "ClientDisconnect":  # of Starlette

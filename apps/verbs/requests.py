@@ -208,7 +208,7 @@ class Rerank(RequestOptions):
     model: str | None = option(None, "Reranker: a known name or the path of a packed model.", "--model")
     threshold: str | None = option(None, "Dispersion at which pruning starts: auto, inf, or a number.", "--threshold")
     mode: str | None = option(
-        None, "ranked: the order counts; top-k: the best set, faster.", "--mode", choices=("ranked", "top-k")
+        None, "ranked: full depth's order; top-k: the best set, faster.", "--mode", choices=("ranked", "top-k")
     )
     retrieved: bool = option(False, "Texts come in a retriever's order, best first: blend it in.", "--retrieved")
     explain: bool = option(False, "Show scores and decisions layer by layer.", "--explain")

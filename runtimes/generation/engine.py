@@ -230,26 +230,42 @@ class GenerationEngine:
         self._idle = []
 
     def _run(self) -> None:
-        while True:
+        try:
+            while not self._closed:
+                self._turn()
+        finally:  # without its thread, the engine takes no request
             with self._changed:
-                while not (self._closed or self._waiting or self._writing):
-                    # Sequences of a pool have no memory of their own.
-                    extra = [] if self._pool else [seat for seat in self._idle if seat is not self._first]
-                    if not self._changed.wait(_KEPT_S if extra else None):
-                        self._give_up(extra)
-                if self._closed:
-                    break
+                self._closed = True
+                left = [*(writing.request for writing in self._writing), *self._waiting]
             try:
+                self._end_all()
+            finally:
+                for request in left:
+                    if not request.ended:
+                        request.end()
+
+    def _turn(self) -> None:
+        try:
+            if self._has_work():
                 self._step()
-            except Exception as error:  # it belongs to no request, and would come again
-                for writing in list(self._writing):
-                    self._end(writing, error)
-                for request in self._taken(lambda request: True):
-                    self._dismiss(request, error)
+        except Exception as error:  # it belongs to no request, and would come again
+            self._end_all(error)
+
+    def _has_work(self) -> bool:
+        """Waits for work, or for the end."""
+        with self._changed:
+            while not (self._closed or self._waiting or self._writing):
+                # Sequences of a pool have no memory of their own.
+                extra = [] if self._pool else [seat for seat in self._idle if seat is not self._first]
+                if not self._changed.wait(_KEPT_S if extra else None):
+                    self._give_up(extra)
+            return not self._closed
+
+    def _end_all(self, error: Exception | None = None) -> None:
         for writing in list(self._writing):
-            self._end(writing)
+            self._end(writing, error)
         for request in self._taken(lambda request: True):
-            self._dismiss(request)
+            self._dismiss(request, error)
 
     def _step(self, left: float = float("inf"), current: Request | None = None) -> None:
         """Writes one token of every answer, and begins waiting requests with fewer than `left` tokens to compute."""
@@ -543,10 +559,12 @@ class GenerationEngine:
     def _give_up(self, extra: Sequence[Seat]) -> None:
         """Frees sequences that have had no work for some time."""
         for seat in extra:
-            self._forget(seat)
             self._idle.remove(seat)
             self._seats -= 1
-            seat.close()
+            try:
+                self._forget(seat)
+            finally:
+                seat.close()
 
 
 def _reason(request: Request) -> Exception | None:

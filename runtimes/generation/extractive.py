@@ -109,7 +109,7 @@ class ExtractiveGenerator:
     ) -> Iterator[Piece]:
         called = time.perf_counter()
         candidates, read, dropped = self._candidates(documents, self.count(question))
-        words = self._chosen(question, candidates, most_words)
+        words, cut = self._words(question, candidates, most_words)
         first = time.perf_counter()
         finish: Finish = "cancelled"
         written = 0
@@ -117,9 +117,9 @@ class ExtractiveGenerator:
             for word in words:
                 if cancel.is_set():
                     return
-                written += 1
+                written += self.count(word.text)
                 yield word
-            finish = "stop"
+            finish = "length" if cut else "stop"
         finally:
             ended = time.perf_counter()
             self._stats = GenerationStats(read, 0, written, first - called, ended - called, dropped, finish)
@@ -138,21 +138,34 @@ class ExtractiveGenerator:
                 found.setdefault(text.casefold(), _Candidate(text, number, self.count(text)))
         return list(found.values()), read, 0
 
-    def _chosen(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> list[Piece]:
+    def _lead(self, question: str) -> str:
+        """What is said before the sentences."""
+        return ""
+
+    def _words(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> tuple[list[Piece], bool]:
+        """The answer's words, and whether its length limit left some out."""
+        lead = self._lead(question)
+        if lead and (left := most_words - self.count(lead)) < 2:  # not even a word and its citation
+            return [Piece(" ".join(lead.split()[:most_words]))], True
+        words, cut = self._chosen(question, candidates, left if lead else most_words)
+        return [Piece(lead), *words] if lead else words, cut
+
+    def _chosen(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> tuple[list[Piece], bool]:
         if not candidates:
-            return []
+            return [], False
         scores = self._score(question, [candidate.text for candidate in candidates])
         if len(scores) != len(candidates):
             raise ValueError(f"{len(candidates)} sentences were given to score, and {len(scores)} scores came back")
         # `sorted` is stable, so that of equal scores the earlier sentence comes first.
         order = sorted(range(len(candidates)), key=lambda index: -scores[index])
         words: list[Piece] = []
-        before = ""
+        before, cut = "", False
         for index in order[: self._most]:
             candidate = candidates[index]
             if not scores[index] >= self._floor:
                 break
-            if len(words) + candidate.words + 1 > most_words and words:
+            cut = len(words) + candidate.words + 1 > most_words
+            if cut and words:
                 break
             quoted = _WORDS.findall(candidate.text)[: max(1, most_words - len(words) - 1)]
             # Two rows of a table or list items would be unreadable on one line.
@@ -160,4 +173,6 @@ class ExtractiveGenerator:
             words.append(Quoted((gap if before else "") + quoted[0]))
             words += [*map(Quoted, quoted[1:]), Piece(f" [{candidate.document}]")]
             before = candidate.text
-        return words
+            if cut:
+                break
+        return words, cut

@@ -179,6 +179,8 @@ class OpenAIGenerator:
                 return
             if run.finished is None and not reader.done:
                 raise ModelError(f"{self._endpoint} {_unfinished(reader)}")
+            if not reader.chosen:
+                raise ModelError(f"{self._endpoint} does not answer as an OpenAI-compatible server does: no choices")
             yield from stopping.finish()
             run.finish = run.finished or "stop"
         finally:

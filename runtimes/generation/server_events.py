@@ -109,6 +109,8 @@ class EventReader(AbstractContextManager["EventReader"]):
         """Whether a message has been read."""
         self.done = False
         """Whether the server has sent its end mark."""
+        self.chosen = False
+        """Whether a message had a choice, be it empty."""
         threading.Thread(target=self._read, name="edge-server", daemon=True).start()
 
     def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
@@ -159,6 +161,7 @@ class EventReader(AbstractContextManager["EventReader"]):
                     if event.get("error"):
                         raise ServerFailed(data)
                     found = ServerEvent.of(event)
+                    self.chosen = self.chosen or bool(event.get("choices"))
                     if found.tokens:
                         self._silent_lines = self._silent_nbytes = 0
                     self._hand_over(found)

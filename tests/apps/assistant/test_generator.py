@@ -120,3 +120,20 @@ def test_quoted_words_are_told_from_marks() -> None:
         (" [3].", True),
         (" [1]", False),
     ]
+
+
+@pytest.mark.parametrize("probability", [ANSWER, ANSWER - 0.1])
+def test_no_answer_is_longer_than_its_limit(probability: float) -> None:
+    """The words before the passage count as well, and an answer that lost some says so."""
+    documents = [Document("1", RIVER), Document("2", "The snow melts then.")]
+    whole = 0
+    for most in [10_000, *range(1, 30)]:
+        generator = QuotingGenerator(PassageReader(Models(("in spring", probability), ("snow", 0.1))))  # type: ignore[arg-type]
+        pieces = generator.stream([Message("user", QUESTION)], Sampling(max_tokens=most), documents=documents)
+        words = len("".join(piece.text for piece in pieces).split())
+        whole = whole or words
+        stats = generator.stats
+        assert stats is not None
+        assert words <= max(most, 2), "a word and its citation are the least"
+        assert stats.new_tokens == words
+        assert stats.finish == ("stop" if words == whole else "length")

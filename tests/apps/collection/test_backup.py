@@ -88,7 +88,8 @@ def test_a_backup_is_one_moment_while_others_write(filled: Collection, make: Mak
                 waiting = db.execute("SELECT value FROM settings WHERE name = 'rebuilding'").fetchone()
                 late = db.execute("SELECT count(*) FROM chunks WHERE id > ?", waiting or (10**9,)).fetchone()[0]
             assert status.vectors.rows == status.chunks - late
-            assert {trouble.kind for trouble in status.health} <= {"compacting", "rebuilding"}, "the moment may lie in a compaction"
+            kinds = {trouble.kind for trouble in status.health}
+            assert kinds <= {"compacting", "rebuilding"}, "the moment may lie in a compaction"
             assert found(copy)
 
 

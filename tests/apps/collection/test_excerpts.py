@@ -124,3 +124,9 @@ def test_what_cannot_be_read_says_so(filled: Collection, folder: Any) -> None:
             read_excerpts(filled.database, [target])
     with pytest.raises(InputError, match="at least 1"):
         read_excerpts(filled.database, ["code.py"], max_bytes=0)
+
+
+@pytest.mark.parametrize("name", ["caf\udce9.md", "a\0b", "docs/\ud800*", "#" + "9" * 30, "~\0", "a:" + "9" * 30])
+def test_a_name_that_no_file_can_have_is_not_indexed(filled: Collection, name: str) -> None:
+    with pytest.raises(InputError):
+        read_excerpts(filled.database, [name])

@@ -137,6 +137,9 @@ class Stuck(asyncio.Transport):
     def pause_reading(self) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 @pytest.mark.parametrize(
     "sent",
@@ -252,6 +255,40 @@ def test_a_connection_beyond_those_at_work_is_told_to_come_again(monkeypatch: py
         assert not made._told
         for task in state.tasks:
             task.cancel()
+        for protocol, _ in pairs:
+            protocol._stop()
+
+    in_a_loop(serve())
+
+
+def test_a_connection_that_takes_its_answer_is_not_the_first_to_go() -> None:
+    """Its answer would be cut off, while others only wait for a next request."""
+    pytest.importorskip("uvicorn")
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    class Slow(Stuck):
+        """A client that has not taken all bytes yet."""
+
+        def get_write_buffer_size(self) -> int:
+            return 100
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def serve() -> None:
+        config = uvicorn.Config(application, log_config=None, log_level="critical", lifespan="off")
+        config.load()
+        made: Any = bounded_protocol(Limits(connections=3))
+        state = ServerState()
+        pairs = [(made(config, state, {}), kind()) for kind in (Slow, Stuck, Slow, Stuck)]
+        for protocol, transport in pairs[:3]:
+            protocol.connection_made(transport)
+            protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0.01)
+        pairs[3][0].connection_made(pairs[3][1])
+        assert [transport.aborted.is_set() for _, transport in pairs] == [False, True, False, False]
         for protocol, _ in pairs:
             protocol._stop()
 

@@ -5,7 +5,9 @@ The oracle of every answer is a fresh context that computes it alone.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -494,4 +496,41 @@ def test_an_error_that_is_nobodys_ends_all_and_the_next_is_answered(monkeypatch:
             read(made.ask([]))
     request = made.ask([])
     assert read(request) == alone(request.prompt, request.longest)
+    made.engine.close()
+
+
+@pytest.mark.parametrize("broken", ["_forget", "_give_up", "_taken", "_end", "close"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_failure_leaves_a_question_waiting(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """Of the thread's housekeeping, between answers and at their ends: each is answered, or ends with an error."""
+    made = Bench(2, tree=False)
+    for question in (20, 30):
+        made.ask([], question=question)
+    made.finish()
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise RuntimeError("broken")
+
+    def ended(request: Request) -> bool:
+        def wait() -> None:
+            with contextlib.suppress(RuntimeError):
+                read(request)
+
+        reader = threading.Thread(target=wait, daemon=True)
+        reader.start()
+        reader.join(10)
+        return not reader.is_alive()
+
+    monkeypatch.setattr(module, "_KEPT_S", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(made.seats[1] if broken == "close" else made.engine, broken, fail)
+        made.engine._thread = None
+        first = made.ask([], question=40)
+        assert failed.wait(10)
+        assert ended(first)
+        time.sleep(0.1)  # the thread rests, or ends
+    with contextlib.suppress(InputError):  # the engine says that it has ended
+        assert ended(made.ask([], question=50))
     made.engine.close()

@@ -379,3 +379,16 @@ def test_only_this_machine_unless_allowed() -> None:
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match="no address of a server"):
         OpenAIGenerator(url)
+
+
+@pytest.mark.parametrize("choices", [None, [], {}, 0, "", "absent"])
+def test_a_server_that_gives_no_choice_has_not_answered(
+    server: Server, generator: OpenAIGenerator, choices: object
+) -> None:
+    event = {"id": "1", "usage": {"prompt_tokens": 1, "completion_tokens": 0}}
+    event |= {} if choices == "absent" else {"choices": choices}
+    server.lines = [f"data: {json.dumps(event)}", "data: [DONE]"]
+    with pytest.raises(ModelError, match="does not answer as an OpenAI-compatible server does: no choices"):
+        list(generator.stream(QUESTION, Sampling()))
+    server.lines = ['data: {"choices": [{"delta": null, "finish_reason": "stop"}]}', "data: [DONE]"]
+    assert list(generator.stream(QUESTION, Sampling())) == []

@@ -12,8 +12,7 @@ from edge.runtimes.native import library
 from edge.runtimes.native.library import compiled_file, native_state, processor_level
 
 CALLS = """
-import json, sys
-from dataclasses import replace
+import json
 import numpy as np
 from edge.devices.faiss_codec import FaissCodecs
 from edge.models.spec import LayerSpec
@@ -28,12 +27,15 @@ def lengths(*values):
     return np.array(values, i4)
 
 ones = np.ones((4, 32), f4)
-tables = lambda **own: EmbeddingTables(**{"scales": ones[0], "positions": ones, "types": ones[:2], "norm_weight": ones[0],
-                                          "norm_bias": ones[0], "eps": 1e-6, **own})
+fitting = {"scales": ones[0], "positions": ones, "types": ones[:2], "norm_weight": ones[0], "norm_bias": ones[0]}
+tables = lambda **own: EmbeddingTables(**{**fitting, "eps": 1e-6, **own})
 rows, ids, into = np.ones((4, 32), np.int8), np.zeros(4, i4), np.empty((4, 32), f4)
-embed = lambda **own: tables().embed(**{"rows": rows, "ids": ids, "lengths": lengths(4), "types": None, "into": into, **own})
-spec = LayerSpec(hidden=32, heads=2, kv_heads=2, head_size=16, ffn=64, activation="gelu", gated=False, norm="layer",
-                 norm_first=False, norm_eps=1e-12, rope_theta=None, causal=False, qk_norm=False, bias=True, precision="int8")
+given = {"rows": rows, "ids": ids, "lengths": lengths(4), "types": None, "into": into}
+embed = lambda **own: tables().embed(**{**given, **own})
+spec = LayerSpec(
+    hidden=32, heads=2, kv_heads=2, head_size=16, ffn=64, activation="gelu", gated=False, norm="layer",
+    norm_first=False, norm_eps=1e-12, rope_theta=None, causal=False, qk_norm=False, bias=True, precision="int8",
+)
 weights = {each.name: np.ones(each.shape, each.dtype) for each in spec.tensors()}
 kernel = NativeLayerKernel(spec, "float32", 1)
 layer = lambda states=ones, counts=lengths(4), **own: kernel.run(states, counts, {**weights, **own})
@@ -64,7 +66,8 @@ table = {
     "embed: types": lambda: embed(types=np.zeros(2, np.uint8)),
     "embed: negative type": lambda: embed(types=np.full(4, -1)),
     "embed: lengths": lambda: embed(lengths=lengths(2, 400_000)),
-    "embed: long": lambda: embed(rows=np.ones((8, 32), np.int8), ids=np.zeros(8, i4), lengths=lengths(8), into=np.empty((8, 32), f4)),
+    "embed: long": lambda: embed(
+        rows=np.ones((8, 32), np.int8), ids=np.zeros(8, i4), lengths=lengths(8), into=np.empty((8, 32), f4)),
     "embed: result": lambda: embed(into=into[:2]),
     "embed: result's type": lambda: embed(into=np.empty((4, 32))),
     "embed: gaps": lambda: embed(into=wide),
@@ -89,9 +92,9 @@ table = {
     "scan: query": lambda: scanner.set_query(ones[0, :16]),
 }
 said = {}
-for name in [sys.argv[1]] if sys.argv[1:] else table:
+for name, call in table.items():
     try:
-        table[name]()
+        call()
         said[name] = "nothing"
     except Exception as error:
         said[name] = type(error).__name__
