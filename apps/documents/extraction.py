@@ -30,7 +30,7 @@ from edge.apps.documents.opened import Attempt
 from edge.apps.documents.pdf import PagePicture
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
-from edge.config import format_size
+from edge.config import counted, format_size
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
@@ -215,7 +215,7 @@ class Extractor(Closing):
         chunks: list[Chunk] = []
         mails: dict[int, Mail] = {}
         document: tuple[str, str, str | None, str] | None = None
-        nbytes = 0
+        nbytes = secrets = 0
         self._result.resize(0)
         with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
             for answer in answers:
@@ -228,6 +228,7 @@ class Extractor(Closing):
                     continue
                 _raise_failure(answer, worker)
                 self._has_parts = self._has_parts or "parts" in answer
+                secrets = _checked(answer.get("secrets", 0), _number)
                 if "kind" in answer:
                     document = _checked(answer, _document)
                 elif "mail" in answer:
@@ -237,11 +238,16 @@ class Extractor(Closing):
         self._hold(nbytes)
         if worker.resident() > self._memory * 3 // 4:  # too little memory is left for the next file
             self._stop()
+        if not chunks and secrets:
+            raise Skipped(Reason.SECRET, "all of its text may be secret")
         if not chunks:
             raise Skipped(Reason.NO_TEXT, "the file shows no text")
         if document is None:
             raise WorkerFailed(Verdict.CRASH, "an answer without a kind")
         kind, title, encoding, warning = document
+        if secrets:
+            left = f"{counted(secrets, 'part')} may hold secrets and {'is' if secrets == 1 else 'are'} left out"
+            warning = f"{warning}; {left}" if warning else left
         return Extracted(kind, title, tuple(chunks), encoding, warning, mails)
 
     def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:

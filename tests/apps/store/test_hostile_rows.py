@@ -354,8 +354,8 @@ def test_histories_beyond_the_limit_together_are_never_held(memory: Callable[...
 
 
 ODD = (
-    BYTES, "CAST(x'2f0061' AS TEXT)", "'text'", "''", "NULL", "1.5", "-1e300", "-1", "9223372036854775807", "-9223372036854775808",
-    "'[[1,9223372036854775807]]'", "'[[1,1],[2,2]]'", "'[[1,-1],[1,2]]'",
+    BYTES, "CAST(x'2f0061' AS TEXT)", "'text'", "''", "NULL", "1.5", "-1e300", "-1", "9223372036854775807",
+    "-9223372036854775808", "'[[1,9223372036854775807]]'", "'[[1,1],[2,2]]'", "'[[1,-1],[1,2]]'",
 )  # fmt: skip
 """Values of any kind; the lists stand for numbers of lines, of which one would take all memory."""
 
@@ -386,12 +386,8 @@ def test_no_value_of_a_collection_is_more_than_damage(tiny_models: Path, tmp_pat
         ]  # fmt: skip
         with suppress(EdgeError), Collection(place, config=config) as opened:
             for call in calls:
-                try:
+                with suppress(EdgeError):
                     call(opened)
-                except EdgeError:
-                    pass
-                except Exception as error:
-                    raise AssertionError(f"{table}.{column} = {value}") from error
         shutil.rmtree(place)
 
 
