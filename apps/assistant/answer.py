@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from edge.apps.assistant.citations import Citation
+from edge.apps.assistant.citations import Citation, own_marks
 from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
@@ -182,10 +182,10 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
         near, page = from_here(citation.path), citation.page
         place = f"{near}:{citation.line}" if page is None else f"{near} p. {page}"
         title = citation.title if citation.mail is None else citation.mail.line
-        yield f"[{citation.number}] {place}  {title}".rstrip()
+        yield f"[{citation.number}] {place}  {own_marks(title)}".rstrip()
         if quotes:
             score = "" if citation.score is None else f"  (relevance {citation.score:.2f})"
-            yield f'    "{citation.quote}"{score}'
+            yield f'    "{own_marks(citation.quote)}"{score}'
 
 
 def notices(answer: Answer) -> Iterator[str]:

@@ -5,8 +5,8 @@ prompts with different passages. Its passages are therefore numbered anew, in th
 to them, while it streams.
 
 A paper refers to its literature as [2], and `frame[3]` is code. When a generator copies such brackets, they must not be
-read or shown as citations of passages. A document's own [2] is therefore shown as [ 2 ] where the answer could have a
-citation of that number.
+read or shown as citations of passages. A document's own [2] is therefore shown as [ 2 ], also where the answer has
+fewer citations: a text may imitate the list of sources below it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ citation mark."""
 _LAST_WORD = re.compile(r"(\S+)(\s*)$")
 _TICKS = re.compile(r"`+")
 _FENCE = 3
+_MOST_CITED = 99
+"""More passages than an answer cites."""
+
 _PAST = 80
 """The characters before a mark that are compared with the passages, to tell whether the mark was copied."""
 
@@ -70,17 +73,15 @@ class MarkReader:
     what is written around them. Brackets in code stay unchanged.
     """
 
-    def __init__(self, passages: Sequence[str], number: Callable[[int], int], highest: Callable[[], int]) -> None:
+    def __init__(self, passages: Sequence[str], number: Callable[[int], int]) -> None:
         """
         Args:
             passages: the texts of the passages.
             number: maps a passage's place in the prompt, from 1, to its number in the answer.
-            highest: gives the highest number in the answer so far.
         """
         self._count = len(passages)
         self._sources = Sources(passages)
         self._number = number
-        self._highest = highest
         self._held = ""
         self._past = ""
         self._quoting = False
@@ -180,9 +181,19 @@ class MarkReader:
             return mark
         copied = not self._after_quotation and self._sources.hold(mark, before if places else None)
         if self._quoting or copied:
-            highest = max(self._count, self._highest())
-            return f"[ {mark[1:-1].strip()} ]" if all(1 <= number <= highest for number in numbers) else mark
+            return own_marks(mark)
         return marks_of(self._number(place) for place in places)
+
+
+def own_marks(text: str) -> str:
+    """A document's text with its own marks in the form `[ 2 ]`, in which they are no citations. Numbers that no answer
+    has citations for stay: `[0-9]` and `[80, 443]`."""
+
+    def spaced(mark: re.Match[str]) -> str:
+        are_citations = all(1 <= number <= _MOST_CITED for number in numbers_of(mark[1]))
+        return f"[ {mark[0][1:-1].strip()} ]" if are_citations else mark[0]
+
+    return MARK.sub(spaced, text)
 
 
 def numbers_of(inside: str) -> list[int]:
@@ -259,9 +270,7 @@ class Citations:
 
     def reader(self, passages: Sequence[Hit]) -> MarkReader:
         """A reader for a text that refers to these passages by their place, from 1."""
-        return MarkReader(
-            [hit.text for hit in passages], lambda place: self.number(passages[place - 1]), lambda: len(self._cited)
-        )
+        return MarkReader([hit.text for hit in passages], lambda place: self.number(passages[place - 1]))
 
     def number(self, passage: Hit) -> int:
         """The answer's number of a passage; a new number if the answer has not referred to it yet. A later round may

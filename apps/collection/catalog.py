@@ -80,6 +80,8 @@ class StoredChunk:
 PLACE = ("file", "ordinal", "line_start", "line_end", "page", "lines", "kinds", "hash")
 """Columns of `chunks` under its checksum. `hash` covers the text and its context."""
 
+_KINDS_OF_PLACE = (int, int, int, int, int | None, str | None, bytes | None, bytes)
+
 _COLUMNS = "id, path, root, size, mtime_ns, inode, ctime_ns, hash, kind, title, status, reason, due, racy"
 
 
@@ -159,13 +161,22 @@ class Catalog:
                 db.execute("UPDATE mails SET thread = ? WHERE thread = ?", (thread, mail.id))
 
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
-        """A file's chunks, in order."""
+        """A file's chunks, in order.
+
+        Raises:
+            DamagedStore: a row is not what was stored.
+        """
         rows = db.execute(
-            "SELECT id, ordinal, line_start, line_end, page, lines, hash, checksum FROM chunks WHERE file = ? "
-            "ORDER BY ordinal",
-            (file,),
+            f"SELECT id, {', '.join(PLACE)}, checksum FROM chunks WHERE file = ? ORDER BY ordinal", (file,)
         )
-        return held(db, rows, lambda row: StoredChunk(*row))
+
+        def chunk(row: Row) -> StoredChunk:
+            identifier, *place, checksum = row
+            verify_place(identifier, place, checksum)
+            _, ordinal, line_start, line_end, page, lines, _, digest = place
+            return StoredChunk(identifier, ordinal, line_start, line_end, page, lines, digest, checksum)
+
+        return held(db, rows, chunk)
 
     def last_chunk(self, db: Connection) -> int:
         """The highest id of a chunk; 0 if there are none."""
@@ -304,12 +315,14 @@ def place_sum(file: int, ordinal: int, chunk: Chunk) -> bytes:
 
 
 def verify_place(chunk: int, place: Sequence[Value], stored: bytes | None) -> None:
-    """Compares the values of `PLACE` with the row's checksum; None for a row from before there were checksums.
+    """Compares the values of `PLACE` with their kinds, which anybody may have written, and with the row's checksum;
+    None for a row from before there were checksums.
 
     Raises:
         DamagedStore: they differ.
     """
-    if stored is not None and row_sum("chunks", *place) != stored:
+    whole = all(map(isinstance, place, _KINDS_OF_PLACE))
+    if not whole or (stored is not None and row_sum("chunks", *place) != stored):
         raise not_stored(f"passage {chunk}")
 
 

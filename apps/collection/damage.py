@@ -173,7 +173,7 @@ class CollectionCare(StoreCare):
         return found
 
     def keeps(self, setting: str) -> bool:
-        return setting == "embedder"
+        return setting in ("embedder", "mounts")
 
     def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
         files, wrong_files = _bring_files(wreck, new)

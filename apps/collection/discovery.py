@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from edge.apps.collection.catalog import Catalog, FileRow, files_below
+from edge.apps.collection.mounts import Mounts
 from edge.apps.collection.paths import nearest, storable, written
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
@@ -68,7 +69,9 @@ class Discovery:
         self._retry = retry
         self._asked: FoundFile | None = None
         self._seen = bytearray()
-        self._unreadable: set[str] = set()
+        with database.read() as db:
+            self._mounts = Mounts.read(db)
+        self._unreadable = set(self._mounts.missing)
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
         """Marks new and changed files as due, and records skipped files; `roots` are the collection's roots."""
@@ -78,6 +81,8 @@ class Discovery:
             with self._database.write() as db:
                 for mark in batch:
                     self._write(db, mark)
+        with self._database.write() as db:
+            self._mounts.write(db)
 
     def remove_unseen(self, scopes: Sequence[str]) -> None:
         """Deletes files at or below `scopes` that the scan did not find. Files of a root that lies deeper are left to
@@ -128,6 +133,7 @@ class Discovery:
         path = written(entry.path)
         row = self._known(path)
         root = nearest(path, roots) or path
+        self._mounts.see(path, root)
         if row is not None:
             if self._was_seen(row.id):
                 return None

@@ -185,6 +185,8 @@ def absence(root: str, holds: Callable[[str], bool]) -> str | None:
         return "is not there"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
+    except ValueError:  # it holds a NUL, which only another program can have stored
+        return "is no path"
     return "is empty now" if empty and holds(root) else None
 
 

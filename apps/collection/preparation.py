@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
-from edge.apps.collection.paths import absence
+from edge.apps.collection.mounts import Mounts
+from edge.apps.collection.paths import absence, nearest
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, Extracted, Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
@@ -198,7 +199,7 @@ class Preparation(Closing):
                 reason = extracted.warning
                 self._hold(lease, extracted)
         except FileNotFoundError:
-            status, unreadable = "gone", not self._root_is_there(file)
+            status, unreadable = "gone", not self._is_mounted(file)
         except OSError as error:
             status, reason = "failed", f"cannot be read: {error.strerror or error}"
             unreadable = True
@@ -206,21 +207,22 @@ class Preparation(Closing):
             unreadable = error.reason is Reason.UNREADABLE
             status, reason = "skipped", str(error)
             if unreadable and not os.path.lexists(path):  # it vanished after the look at its size
-                status, unreadable = "gone", not self._root_is_there(file)
+                status, unreadable = "gone", not self._is_mounted(file)
         except InputError as error:
             extracted = None
             status, reason = ("failed", str(error)) if path.exists() else ("gone", "")
-            unreadable = status == "gone" and not self._root_is_there(file)
+            unreadable = status == "gone" and not self._is_mounted(file)
         if unreadable:
             # It may become readable without a new time, so treat its content as unknown.
             racy, digest = True, None
             status = "unreadable" if file.status == "indexed" else status
         return Prepared(file, stamp, racy, digest, extracted, status, reason, lease)
 
-    @staticmethod
-    def _root_is_there(file: FileRow) -> bool:
-        """Whether the file's root is accessible, so that the file itself is gone and not its disk."""
-        return absence(file.root, lambda root: True) is None
+    def _is_mounted(self, file: FileRow) -> bool:
+        """Whether the file's root and the disk below it are accessible, so that the file itself is gone."""
+        with self._database.read() as db:
+            missing = Mounts.read(db).missing
+        return absence(file.root, lambda root: True) is None and nearest(file.path, missing) is None
 
     def _hold(self, lease: Lease, extracted: Extracted) -> None:
         """Leases the memory of the texts. If it does not fit, waits until the consumer has released earlier files."""

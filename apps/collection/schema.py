@@ -8,14 +8,14 @@ row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
 from pathlib import Path
 
 from edge.apps.collection.paths import ancestors, below, checked
 from edge.apps.store.database import Database, Migration
+from edge.apps.store.failures import WrongValue
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.rows import held, held_by_key
+from edge.apps.store.rows import Row, held, held_by_key
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -127,7 +127,18 @@ def set_setting(db: Connection, name: str, value: str) -> None:
 
 def read_roots(db: Connection) -> list[str]:
     """All roots, in the order of their names."""
-    return held(db, db.execute("SELECT path FROM roots ORDER BY path"), itemgetter(0))
+    return held(db, db.execute("SELECT path FROM roots ORDER BY path"), lambda row: _texts(row)[0])
+
+
+def _texts(row: Row) -> Row:
+    """A row of texts. Anybody may have written it.
+
+    Raises:
+        WrongValue: a value is none.
+    """
+    if not all(isinstance(value, str) for value in row):
+        raise WrongValue("a folder or a description is no text")
+    return row
 
 
 def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
@@ -147,7 +158,7 @@ def forget_roots(db: Connection, path: str) -> bool:
 
 def read_descriptions(db: Connection) -> dict[str, str]:
     """All descriptions, by path."""
-    return held_by_key(db, db.execute("SELECT path, text FROM descriptions ORDER BY path"))
+    return held_by_key(db, db.execute("SELECT path, text FROM descriptions ORDER BY path"), _texts)
 
 
 def description_of(path: str, described: Mapping[str, str]) -> str:

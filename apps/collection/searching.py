@@ -38,7 +38,7 @@ from edge.apps.store.lexical import (
     shown_weights,
 )
 from edge.apps.store.rebuilding import remedy
-from edge.apps.store.rows import HeldDict, HeldList, Row, held, held_by_key
+from edge.apps.store.rows import PER_JSON, HeldDict, HeldList, Row, held, held_by_key
 from edge.apps.store.spelling import nearest_in, nearest_word, stems_like, unknown_words, words_of
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -548,7 +548,7 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
         f"subject, sent, mails.id, thread FROM chunks JOIN files ON files.id = chunks.file {_MAIL_OF_CHUNK} "
         "WHERE chunks.id IN"
     )
-    found.rows = rows = held(db, _in_groups(db, sql, ids), tuple)
+    found.rows = rows = held(db, _in_groups(db, sql, ids), tuple, _unpacked_nbytes)
     for (
         identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored, lines,
         kinds, place_sum, file_sum, mtime_ns, mail_sum, *fields,
@@ -560,13 +560,28 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
         mail = None if mail_sum is None else Mail(*fields)
         if mail is not None and not is_mail(file, page or 0, mail, mail_sum):
             raise not_stored(f"the mail on page {page or 0} of file {file}")
+        try:
+            numbers = unpacked(lines, line_start, line_end, text.count("\n") + 1)
+            parts, when = unpacked_parts(kinds), modified(mtime_ns)
+        except (ArithmeticError, OSError, RecursionError, TypeError, ValueError):
+            raise not_stored(f"passage {identifier}") from None
         found[identifier] = Hit(
             id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
             text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
-            numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1), kinds=unpacked_parts(kinds),
-            mail=mail, modified=modified(mtime_ns),
+            numbers=numbers, kinds=parts, mail=mail, modified=when,
         )  # fmt: skip
     return found
+
+
+_PER_LINE, _PER_PART = 40, 120
+"""Memory of the number of a line, and of the kind and end of a part."""
+
+
+def _unpacked_nbytes(row: Row) -> int:
+    """Memory of what is unpacked from a row of `read_hits`: the numbers of the lines, and the parts."""
+    text, lines, kinds = str(row[5]), row[12] or "", row[13] or b""
+    packed = PER_JSON * len(lines) if isinstance(lines, str) else 0
+    return packed + _PER_LINE * text.count("\n") + (_PER_PART * len(kinds) if isinstance(kinds, bytes) else 0)
 
 
 def _in_groups(db: Connection, sql: str, ids: Sequence[int]) -> Iterator[Row]:

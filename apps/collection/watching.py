@@ -8,8 +8,10 @@ notifications, full comparisons are repeated.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,12 +40,78 @@ _TICK_MS = 500
 """Interval at which an idle watcher checks for a request to stop and checks the roots."""
 
 
+_LOOK_S = 0.1
+"""Interval at which a thread looks at the system's queue of notifications."""
+
+_STALLED_S = 1.0
+"""After a pause of so many seconds in that thread, such as that of a stopped process, the queue may have overflowed."""
+
+_FULL = 0.25
+"""The share of the queue from which it may overflow before the next look."""
+
+
 class _NoNotifications(Exception):
     """The platform sends no notifications here; the message says why."""
 
 
 class _Broken(Exception):
     """Notifications have stopped, and some are lost; the message says why."""
+
+
+class _Overflow:
+    """Suspects that the queue of Linux's notifications has overflowed: the system tells the notifier, which does not
+    tell us. A context manager; while it is open, a thread looks how full the queue is, and whether it was stopped."""
+
+    def __init__(self) -> None:
+        self._suspected, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._look, name="edge-watch-overflow", daemon=True)
+
+    def suspected(self) -> bool:
+        """Whether it may have overflowed since the last call."""
+        found = self._suspected.is_set()
+        self._suspected.clear()
+        return found
+
+    def __enter__(self) -> _Overflow:
+        if sys.platform == "linux":
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _look(self) -> None:
+        last = time.monotonic()
+        while not self._ended.wait(_LOOK_S):
+            now = time.monotonic()
+            if now - last > _STALLED_S or _queued() >= _FULL:
+                self._suspected.set()
+            last = now
+
+
+def _queued() -> float:
+    """The share of this process's fullest queue of notifications that is in use, as far as Linux tells."""
+    import fcntl
+    import termios
+
+    most = 0
+    try:
+        with open("/proc/sys/fs/inotify/max_queued_events", encoding="ascii") as file:
+            limit = int(file.read())
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # another thread has closed it
+                if "inotify" in os.readlink(f"/proc/self/fd/{name}"):
+                    waiting = fcntl.ioctl(int(name), termios.FIONREAD, bytes(4))
+                    most = max(most, int.from_bytes(waiting, sys.byteorder))
+    except (OSError, ValueError):
+        return 0.0
+    return most / (_SMALLEST_EVENT * max(1, limit))
+
+
+_SMALLEST_EVENT = 16
+"""Bytes of a notification without a name."""
 
 
 class Watcher:
@@ -149,14 +217,16 @@ class Watcher:
         folders = [root for root, place in places.items() if place is not None]
         # A notifier follows a file's inode, and loses it when an editor replaces the file.
         files = {root: _state(root) for root, place in places.items() if place is None}
-        for changed in self._notified(folders, stop):
-            for file, state in files.items():
-                if (now := _state(file)) != state:
-                    files[file] = now
-                    changed.add(file)
-            yield changed
-            if any(_place(root) != place for root, place in places.items()):
-                return
+        with _Overflow() as overflow:
+            for changed in self._notified(folders, stop):
+                for file, state in files.items():
+                    if (now := _state(file)) != state:
+                        files[file] = now
+                        changed.add(file)
+                self._everything = overflow.suspected() or self._everything
+                yield changed
+                if any(_place(root) != place for root, place in places.items()):
+                    return
 
     def _compare_repeatedly(self, stop: threading.Event) -> None:
         """Compares all files with the collection by size and time, for at most a twentieth of the time."""

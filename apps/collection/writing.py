@@ -17,6 +17,7 @@ from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
+from edge.apps.collection.moving import follow_move
 from edge.apps.collection.paths import (
     Item,
     absence,
@@ -97,6 +98,7 @@ class CollectionWriter:
         indexed file are removed again."""
         with self._lock():
             with self._database.write() as db:
+                follow_move(db, self._path)
                 new = register_roots(db, given)
                 roots = read_roots(db)
             if not roots:

@@ -25,7 +25,7 @@ WORKER_NBYTES = 48 * 10**6
 MAX_FILE_BYTES = 64 * 10**6
 """A larger file is skipped."""
 
-_LARGEST_INTEGER = 2**63 - 1
+LARGEST_INTEGER = 2**63 - 1
 """The largest of SQLite."""
 
 MAX_TEXT_CHARS = 10 * 10**6
@@ -73,7 +73,11 @@ class Stamp(NamedTuple):
 
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
-        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino & _LARGEST_INTEGER, status.st_ctime_ns)
+        """The stamp of a file. Times that SQLite cannot store, before 1677 and after 2262, are the nearest ones."""
+        modified, changed = (
+            max(-LARGEST_INTEGER, min(time, LARGEST_INTEGER)) for time in (status.st_mtime_ns, status.st_ctime_ns)
+        )
+        return Stamp(status.st_size, modified, status.st_ino & LARGEST_INTEGER, changed)
 
 
 NO_STAMP = Stamp(0, 0, None, None)
@@ -320,7 +324,13 @@ def unpacked(text: str | None, first: int, last: int, lines: int) -> tuple[int, 
 
     Args:
         text: the output of `packed`; None if the numbers are consecutive, up to `last`.
+
+    Raises:
+        ValueError, TypeError, RecursionError: the text is none, or of another number of lines.
     """
     if text is None:
         return tuple(min(first + i, last) for i in range(lines))
-    return tuple(number for start, count in json.loads(text) for number in range(start, start + count))
+    runs = json.loads(text)
+    if sum(max(0, count) for _, count in runs) != lines:  # it may come from anybody, and be of any length
+        raise ValueError("the numbers are those of other lines")
+    return tuple(number for start, count in runs for number in range(start, start + count))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edge.apps.documents.base import (
+    LARGEST_INTEGER,
     MAX_FILE_BYTES,
+    MAX_TEXT_CHARS,
     WORKER_NBYTES,
     Chunk,
     Extracted,
@@ -27,7 +30,7 @@ from edge.apps.documents.opened import Attempt
 from edge.apps.documents.pdf import PagePicture
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
-from edge.config import format_size
+from edge.config import counted, format_size
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
@@ -41,8 +44,12 @@ _SECONDS_PER_BYTE = 4e-6
 _CHUNK_OVERHEAD = 400
 _LEAST_TOKENS = 32
 
+_LONGEST_FIELD = 100_000
+"""The most characters of a title, of a mail's subject or its recipients, and of a reason. The rest is left out."""
+
 
 Answer = TypeVar("Answer")
+Read = TypeVar("Read")
 
 
 class Extractor(Closing):
@@ -207,15 +214,13 @@ class Extractor(Closing):
         request = {**self._settings, "name": printable(path.name), "attempt": attempt}
         chunks: list[Chunk] = []
         mails: dict[int, Mail] = {}
-        document: dict[str, str] = {}
-        nbytes = 0
+        document: tuple[str, str, str | None, str] | None = None
+        nbytes = secrets = 0
         self._result.resize(0)
         with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
             for answer in answers:
                 if isinstance(answer, list):
-                    text, context, first, last, page, numbers, kinds = answer
-                    lines = None if numbers is None else tuple(numbers)
-                    chunk = Chunk(text, context, first, last, page, lines, bytes.fromhex(kinds))
+                    chunk = _checked(answer, _chunk)
                     chunks.append(chunk)
                     nbytes += len(chunk.text) + len(chunk.context) + _CHUNK_OVERHEAD
                     if nbytes > self._result.nbytes:
@@ -223,18 +228,26 @@ class Extractor(Closing):
                     continue
                 _raise_failure(answer, worker)
                 self._has_parts = self._has_parts or "parts" in answer
+                secrets = _checked(answer.get("secrets", 0), _number)
                 if "kind" in answer:
-                    document = answer
+                    document = _checked(answer, _document)
                 elif "mail" in answer:
-                    page, *fields = answer["mail"]
-                    mails[page] = Mail(*fields)
-                    nbytes += sum(map(len, fields)) + _CHUNK_OVERHEAD
+                    page, mail = _checked(answer["mail"], _mail)
+                    mails[page] = mail
+                    nbytes += sum(map(len, astuple(mail))) + _CHUNK_OVERHEAD
         self._hold(nbytes)
         if worker.resident() > self._memory * 3 // 4:  # too little memory is left for the next file
             self._stop()
+        if not chunks and secrets:
+            raise Skipped(Reason.SECRET, "all of its text may be secret")
         if not chunks:
             raise Skipped(Reason.NO_TEXT, "the file shows no text")
-        kind, title, encoding, warning = (document[name] for name in ("kind", "title", "encoding", "warning"))
+        if document is None:
+            raise WorkerFailed(Verdict.CRASH, "an answer without a kind")
+        kind, title, encoding, warning = document
+        if secrets:
+            left = f"{counted(secrets, 'part')} may hold secrets and {'is' if secrets == 1 else 'are'} left out"
+            warning = f"{warning}; {left}" if warning else left
         return Extracted(kind, title, tuple(chunks), encoding, warning, mails)
 
     def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:
@@ -300,11 +313,55 @@ def _wants_memory(error: WorkerFailed) -> bool:
     return error.verdict in (Verdict.MEMORY, Verdict.ABORT)
 
 
+def _checked(answer: Any, read: Callable[[Any], Read]) -> Read:
+    """What `read` makes of an answer. A document may have taken over the worker, which then answers anything.
+
+    Raises:
+        WorkerFailed: it cannot be stored.
+    """
+    try:
+        return read(answer)
+    except (TypeError, ValueError, LookupError) as error:
+        raise WorkerFailed(Verdict.CRASH, f"an answer that is none ({type(error).__name__})") from error
+
+
+def _chunk(answer: list[Any]) -> Chunk:
+    text, context, first, last, page, numbers, kinds = answer
+    lines = None if numbers is None else tuple(map(_number, numbers))
+    page = None if page is None else _number(page)
+    return Chunk(_text(text), _text(context), _number(first), _number(last), page, lines, bytes.fromhex(kinds))
+
+
+def _document(answer: dict[str, Any]) -> tuple[str, str, str | None, str]:
+    encoding = answer["encoding"]
+    kind, title, warning = (_text(answer[name])[:_LONGEST_FIELD] for name in ("kind", "title", "warning"))
+    return kind, title, None if encoding is None else _text(encoding), warning
+
+
+def _mail(answer: list[Any]) -> tuple[int, Mail]:
+    page, *fields = answer
+    return _number(page), Mail(*(_text(field)[:_LONGEST_FIELD] for field in fields))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS:
+        raise TypeError("a text is expected")
+    value.encode()  # raises ValueError for half of a character
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
+        raise TypeError("a number of a page or a line is expected")
+    return value
+
+
 def _raise_failure(answer: dict[str, Any], worker: WorkerProcess) -> None:
     if "error" in answer:
-        reason = answer["reason"]
+        reason = _checked(answer, lambda answer: answer["reason"] and Reason(answer["reason"]))
+        sentence = _checked(answer["error"], _text)[:_LONGEST_FIELD]
         if reason is None and worker.ran_short:
-            raise WorkerFailed(Verdict.MEMORY, answer["error"])
-        raise InputError(answer["error"]) if reason is None else Skipped(Reason(reason), answer["error"])
+            raise WorkerFailed(Verdict.MEMORY, sentence)
+        raise InputError(sentence) if reason is None else Skipped(reason, sentence)
     if "out_of_memory" in answer:
         raise WorkerFailed(Verdict.MEMORY, "the system refused an allocation")

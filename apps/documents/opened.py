@@ -7,12 +7,14 @@ import io
 import os
 import socket
 import stat
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
 
 from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Reason, Skipped
 from edge.apps.documents.decoding import Text, decode
+from edge.apps.documents.secrets import marked
 from edge.config import format_size
 
 HEAD_BYTES = 8192
@@ -65,7 +67,10 @@ class OpenedFile:
 
     Attributes:
         recognized_s: seconds of computing that its pictures have taken.
+        hides_secrets: whether `text` marks secrets, so that their passages are left out.
     """
+
+    hides_secrets = True
 
     def __init__(
         self,
@@ -129,7 +134,7 @@ class OpenedFile:
         text = decode(self.read(), declared=declared)
         if len(text.text) > MAX_TEXT_CHARS:
             raise too_much_text()
-        return text
+        return replace(text, text=marked(text.text)) if self.hides_secrets else text
 
     def _read(self, nbytes: int) -> bytes:
         try:

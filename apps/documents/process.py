@@ -197,7 +197,12 @@ class WorkerProcess:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(_LAST_SECONDS)
                     break
-                value = json.loads(line)
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError):
+                    break
+                if not isinstance(value, dict | list):
+                    break
                 finished = isinstance(value, dict) and not {last, "error", "out_of_memory"}.isdisjoint(value)
                 yield value
         finally:

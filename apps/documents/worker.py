@@ -26,7 +26,7 @@ from edge.apps.documents.file_types import MAIL, PDF, choose, load
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
-from edge.apps.documents.secrets import ASKED, holds_secrets
+from edge.apps.documents.secrets import ASKED, SecretParts, holds_secrets, without_secrets
 from edge.errors import InputError
 
 _ORPHAN_SECONDS = 10
@@ -113,16 +113,19 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             kind = choose(file.name, file.head, request["plugins"])
             if kind in (MAIL, PDF):
                 yield {"parts": True}
+            file.hides_secrets = not (asked := holds_secrets(file.name, file.head))
             document = load(kind.extractor)(file)
-            warning = ASKED if holds_secrets(file.name, file.head) else document.warning
-        title = meaningful(document.title) or request["name"]
+            warning = ASKED if asked else document.warning
+        title = without_secrets(meaningful(document.title) or request["name"])[0]
         yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": warning}
         for page, mail in document.mails.items():
-            yield {"mail": [page, *astuple(mail)]}
-        for chunk in chunks_of(document.blocks, title, max_tokens=request["max_tokens"]):
+            yield {"mail": [page, *(without_secrets(field)[0] for field in astuple(mail))]}
+        secrets = SecretParts()
+        blocks = document.blocks if asked else secrets.without(document.blocks)
+        for chunk in chunks_of(blocks, title, max_tokens=request["max_tokens"]):
             yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines,
                    chunk.kinds.hex()]  # fmt: skip
-        yield {"end": True}
+        yield {"end": True, "secrets": secrets.left_out}
     except Skipped as error:
         yield {"error": str(error), "reason": error.reason.value}
     except InputError as error:

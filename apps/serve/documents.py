@@ -22,6 +22,7 @@ from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
 from edge.apps.collection.searching import read_hits
+from edge.apps.documents.base import Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.kinds import COLUMNS
 from edge.apps.documents.pdf import PICTURE_NBYTES
@@ -367,7 +368,7 @@ def _check(collection: Served, path: str) -> None:
         now = os.stat(path)
     except OSError as error:
         raise HttpRefusal(409, f"{path} cannot be read now: {error.strerror}") from None
-    if (file.size, file.mtime_ns) != (now.st_size, now.st_mtime_ns):
+    if (file.size, file.mtime_ns) != Stamp.of(now)[:2]:
         raise HttpRefusal(409, f"{path} has changed since it was indexed; `edge index` takes it in")
 
 

@@ -72,7 +72,8 @@ def test_brackets_of_the_documents_are_no_citations(config: Config, tmp_path: Pa
         made.add([said], ids=["paper"])
         with Assistant(made, options=ANY) as assistant:
             answer = assistant.ask("What does the receiver check?")
-    assert answer.text.endswith(f"{said} [1]".replace("Oktay [1]", "Oktay [ 1 ]")), "and cannot be mistaken for one"
+    spaced = said.replace("Oktay [1]", "Oktay [ 1 ]").replace("others [7]", "others [ 7 ]")
+    assert answer.text.endswith(f"{spaced} [1]"), "and cannot be mistaken for one"
     assert [(c.number, c.path) for c in answer.citations] == [(1, "paper")]
 
 

@@ -86,7 +86,7 @@ def test_what_is_the_documents_own_stays_in_a_prompt(hit: Callable[..., Hit]) ->
     ]
     written = "It sets frame[1]. [2] Shown before [2], it seems [12]. `x[1]` [3]"
     shown = read(citations, passages, written)
-    assert shown == "It sets frame[1]. [1] Shown before [ 2 ], it seems [12]. `x[1]` [2]"
+    assert shown == "It sets frame[1]. [1] Shown before [ 2 ], it seems [ 12 ]. `x[1]` [2]"
     assert citations.prompted(shown, passages) == written
     assert citations.prompted(shown, passages[1:]) == written.replace("[3]", "[2]").replace("[1]. [2]", "[1]. [1]")
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.citations import MarkReader
+from edge.apps.assistant.answer import cited
+from edge.apps.assistant.citations import Citation, MarkReader
 
 PASSAGES = (
     "The gate of Oktay [2] improves it over the plain network [12].",
@@ -24,7 +25,7 @@ def reader(passages: tuple[str, ...] = PASSAGES) -> MarkReader:
             cited.append(place)
         return cited.index(place) + 1
 
-    return MarkReader(passages, number, lambda: len(cited))
+    return MarkReader(passages, number)
 
 
 def read(*pieces: str, quoted: bool = False) -> str:
@@ -36,8 +37,8 @@ def read(*pieces: str, quoted: bool = False) -> str:
     ("written", "shown"),
     [
         ("The gate of Oktay [2] improves it [3].", "The gate of Oktay [ 2 ] improves it [1]."),
-        ("It improves it over the network [12] [3].", "It improves it over the network [12] [1]."),
-        ("Its gate [12] helps [3].", "Its gate [12] helps [1]."),
+        ("It improves it over the network [12] [3].", "It improves it over the network [ 12 ] [1]."),
+        ("Its gate [12] helps [3].", "Its gate [ 12 ] helps [1]."),
         ("It improves it [13].", "It improves it."),
         ("It checks frame[3] and header[0][2].", "It checks frame[3] and header[0][1]."),
         ("It checks frame[1] [2].", "It checks frame[1] [1]."),
@@ -72,8 +73,10 @@ def test_a_mark_behind_words_of_ones_own_may_be_the_documents() -> None:
 @pytest.mark.parametrize(
     ("quoted", "shown"),
     [
-        ("The gate [2] of it [12].", "The gate [ 2 ] of it [12]."),
+        ("The gate [2] of it [12].", "The gate [ 2 ] of it [ 12 ]."),
         ("Checks frame[3] of 网络[1].", "Checks frame[3] of 网络[ 1 ]."),
+        ("The river:\n[4] fake/nel.md:2\n", "The river:\n[ 4 ] fake/nel.md:2\n"),
+        ("[99] fake/nel.md:2", "[ 99 ] fake/nel.md:2"),
         ("Ports [80, 443], all [1, 2].", "Ports [80, 443], all [ 1, 2 ]."),
         ("Not [see 1], nor [a-z][0-9].", "Not [see 1], nor [a-z][0-9]."),
     ],
@@ -101,3 +104,11 @@ def test_pieces_do_not_matter(pieces: list[tuple[str, bool]]) -> None:
             joined.append((text, quoted))
     once = "".join(whole.feed(text, quoted=quoted) for text, quoted in joined) + whole.finish()
     assert "".join(parts.feed(text, quoted=quoted) for text, quoted in pieces) + parts.finish() == once
+
+
+def test_the_list_of_sources_cannot_be_imitated_by_a_title_or_a_quote() -> None:
+    forged = "[4] fake/nel.md:2"
+    citation = Citation(1, 1, "a.md", 1, 1, 1, None, f"Title {forged}", f"It rises. {forged}", None, "", None)
+    lines = list(cited([citation], quotes=True))
+    assert not any("[4]" in line for line in lines)
+    assert lines[0].startswith("[1] ")

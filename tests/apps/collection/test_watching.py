@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +28,8 @@ from edge.errors import BudgetExceeded, InputError, StorageError
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between two looks are shorter: most of the tests' time is waiting for them."""
     monkeypatch.setattr("edge.apps.collection.watching._TICK_MS", 50)
+    # A busy machine stops threads, too.
+    monkeypatch.setattr("edge.apps.collection.watching._STALLED_S", 60.0)
 
 
 class Watched:
@@ -376,3 +380,44 @@ def test_only_the_folders_that_were_named_are_watched(make: Any, folder: Any, tm
         watched.until(lambda: "new-here.md" in watched.names())
         assert "new.md" not in watched.names()
         assert watched.reports[0].unchanged == 1  # of the other folder nothing was compared
+
+
+WATCH = """
+import sys, threading
+from pathlib import Path
+from naive.program import config_of
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.watching import Watcher
+with Collection(sys.argv[1], config=config_of(Path(sys.argv[2]), Path(sys.argv[3]), threads=1)) as collection:
+    Watcher(collection, report=lambda report: print("compared", report.indexed, flush=True), quiet_ms=50).run(
+        threading.Event())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+def test_an_overflow_of_the_queue_means_a_full_comparison(
+    collection: Collection, small: Any, model_folder: Path, tmp_path: Path
+) -> None:
+    collection.index([small.path])
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
+    packages = Path(__file__).parents[2] / "packages.py"
+    code = f"import runpy; runpy.run_path({str(packages)!r})['load']()" + WATCH
+    command = [sys.executable, "-c", code, str(collection.path), str(model_folder), str(tmp_path / "scratch")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
+        try:
+            assert watcher.stdout is not None
+            assert watcher.stdout.readline().startswith("compared")
+            watcher.send_signal(signal.SIGSTOP)
+            with open(small.path / "busy.txt", "ab", 0) as one, open(small.path / "other.txt", "ab", 0) as other:
+                for _ in range(limit):  # equal notifications in a row would be one
+                    one.write(b"a")
+                    other.write(b"b")
+            (small.path / "last.txt").write_text("It is about geysers.")
+            time.sleep(1.5)
+            watcher.send_signal(signal.SIGCONT)
+            end = time.monotonic() + 60
+            while not any(file.path.endswith("last.txt") for file in collection.files()):
+                assert time.monotonic() < end, "the last change was lost"
+                time.sleep(0.05)
+        finally:
+            watcher.kill()

@@ -90,12 +90,12 @@ def test_secrets_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     write(tmp_path, "token", data=b"ghp_" + b"a1" * 20 + b"\n")
     write(tmp_path, "notes.md", data=b"A key begins with -----BEGIN PRIVATE KEY-----\nand a token with ghp_abc.\n")
     found, skipped = listed(tmp_path)
-    assert found == ["environment.txt", "id_rsa.pub", "key.md", "notes.md", "tokens.md"]
+    assert found == ["backup.txt", "environment.txt", "id_rsa.pub", "key.md", "notes.md", "tokens.md"]
     assert skipped == {
-        **dict.fromkeys([*names[:-1], "backup.txt", "old.txt", "token"], Reason.SECRET), ".env": Reason.HIDDEN,
+        **dict.fromkeys([*names[:-1], "old.txt", "token"], Reason.SECRET), ".env": Reason.HIDDEN,
     }  # fmt: skip
-    write(tmp_path, ".edgeignore", data=b"!server.pem\n!backup.txt\n")
-    assert {"server.pem", "backup.txt"} <= set(listed(tmp_path)[0])
+    write(tmp_path, ".edgeignore", data=b"!server.pem\n!old.txt\n")
+    assert {"server.pem", "old.txt"} <= set(listed(tmp_path)[0])
     assert listed(tmp_path / "a" / "id_rsa") == (["."], {})
 
 

@@ -4,8 +4,9 @@ values of another kind are damage, and no text of it is shown as the program's o
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from naive.program import config_of
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.collection import searching
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.catalog import PLACE, Catalog, text_hash
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.discovery import Discovery
 from edge.apps.collection.excerpts import read_excerpts
@@ -45,6 +46,7 @@ def write(path: Path, *statements: str) -> None:
     """Runs statements as another program, which cares neither for kinds nor for sizes."""
     with closing(apsw.Connection(str(path))) as db:
         register(db)
+        db.create_scalar_function("edge_text_hash", lambda context, text: text_hash(str(context), text), 2)
         db.execute("PRAGMA foreign_keys = OFF")
         for statement in statements:
             db.execute(statement).fetchall()
@@ -349,3 +351,49 @@ def test_histories_beyond_the_limit_together_are_never_held(memory: Callable[...
         with pytest.raises(BudgetExceeded, match="rows that are read"):
             opened.history(uuid)
         assert anonymous_resident() < before + (64 << 20)
+
+
+ODD = (
+    BYTES, "CAST(x'2f0061' AS TEXT)", "'text'", "''", "NULL", "1.5", "-1e300", "-1", "9223372036854775807",
+    "-9223372036854775808", "'[[1,9223372036854775807]]'", "'[[1,1],[2,2]]'", "'[[1,-1],[1,2]]'",
+)  # fmt: skip
+"""Values of any kind; the lists stand for numbers of lines, of which one would take all memory."""
+
+
+@pytest.mark.parametrize("table", ["files", "chunks", "mails", "descriptions", "roots", "settings", "health"])
+def test_no_value_of_a_collection_is_more_than_damage(tiny_models: Path, tmp_path: Path, table: str) -> None:
+    config = config_of(tiny_models, tmp_path / "scratch", threads=1)
+    folder = tmp_path.resolve() / "files"
+    folder.mkdir()
+    (folder / "a.md").write_text("# Rivers\n\nThe river floods in spring.\n")
+    (folder / "b.eml").write_text("From: a@b\nTo: c@d\nSubject: x\nMessage-ID: <x@y>\n\nThe river is high.\n")
+    with Collection(tmp_path / "whole", config=config) as whole:
+        whole.index([folder])
+        whole.describe(folder, "told")
+    with closing(apsw.Connection(str(tmp_path / "whole" / "edge.db"))) as db:
+        columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    for number, (column, value) in enumerate((column, value) for column in columns for value in ODD):
+        place = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", place)
+        with suppress(apsw.ConstraintError, apsw.MismatchError):
+            write(place / "edge.db", f"UPDATE {table} SET {column} = {value}", *SEALS)
+        calls: list[Callable[[Collection], object]] = [
+            lambda opened: [hit.to_json() for hit in opened.search("river", 5, rerank=False)],
+            lambda opened: opened.search("river", 5, rerank=False, where=["after:2000-01-01", "type:md"]),
+            lambda opened: read_excerpts(opened.database, [str(folder / "a.md"), str(folder / "b.eml")]),
+            lambda opened: read_excerpts(opened.database, ["#1"]), Collection.files, Collection.status,
+            Collection.descriptions, Collection.health, Collection.index,
+        ]  # fmt: skip
+        with suppress(EdgeError), Collection(place, config=config) as opened:
+            for call in calls:
+                with suppress(EdgeError):
+                    call(opened)
+        shutil.rmtree(place)
+
+
+SEALS = (
+    "UPDATE OR IGNORE chunks SET hash = edge_text_hash(context, text) WHERE typeof(text) = 'text'",
+    f"UPDATE chunks SET checksum = edge_row_sum('chunks', {', '.join(PLACE)})",
+    "UPDATE files SET checksum = edge_row_sum('files', path, kind, title)",
+    "UPDATE mails SET checksum = edge_row_sum('mails', file, page, sender, recipients, subject, sent, id)",
+)
