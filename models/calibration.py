@@ -21,7 +21,10 @@ from edge.errors import CorruptBlock
 from edge.files.sealed import read_sealed, write_sealed
 
 FILE = "calibration.json"
-VERSION = 6
+VERSION = 7
+TARGET = 0.98
+"""Share of full depth's results that margins keep, if nothing else is said."""
+
 _REMEDY = "`edge models calibrate` makes a new one in its place, and `--threshold inf` does without"
 
 
@@ -97,15 +100,20 @@ class Forecast:
             candidate's standardized score in retrieval.
         errors: standard deviation of the prediction's error within a pool; infinite after a layer whose prediction is
             no better than a constant.
-        margins: by mode, a number of standard deviations of the difference of two errors. A candidate that is predicted
-            to lie further than this below the results is pruned.
+        margins: by mode, pairs of a share of results in the pool and a number of standard deviations of the difference
+            of two errors. A candidate that is predicted to lie further than this below the results is pruned.
     """
 
     slopes: tuple[float, ...]
     pulls: tuple[float, ...]
     offsets: tuple[float, ...]
     errors: tuple[float, ...]
-    margins: Mapping[str, float]
+    margins: Mapping[str, tuple[tuple[float, float], ...]]
+
+    def margin(self, mode: str, k: int, candidates: int) -> float | None:
+        """The margin for the best `k` of some candidates, between those of the nearest shares; None without margins."""
+        points = self.margins.get(mode)
+        return float(np.interp(k / candidates, *zip(*points, strict=True))) if points else None
 
     def __call__(
         self, layer: int, logits: npt.NDArray[np.float64], places: npt.NDArray[np.float64] | float = 0.0
@@ -128,7 +136,12 @@ class Forecast:
         """
         slopes, pulls, offsets = (tuple(map(float, document[name])) for name in ("slopes", "pulls", "offsets"))
         errors = tuple(math.inf if error is None else float(error) for error in document["errors"])
-        margins = {str(mode): float(margin) for mode, margin in dict(document["margins"]).items()}
+        margins = {
+            str(mode): tuple((float(share), float(margin)) for share, margin in points)
+            for mode, points in dict(document["margins"]).items()
+        }
+        if any(not points or list(points) != sorted(points) for points in margins.values()):
+            raise ValueError("the margins are not in the order of their shares")
         if not len(slopes) == len(pulls) == len(offsets) == len(errors):
             raise ValueError("a forecast has lists of unequal length")
         return cls(slopes, pulls, offsets, errors, margins)

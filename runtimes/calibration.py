@@ -4,8 +4,8 @@ keep the results of full depth.
 The scores of a sequence do not depend on its pool. So every query is run once at full depth, and its scores after each
 layer are recorded. Any margin can then be replayed on the record. Half of the queries are used to fit the lens (a ridge
 regression per layer to the final logit). The other half are used to choose between head and lens after each layer, to
-measure the error of each layer's scores, and to find the smallest margins that keep the target. There is one margin
-for texts in no order, and one for retrieved texts.
+measure the error of each layer's scores, and to find the smallest margins that keep the target: one for each share of
+results in the pool, for texts in no order and for retrieved texts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from edge.errors import InputError
 from edge.models.blending import WEIGHT, Retrieved, retrieved_scores, share_of, standard
-from edge.models.calibration import Calibration, Forecast, Lens, Measured
+from edge.models.calibration import TARGET, Calibration, Forecast, Lens, Measured
 from edge.models.spec import ModelSpec
 from edge.runtimes.passes import Job
 from edge.runtimes.reranker import Reranker
@@ -131,34 +132,42 @@ def measure(
     return Measured(k, candidates, mode, retrieved, *mean)
 
 
-def find_margin(
+def find_margins(
     records: Sequence[RecordedScores], ks: Iterable[int], pools: Iterable[int], mode: Mode, calibration: Calibration, *,
     retrieved: bool, target: float,
-) -> float:  # fmt: skip
-    """The smallest margin that keeps the target in every domain, because it will be used in new domains. If all queries
-    come from one domain, they are divided into a few parts, and the target must be kept in each part.
+) -> tuple[tuple[float, float], ...]:  # fmt: skip
+    """For each share of results in a pool, the smallest margin that keeps the target in every domain, because it will be
+    used in new domains. If all queries come from one domain, they are divided into a few parts, and the target must be
+    kept in each part.
 
     Args:
         retrieved: whether the scores of retrieval are blended in.
-        target: share of full depth's K results that must be found, mean over numbers of results and sizes of pools.
+        target: share of full depth's K results that must be found, mean over the cases of a share.
+
+    Returns:
+        Pairs of share and margin, in the order of the shares; none if no pool is larger than its results.
     """
-    cases = [(k, n) for k, n in product(ks, pools) if k < n]
+    cases = sorted((k / n, k, n) for k, n in product(ks, pools) if k < n)
     domains = sorted({record.domain for record in records})
     parts = [[r for r in records if r.domain == d] for d in domains]
     if len(parts) == 1:
         parts = [part for part in (list(records[i::_FOLDS]) for i in range(_FOLDS)) if part]
-    for margin in MARGINS:
-        if all(_kept(part, cases, mode, margin, calibration, retrieved) >= target - 1e-12 for part in parts):
-            return float(margin)
-    return float(MARGINS[-1])
+
+    def smallest(k: int, n: int) -> float:
+        for margin in MARGINS:
+            if all(_kept(part, k, n, mode, margin, calibration, retrieved) >= target - 1e-12 for part in parts):
+                return float(margin)
+        return float(MARGINS[-1])
+
+    # Pools of equal shares and different sizes: the wider margin serves both.
+    return tuple((share, max(smallest(k, n) for _, k, n in same)) for share, same in groupby(cases, key=itemgetter(0)))
 
 
 def _kept(
-    part: Sequence[RecordedScores], cases: Sequence[tuple[int, int]], mode: Mode, margin: float,
-    calibration: Calibration, retrieved: bool,
+    part: Sequence[RecordedScores], k: int, candidates: int, mode: Mode, margin: float, calibration: Calibration,
+    retrieved: bool,
 ) -> float:  # fmt: skip
-    rows = [measure(part, k, mode, margin, calibration, candidates=n, retrieved=retrieved) for k, n in cases]
-    return float(np.mean([row.overlap for row in rows])) if rows else 1.0
+    return measure(part, k, mode, margin, calibration, candidates=candidates, retrieved=retrieved).overlap
 
 
 def _pool(record: RecordedScores, calibration: Calibration, retrieved: bool) -> CandidatePool:
@@ -187,7 +196,7 @@ class Example:
         docs: the candidates. They should be in a retriever's order, to calibrate the reranking of retrieved texts, too.
         relevant: positions of the relevant candidates; without judgements the top K of full depth count as relevant.
         retrieved: the retrieval scores of the candidates (see `models.blending`).
-        domain: name of the query's source. A margin must keep the target in every domain (see `replay.find_margin`).
+        domain: name of the query's source. A margin must keep the target in every domain (see `find_margins`).
     """
 
     query: str
@@ -205,7 +214,7 @@ def calibrate(
     pools: Sequence[int] = (20, 60),
     modes: Iterable[Mode] = ("ranked", "top-k"),
     orders: Sequence[bool] = (False, True),
-    target: float = 0.99,
+    target: float = TARGET,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
     """Measures a model's operating points.
@@ -217,7 +226,7 @@ def calibrate(
         pools: sizes of pools; larger ones are cut to them.
         modes: modes of pruning.
         orders: False for candidates in no order, True for candidates with retrieval scores that are blended in.
-        target: share of full depth's K results that must be found, in (0, 1]; see `replay.find_margin`.
+        target: share of full depth's K results that must be found, in (0, 1]; see `find_margins`.
         progress: called with (queries done, queries in all).
 
     Returns:
@@ -284,12 +293,15 @@ def with_margins(
     largest = max(record.scores.shape[1] for record in records)
     sizes = sorted({min(size, largest) for size in pools})
     points: list[Measured] = []
-    margins: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    margins: dict[bool, dict[str, tuple[tuple[float, float], ...]]] = {False: {}, True: {}}
     for mode, order in product(modes, orders):
-        margin = find_margin(records, ks, sizes, mode, calibration, retrieved=order, target=target)
-        margins[order][mode] = margin
+        points_of = find_margins(records, ks, sizes, mode, calibration, retrieved=order, target=target)
+        if points_of:
+            margins[order][mode] = points_of
+        found = dict(points_of)
         for k, size in product(ks, sizes):
             if k < size:
+                margin = found[k / size]
                 points.append(measure(records, k, mode, margin, calibration, candidates=size, retrieved=order))
     return replace(
         calibration,

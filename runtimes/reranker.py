@@ -307,8 +307,8 @@ class Reranker(Closing):
     ) -> ProgressivePruning | BoundedPruning:
         """The pruning rule: the calibrated margin, unless a threshold of dispersion was set by hand."""
         limit, forecast = self._limit(threshold), pool.forecast
-        if limit is None and forecast is not None and mode in forecast.margins:
-            margin = forecast.margins[mode]
+        margin = None if limit is not None or forecast is None else forecast.margin(mode, k, max(1, candidates))
+        if forecast is not None and margin is not None:
             return BoundedPruning(k, mode=mode, errors=forecast.errors, margin=margin, candidates=candidates)
         return ProgressivePruning(k, mode=mode, threshold=math.inf if limit is None else limit, candidates=candidates)
 

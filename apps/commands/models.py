@@ -16,7 +16,7 @@ from edge.config import Config, format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.files.input_file import read_input
 from edge.models import reader
-from edge.models.calibration import Calibration
+from edge.models.calibration import TARGET, Calibration
 from edge.models.manifest import file_sha256
 from edge.models.packed import PackedModel
 from edge.models.pull import pull_generator
@@ -163,7 +163,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     "--queries", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON Lines."
 )
 @click.option(
-    "--target", type=float, default=0.99, show_default=True, help="Share of full depth's results that must be found."
+    "--target", type=float, default=TARGET, show_default=True, help="Share of full depth's results that must be found."
 )
 @click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 3, 5, 10, 20), show_default=True)
 @click.option("--embedder", help="Also fit when answers are refused, with this embedder beside MODEL.")
@@ -176,12 +176,12 @@ def calibrate(
     embedder: str | None,
     setup: Setup,
 ) -> None:
-    """Find the margin of pruning that keeps the results of full depth, and store it with MODEL.
+    """Find the margins of pruning that keep the results of full depth, and store it with MODEL.
 
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
     "grades": one for each document (as the benchmark `search-quality` writes them). A query with grades and nothing
-    relevant is left out. With "domain", where a query comes from, the margin has to keep the target in every domain.
+    relevant is left out. With "domain", where a query comes from, the margins have to keep the target in every domain.
 
     Whether a question is answered or refused depends on the embedder, too. With --embedder it is fitted for both
     models: each query is asked with its relevant documents among all documents of the file, and without them.
@@ -301,8 +301,9 @@ def _print_points(calibration: Calibration) -> None:
         shown = ", ".join(f"{error:.2f}" if math.isfinite(error) else "not used" for error in errors)
         click.echo(f"    after layer {layer}: {shown}" if layer else f"    before the first layer: {shown}")
     for order, forecast in (("unordered", calibration.alone), ("retrieved", calibration.blended)):
-        for mode, margin in forecast.margins.items():
-            click.echo(f"  {mode:6} {order}: candidates more than {margin:.2f} deviations behind are dropped")
+        for mode, margins in forecast.margins.items():
+            shown = ", ".join(f"{margin:.2f} for {share:.0%}" for share, margin in margins)
+            click.echo(f"  {mode:6} {order}: candidates are dropped this many deviations behind, by share: {shown}")
     for point in calibration.points:
         kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}, overlap {point.overlap:.3f}"
         order = "retrieved" if point.retrieved else "unordered"

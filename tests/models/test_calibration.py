@@ -20,12 +20,12 @@ def calibration() -> Calibration:
     lens = Lens(generator.normal(size=(3, 8)).astype(np.float32), generator.normal(size=3).astype(np.float32))
     points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
     lines = ((0.0, 0.5, 0.9, 1.0), (0.3, 0.1, 0.0, 0.0), (0.1, 0.2, 0.0, 0.0))
-    alone = Forecast(*lines, (math.inf, math.inf, 0.4, 0.0), {"ranked": 3.0, "top-k": 3.25})
-    blended = Forecast(*lines, (1.4, 1.2, 0.4, 0.0), {"ranked": 2.0, "top-k": 2.25})
+    alone = Forecast(*lines, (math.inf, math.inf, 0.4, 0.0), {"ranked": ((0.1, 3.0), (0.5, 2.0)), "top-k": ((0.1, 3.25),)})
+    blended = Forecast(*lines, (1.4, 1.2, 0.4, 0.0), {"ranked": ((0.1, 2.0),), "top-k": ((0.1, 2.25),)})
     return Calibration("f", 0.99, 10, 20, (1, 2), alone, blended, 1.7, points, lens)
 
 
-FORECAST = {"slopes": [0, 1], "pulls": [0, 0], "offsets": [0, 0], "errors": [None, 0], "margins": {"ranked": 2}}
+FORECAST = {"slopes": [0, 1], "pulls": [0, 0], "offsets": [0, 0], "errors": [None, 0], "margins": {"ranked": [[0.5, 2]]}}
 
 
 @pytest.mark.parametrize("content", ["", "{}", "{", "[]", "7", "null", '"x"', "\x00", "[" * 100_000, "\ud800"])
@@ -48,6 +48,8 @@ def test_what_is_no_calibration_is_refused_with_the_way_out(tmp_path: Path, cont
         ({"blended": {**FORECAST, "errors": ["wide", 0.0]}}, "is no calibration"),
         ({"blended": {**FORECAST, "errors": [0.0]}}, "is no calibration"),
         ({"blended": {**FORECAST, "margins": 2.0}}, "is no calibration"),
+        ({"blended": {**FORECAST, "margins": {"ranked": []}}}, "is no calibration"),
+        ({"blended": {**FORECAST, "margins": {"ranked": [[0.5, 1], [0.1, 2]]}}}, "is no calibration"),
         ({"lens": {"layers": 3, "hidden": 8, "weight": "AAAA", "bias": "AAAA"}}, "is no calibration"),
         ({"lens": 5}, "is no calibration"),
         ({"more": 5}, "is no calibration"),

@@ -19,7 +19,7 @@ from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
 from edge.models.training.measures import blended
-from edge.runtimes.calibration import MARGINS, Example, RecordedScores, calibrate, find_margin, measure, replay
+from edge.runtimes.calibration import MARGINS, Example, RecordedScores, calibrate, find_margins, measure, replay
 from edge.runtimes.passes import Job
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
@@ -57,7 +57,7 @@ def plain(errors: Sequence[float], margin: float = 1.0, first: float = math.inf)
     """A forecast that takes a layer's logits for the final ones; `first` is the error before the first layer."""
     layers = len(errors)
     zeros = (0.0,) * (layers + 1)
-    margins = {"ranked": margin, "top-k": margin}
+    margins = {"ranked": ((1.0, margin),), "top-k": ((1.0, margin),)}
     return Forecast((0.0, *(1.0,) * layers), zeros, zeros, (first, *errors), margins)
 
 
@@ -165,28 +165,35 @@ def noisy(seed: int, queries: int, noise: tuple[float, ...], domains: Sequence[s
 
 
 @pytest.mark.parametrize("mode", ["ranked", "top-k"])
-def test_the_margin_is_the_smallest_that_keeps_the_target_in_every_domain(mode: Mode) -> None:
+def test_margins_are_the_smallest_that_keep_the_target_in_every_domain(mode: Mode) -> None:
     noise = (1.0, 0.4, 0.2, 0.0)
     records = noisy(3, 24, noise, ("a", "b", "c"))
     calibration = calibration_of(plain(noise))
-    found = find_margin(records, (1, 5), (10, 20), mode, calibration, retrieved=False, target=0.95)
+    found = find_margins(records, (1, 2, 5), (10, 20), mode, calibration, retrieved=False, target=0.95)
+    assert [share for share, _ in found] == [0.05, 0.1, 0.2, 0.25, 0.5]
+    cases = {0.05: [(1, 20)], 0.1: [(1, 10), (2, 20)], 0.2: [(2, 10)], 0.25: [(5, 20)], 0.5: [(5, 10)]}
 
-    def kept(margin: float) -> float:
-        worst = 1.0
-        for domain in "abc":
-            part = [r for r in records if r.domain == domain]
-            rows = [
-                measure(part, k, mode, margin, calibration, candidates=n, retrieved=False)
-                for k in (1, 5)
-                for n in (10, 20)
-            ]
-            worst = min(worst, float(np.mean([row.overlap for row in rows])))
-        return worst
+    def kept(share: float, margin: float) -> float:
+        return min(
+            measure(
+                [r for r in records if r.domain == domain], k, mode, margin, calibration, candidates=n, retrieved=False
+            ).overlap
+            for domain in "abc"
+            for k, n in cases[share]
+        )
 
-    assert kept(found) >= 0.95
-    smaller = [margin for margin in MARGINS if margin < found]
-    assert smaller, "the smallest margin of all proves nothing"
-    assert all(kept(margin) < 0.95 for margin in smaller)
+    assert any(margin > MARGINS[0] for _, margin in found), "the smallest margin of all proves nothing"
+    for share, margin in found:
+        assert kept(share, margin) >= 0.95
+        assert all(kept(share, smaller) < 0.95 for smaller in MARGINS if smaller < margin)
+
+
+def test_between_two_shares_the_margin_lies_between_theirs() -> None:
+    forecast = replace(plain((0.0,)), margins={"ranked": ((0.1, 2.0), (0.5, 1.0))})
+    assert forecast.margin("ranked", 3, 10) == pytest.approx(1.5)
+    assert forecast.margin("ranked", 1, 60) == 2.0
+    assert forecast.margin("ranked", 9, 10) == 1.0
+    assert forecast.margin("top-k", 3, 10) is None
 
 
 def test_wider_margins_cost_more_and_miss_less() -> None:
@@ -236,9 +243,11 @@ def test_points_keep_their_promise(calibration: Calibration, reranker: Reranker)
         assert (found.slopes[-1], found.pulls[-1], found.offsets[-1], found.errors[-1]) == (1.0, 0.0, 0.0, 0.0)
         assert math.isfinite(found.errors[0]) == retrieved
         assert set(found.margins) == {"ranked", "top-k"}
-        for mode, margin in found.margins.items():
-            kept = [p.overlap for p in calibration.points if p.mode == mode and p.retrieved == retrieved]
-            assert np.mean(kept) >= 0.9 or margin == MARGINS[-1]
+        for mode, margins in found.margins.items():
+            for share, margin in margins:
+                points = [p for p in calibration.points if p.mode == mode and p.retrieved == retrieved]
+                kept = [p.overlap for p in points if p.k / p.candidates == share]
+                assert min(kept) >= 0.9 or margin == MARGINS[-1]
 
 
 @pytest.mark.parametrize("mode", ["ranked", "top-k"])
@@ -393,8 +402,8 @@ class Means:
 def calibrated() -> Calibration:
     lens = Lens(np.ones((2, 3), np.float32), np.zeros(2, np.float32))
     points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
-    alone = Forecast((0.0, 0.5, 1.0), (0.0,) * 3, (0.1, 0.2, 0.0), (math.inf, math.inf, 0.0), {"ranked": 1.5})
-    blended = Forecast((0.0, 0.5, 1.0), (0.3, 0.1, 0.0), (0.1, 0.2, 0.0), (0.9, 0.8, 0.0), {"ranked": 1.25})
+    alone = Forecast((0.0, 0.5, 1.0), (0.0,) * 3, (0.1, 0.2, 0.0), (math.inf, math.inf, 0.0), {"ranked": ((0.5, 1.5),)})
+    blended = Forecast((0.0, 0.5, 1.0), (0.3, 0.1, 0.0), (0.1, 0.2, 0.0), (0.9, 0.8, 0.0), {"ranked": ((0.25, 1.25), (0.5, 1.0))})
     return Calibration("f", 0.99, 10, 20, (1,), alone, blended, 2.0, points, lens)
 
 
@@ -404,4 +413,4 @@ def test_a_layer_that_says_nothing_stays_so(tmp_path: Path) -> None:
     assert found == calibrated()
     assert found is not None
     assert found.alone.errors == (math.inf, math.inf, 0.0)
-    assert found.blended.margins == {"ranked": 1.25}
+    assert found.blended.margins == {"ranked": ((0.25, 1.25), (0.5, 1.0))}
