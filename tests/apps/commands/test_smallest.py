@@ -170,7 +170,7 @@ def test_a_missing_extra_is_named_as_pip_takes_it(
     assert f"pip install 'edge-rag[{extra}]'" in str(_asked(name))
 
 
-LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(4_000))
+LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(12_000))
 
 AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
     "repair": (["repair", "-c", "col"], b"", "1MB"),
