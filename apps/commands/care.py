@@ -12,8 +12,8 @@ from edge.apps.options import Setup, collection_option, memory_option
 from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, checking_budget
+from edge.apps.store.planning import INDEXING, retrieval_plan
 from edge.apps.store.repairing import RepairReport
-from edge.budget import MemoryBudget
 
 
 def _check(collection: Folder, setup: Setup, read_data: bool) -> CheckReport:
@@ -33,8 +33,13 @@ def _repair(collection: Folder, setup: Setup, progress: ProgressBar) -> RepairRe
     Copies of the damaged files are kept in a folder beside the index. Exit code 2 if damage remains.
     """
     config = setup.config()
-    budget = MemoryBudget(config.memory)
-    care = CollectionCare(locate(collection), config, budget, lambda opened: allowed_roots(opened, collection))
+    path = locate(collection)
+    whole = retrieval_plan(
+        "the repair", config, embedder=None, reranker=None, rerank=False, candidates=0, writes=True, extra=INDEXING,
+        databases=1,
+    )  # fmt: skip
+    budget = checking_budget(config.memory, path / DATABASE, "chunks", whole)
+    care = CollectionCare(path, config, budget, lambda opened: allowed_roots(opened, collection))
     return repairing.repair(care, budget=budget, progress=progress)
 
 

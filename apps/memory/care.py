@@ -20,19 +20,20 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, held_records, insert_record, text_hash
 from edge.apps.memory.schema import ACTIONS, CONVERSATIONS, TEXT_INDEX, migrations
+from edge.apps.memory.searching import DEPTH
 from edge.apps.memory.store import DATABASE
 from edge.apps.memory.trajectories import ROW, read_action
 from edge.apps.options import Setup
 from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store
-from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
+from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, checking_budget
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.repairing import RepairReport, bring_rows
 from edge.apps.store.rows import Row, Table, held, row_sum
 from edge.apps.store.salvage import Wreck
-from edge.budget import MemoryBudget
 from edge.config import counted
 from edge.ivf.base import Connection, Ids
 
@@ -199,7 +200,12 @@ def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
 
     A copy of the damaged files is kept in a folder beside it. Exit code 2 if something stays damaged.
     """
-    return repairing.repair(_care(path, setup), budget=MemoryBudget(setup.config().memory), progress=progress)
+    config, care = setup.config(), _care(path, setup)
+    whole = retrieval_plan(
+        "the repair", config, embedder=None, reranker=None, rerank=True, candidates=DEPTH, writes=True, databases=1
+    )
+    budget = checking_budget(config.memory, care.path, "memories", whole)
+    return repairing.repair(care, budget=budget, progress=progress)
 
 
 def _care(path: Folder, setup: Setup) -> MemoryCare:

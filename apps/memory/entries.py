@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -100,18 +100,24 @@ def read_entries(messages: object, shared: Entry) -> list[Entry]:
 def held_nbytes(messages: object) -> int:
     """The memory that the messages of `Memory.add` take while they are stored, in bytes."""
     given = messages if isinstance(messages, list | tuple) else [messages]
-    return sum(_PER_ENTRY + _COPIES * _nbytes(message) for message in given)
+    return sum(_PER_ENTRY + _COPIES * sum(map(sys.getsizeof, _texts(message))) for message in given)
 
 
-def _nbytes(message: object) -> int:
-    """Bytes of a message's texts."""
+def texts_of(messages: object) -> list[str]:
+    """All texts of the messages of `Memory.add`, as they are."""
+    given = messages if isinstance(messages, list | tuple) else [messages]
+    return [text for message in given for text in _texts(message)]
+
+
+def _texts(message: object) -> Iterator[str]:
     if isinstance(message, str):
-        return sys.getsizeof(message)
-    if isinstance(message, Mapping):
-        return _nbytes(message.get("content"))
-    if isinstance(message, list | tuple):  # the parts of a message
-        return sum(_nbytes(part.get("text")) for part in message if isinstance(part, Mapping))
-    return 0
+        yield message
+    elif isinstance(message, Mapping):
+        yield from _texts(message.get("content"))
+    elif isinstance(message, list | tuple):  # the parts of a message
+        for part in message:
+            if isinstance(part, Mapping):
+                yield from _texts(part.get("text"))
 
 
 def goes_on(earlier: Entry | Record, later: Entry | Record) -> bool:

@@ -24,7 +24,7 @@ from edge.apps.memory.arguments import (
     parse_local,
     parse_moment,
 )
-from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
+from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries, texts_of
 from edge.apps.memory.erasing import Eraser
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.importing import import_transcripts
@@ -175,8 +175,9 @@ class Memory(Closing):
         check_validity(shared.valid_from, shared.valid_until)
         if asked.timestamp is not None:
             shared = shared.said(asked.timestamp)
-        with self.budget.reserve("texts to remember", held_nbytes(messages)):
-            self.store.check_room()
+        held = held_nbytes(messages)
+        self.store.check_room(texts_of(messages), held)
+        with self.budget.reserve("texts to remember", held):
             entries, failure = read_entries(messages, shared), None
             if infer and entries:
                 if self._generator is None:
@@ -275,8 +276,7 @@ class Memory(Closing):
         return {"message": "Memories deleted successfully!"}
 
     def reset(self) -> None:
-        """Erases everything, as `delete` does with `purge`: all memories of all scopes, their history, and the action
-        cache.
+        """Erases everything: all memories of all scopes, their history, and the action cache.
 
         Raises:
             InputError: this object is bound to a scope.

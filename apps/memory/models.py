@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.pool import Held, ModelPool, Result
-from edge.apps.store.planning import retrieval_plan
+from edge.apps.store.planning import embedded_nbytes, holding, retrieval_plan
 from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.apps.store.rows import held
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationPlan
 from edge.config import Config
-from edge.errors import InputError, ModelError
+from edge.errors import BudgetExceeded, InputError, ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import Evidence, load
@@ -97,7 +97,16 @@ class MemoryModels:
         self._reranker = self._pool.held("reranker", "", self._make_reranker, chosen=reranker, shared=False)
         self._compared = ""  # the fingerprint of an embedder that can search the memory
 
-    def check_room(self, operation: str, *, rerank: bool, candidates: int, writes: bool = False) -> None:
+    def check_room(
+        self,
+        operation: str,
+        *,
+        rerank: bool,
+        candidates: int,
+        writes: bool = False,
+        texts: Sequence[str] = (),
+        held: int = 0,
+    ) -> None:
         """Checks that all models of an operation fit the budget, before the first one is opened.
 
         Args:
@@ -105,6 +114,8 @@ class MemoryModels:
             rerank: whether the operation reranks.
             candidates: the number of memories that are read from the database, and judged if `rerank`.
             writes: whether the operation adds vectors to the index.
+            texts: those that are embedded together.
+            held: bytes that are reserved for them meanwhile.
 
         Raises:
             BudgetExceeded: the limit is too small. The message names the smallest limit that works.
@@ -112,12 +123,20 @@ class MemoryModels:
         embedder = self._chosen
         if embedder is None and (identity := self._identity()) is not None:
             embedder = self._config.embedder or identity.source
-        self._pool.check(
-            lambda: retrieval_plan(
+
+        def plan(beside: int) -> OperationPlan:
+            found = retrieval_plan(
                 operation, self._config, embedder=embedder, reranker=self._chosen_reranker, rerank=rerank,
                 candidates=candidates, writes=writes,
-            ),
-        )  # fmt: skip
+            )  # fmt: skip
+            return holding(found, held + beside) if held else found
+
+        least, most = embedded_nbytes(embedder, self._config, texts) if texts else (0, 0)
+        try:
+            self._pool.check(lambda: plan(least))
+        except BudgetExceeded as error:
+            refusal = plan(most).refusal(self._budget.limit, self._budget.used)
+            raise max(error, refusal, key=lambda error: error.needed) from None
 
     def make_way(self, work: Callable[[], Result]) -> Result:
         """See `ModelPool.make_way`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,9 @@ class MemoryStore:
                 self.check_room()
             return self.models.embed(texts, query=query)
 
-    def check_room(self) -> None:
+    def check_room(self, texts: Sequence[str] = (), held: int = 0) -> None:
         """Checks that texts can be added; see `MemoryModels.check_room`."""
-        self.models.check_room("remembering", rerank=False, candidates=0, writes=True)
+        self.models.check_room("remembering", rerank=False, candidates=0, writes=True, texts=texts, held=held)
 
     def end_erasure(self) -> None:
         """Writes the files of the memory without what was erased.

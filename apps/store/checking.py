@@ -265,12 +265,13 @@ def _check_vectors(
         report.add("vectors", what, care.named(db, missing))
 
 
-def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
-    """The budget for a check. It is made before the database is opened.
+def checking_budget(limit: int, path: Path, table: str, repair: OperationPlan | None = None) -> MemoryBudget:
+    """The budget for a check, or for a repair, which begins with one. It is made before the database is opened.
 
     Args:
         path: the database file.
         table: the table of texts; its number of rows decides how much memory the check needs.
+        repair: the most that the repair may need. A limit that is too small for the check is told this one.
 
     Raises:
         BudgetExceeded: the limit is too small; the error names the smallest limit that works.
@@ -280,7 +281,7 @@ def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
     plan = OperationPlan("the check", (opening, OperationStage("reading what is stored", own=own, libraries=_CODECS)))
     held = anonymous_resident()
     if held + plan.nbytes > limit:
-        raise plan.refusal(limit, held)
+        raise max(plan, repair or plan, key=lambda plan: plan.nbytes).refusal(limit, held)
     return MemoryBudget(limit)
 
 

@@ -35,6 +35,9 @@ _PER_CANDIDATE = 32 << 10
 
 _CODECS = ("faiss",)
 
+_VECTORS = 3
+"""How often the vectors of new memories are in memory: as made, mixed with those of earlier turns, and as stored."""
+
 
 def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> EngineNeeds | None:
     """The memory needs of a model that will be opened.
@@ -105,6 +108,27 @@ def retrieval_plan(
     more = [replace(stage, own=stage.own + held) for stage in extra]
     begin = OperationStage("opening the database", kept=databases * CONNECTION)
     return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes), *more))
+
+
+def holding(plan: OperationPlan, nbytes: int) -> OperationPlan:
+    """The plan of an operation that holds texts and their vectors meanwhile."""
+    return OperationPlan(plan.operation, (OperationStage("holding the texts", kept=nbytes), *plan.stages))
+
+
+def embedded_nbytes(embedder: object, config: Config, texts: Sequence[str]) -> tuple[int, int]:
+    """The memory of the vectors of some texts, and the most that embedding them may need; 0 for an embedder that is
+    missing, which is reported when it is opened."""
+    if isinstance(embedder, str | Path | None):
+        try:
+            with resolve(embedder or config.embedder or DEFAULT_EMBEDDER, kind="embedder",
+                         directory=config.models_dir or None) as model:  # fmt: skip
+                spec, tokens = model.spec, min(MOST_TOKENS, model.spec.max_tokens)
+                least = _VECTORS * 4 * spec.layer.hidden * len(texts)
+                return least, least + request_nbytes(texts, tokens, spec.layer.hidden, spec.layers)
+        except EdgeError:
+            return 0, 0
+    least = _VECTORS * 4 * int(getattr(embedder, "dim", 0)) * len(texts)
+    return least, least
 
 
 def opened_budget(

@@ -169,3 +169,37 @@ def test_a_missing_extra_is_named_as_pip_takes_it(
 ) -> None:
     monkeypatch.setattr(smallest, "_CHILD", f"import sys; sys.modules[{missing!r}] = None; {smallest._CHILD}")
     assert f"pip install 'edge-rag[{extra}]'" in str(_asked(name))
+
+
+LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(12_000))
+
+AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
+    "repair": (["repair", "-c", "col"], b"", "1MB"),
+    "repair of damage": (["repair", "-c", "col"], b"", "1MB"),
+    "memory repair": (["memory", "repair", "--path", "mem"], b"", "1MB"),
+    "memory repair of damage": (["memory", "repair", "--path", "mem"], b"", "1MB"),
+    "memory add": (["memory", "add", "-", "--path", "mem"], LINES, "60MB"),
+    "the first memory add": (["memory", "add", "-", "--path", "new"], LINES, "60MB"),
+}
+"""Verbs with their input, and a limit that is too small for them."""
+
+
+@pytest.mark.parametrize("verb", AT_ONCE)
+def test_the_limit_that_a_refusal_names_works_at_the_next_try(
+    settings: dict[str, str], tmp_path: Path, verb: str
+) -> None:
+    assert run(tmp_path, "index", "docs", "-c", "col").returncode == 0
+    assert run(tmp_path, "memory", "add", "I like tea", "I like rain", "--path", "mem").returncode == 0
+    if verb.endswith("damage"):
+        path = tmp_path / ("mem/memory.db" if verb.startswith("memory") else "col/edge.db")
+        data = bytearray(path.read_bytes())
+        for page in range(4, len(data) // 4096):
+            data[page * 4096 + 3500 : page * 4096 + 3900] = bytes(range(200)) * 2
+        path.write_bytes(data)
+    arguments, given, little = AT_ONCE[verb]
+    refused = run(tmp_path, *arguments, "--memory", little, given=given)
+    assert refused.returncode == 2
+    named = re.findall(rb"smallest (?:memory limit )?that works is ([\d.]+ [GMk]?B)", refused.stderr)
+    assert len(named) == 1, refused.stderr
+    done = run(tmp_path, *arguments, "--memory", named[0].decode().replace(" ", ""), given=given)
+    assert done.returncode == 0, done.stderr[-2000:]
