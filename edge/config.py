@@ -106,7 +106,7 @@ class Config:
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
             and searches lists of vectors, and runs layers if it can. Empty for the host alone.
         device_memory: limit of the device's own memory, such as `2GB`; empty for its default.
-        mode: `ranked` (the best K in full depth's order) or `top-k` (the best K as a set, where winners stop early too).
+        mode: `ranked` (the best K in full depth's order) or `top-k` (the best K as a set; winners stop early, too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
         models_dir: folder of packed models; empty takes the platform's folder for user data.
         search_within: the seconds in which 90 % of the searches of a collection's vectors should end, waiting included,
