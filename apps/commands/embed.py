@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +23,7 @@ from edge.apps.options import (
 )
 from edge.apps.serve.background import connected, own_options
 from edge.apps.serve.connection import MODELS, Unserved
+from edge.budget import OperationPlan
 from edge.config import Config
 from edge.errors import as_storage_error
 from edge.files.output_file import open_output
@@ -52,7 +54,13 @@ def embed(
 ) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
     config = setup.config(embedder=model)
-    documents = read_texts(docs, config.memory, ["edge.runtimes.embedder"])
+
+    def planned(texts: Sequence[str]) -> OperationPlan:
+        from edge.apps.store.planning import texts_plan
+
+        return texts_plan("embedding", "embedder", config, texts, max_tokens)
+
+    documents = read_texts(docs, config.memory, ["edge.runtimes.embedder"], planned)
     recorder: Trace | None = None
     try:
         alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)

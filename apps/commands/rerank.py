@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from edge.apps.options import (
 )
 from edge.apps.serve.background import connected, own_options
 from edge.apps.serve.connection import MODELS, Unserved
+from edge.budget import OperationPlan
 from edge.config import Config
 from edge.resident import ResidentWatch
 
@@ -55,7 +57,13 @@ def rerank(
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = setup.config(reranker=model, threshold=threshold, mode=mode)
-    documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"])
+
+    def planned(texts: Sequence[str]) -> OperationPlan:
+        from edge.apps.store.planning import texts_plan
+
+        return texts_plan("ranking", "reranker", config, texts, max_tokens, query)
+
+    documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"], planned)
     alone = own_options(
         memory=setup.memory, threads=setup.threads, trace=report.trace, explain=explain, max_tokens=max_tokens,
     )  # fmt: skip
