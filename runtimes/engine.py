@@ -34,8 +34,8 @@ from edge.runtimes.needs import (
     engine_needs,
     hidden_dtype,
     least_pass,
-    request_nbytes,
     saturating_tokens,
+    tokens_nbytes,
     too_small,
 )
 from edge.runtimes.passes import Job, JoinedJobs, RunStats
@@ -245,9 +245,9 @@ class Engine(Closing):
         Raises:
             BudgetExceeded: the request may not fit even then; the error names the smallest limit that works.
         """
-        spec = self.model.spec
-        # Tokenizer and layers can be released as well, because the pass needs only one of them at a time.
-        needed = self.working + request_nbytes(texts, self.max_tokens, spec.layer.hidden, spec.layers, query)
+        # Tokenizer and layers can be released as well, because the pass needs only one of them at a time. What each
+        # text needs besides its tokens is leased by then.
+        needed = self.working + tokens_nbytes(texts, self.max_tokens, query)
         if needed > self.budget.make_room(needed):
             stage = OperationStage(self.model.name, own=needed)
             OperationPlan(f"a request of {len(texts):,} texts", (stage,)).check(self.budget)

@@ -133,10 +133,14 @@ def request_nbytes(texts: Sequence[str], max_tokens: int, hidden: int, layers: i
         max_tokens: longest sequence.
         query: text before each of `texts`.
     """
-    beside = _most_tokens(query) + _FRAME_TOKENS
-    tokens = sum(min(max_tokens, beside + _most_tokens(text)) for text in texts)
     scored = min(len(texts), SCORED_TOGETHER) * SCORING_ARRAYS + len(texts)
-    return tokens * _PER_TOKEN + scored * hidden * 4 + len(texts) * 8 * (4 + 2 * layers)
+    return tokens_nbytes(texts, max_tokens, query) + scored * hidden * 4 + len(texts) * 8 * (4 + 2 * layers)
+
+
+def tokens_nbytes(texts: Sequence[str], max_tokens: int, query: str = "") -> int:
+    """The part of `request_nbytes` that the tokens take."""
+    beside = _most_tokens(query) + _FRAME_TOKENS
+    return _PER_TOKEN * sum(min(max_tokens, beside + _most_tokens(text)) for text in texts)
 
 
 def _most_tokens(text: str) -> int:

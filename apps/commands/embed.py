@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Embed, vectors_of
 from edge.apps.verbs.table import EMBED
 from edge.apps.verbs.verb import do
+from edge.budget import OperationPlan
 from edge.errors import as_storage_error
 from edge.files.output_file import open_output
 
@@ -48,7 +50,13 @@ def embed(
 ) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
     config = setup.config(embedder=options.model)
-    documents = read_texts(docs, config.memory, ["edge.runtimes.embedder"])
+
+    def planned(texts: Sequence[str]) -> OperationPlan:
+        from edge.apps.store.planning import texts_plan
+
+        return texts_plan("embedding", "embedder", config, texts, max_tokens)
+
+    documents = read_texts(docs, config.memory, ["edge.runtimes.embedder"], planned)
     asked = replace(options, texts=[document.text for document in documents], model=config.embedder or None)
     alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
     home = OwnHome(config, report.trace, max_tokens=max_tokens)

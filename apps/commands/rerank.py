@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Rerank
 from edge.apps.verbs.table import RERANK
 from edge.apps.verbs.verb import do
+from edge.budget import OperationPlan
 
 
 @click.command()
@@ -41,7 +43,13 @@ def rerank(
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = setup.config(reranker=options.model, threshold=options.threshold, mode=options.mode)
-    documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"])
+
+    def planned(texts: Sequence[str]) -> OperationPlan:
+        from edge.apps.store.planning import texts_plan
+
+        return texts_plan("ranking", "reranker", config, texts, max_tokens, query)
+
+    documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"], planned)
     asked = replace(
         options, query=query, texts=[document.text for document in documents], model=config.reranker or None,
         mode=config.mode, threshold=str(config.threshold),

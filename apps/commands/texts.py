@@ -6,11 +6,11 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, TextIO
 
-from edge.budget import import_nbytes
+from edge.budget import OperationPlan, import_nbytes
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
 from edge.files.input_file import open_input
@@ -32,6 +32,19 @@ the model is opened, where the smallest limit that works is known."""
 _SLOT = 16
 """Bytes of an element in a list that grows."""
 
+_PIECE = 1 << 20
+_MOST_COUNTED = 1 << 31
+"""Characters of the rest of refused texts that are read to name a limit that is enough. An input may have no end."""
+
+_LONGEST_READ = 1 << 16
+"""Characters of a text beyond which a model reads no more."""
+
+_COUNTS = 2048, 4096
+"""Numbers of texts whose plans tell what each further one needs."""
+
+_PER_LINE = 200
+"""Upper bound on the bytes of a short text beside its characters: two objects, and their places in lists."""
+
 _UNIT = 16
 """Python's memory is given out in units of so many bytes."""
 
@@ -49,13 +62,20 @@ class InputText:
         return _SLOT + sum(_held(part) for part in (self, self.text, self.id))
 
 
-def read_texts(source: str, limit: int, libraries: Iterable[str] = ()) -> list[InputText]:
+Planned = Callable[[Sequence[str]], OperationPlan]
+"""Gives the plan of the work on some texts."""
+
+
+def read_texts(
+    source: str, limit: int, libraries: Iterable[str] = (), planned: Planned | None = None
+) -> list[InputText]:
     """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
 
     Args:
         source: the path of the file, or `-`.
         limit: the bytes that the whole process may hold.
         libraries: modules that are imported while the texts are in memory.
+        planned: plans the work, so that a refusal names a limit that is enough for it, too.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or a JSON line has no text. The message names the line.
@@ -64,7 +84,7 @@ def read_texts(source: str, limit: int, libraries: Iterable[str] = ()) -> list[I
     name = "stdin" if source == "-" else source
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if source == "-" else open_input(source) as file:
-            documents = _documents(Lines(file, name, limit, libraries))
+            documents = _documents(Lines(file, name, limit, libraries, planned))
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
     if not documents:
@@ -92,12 +112,16 @@ class Lines:
             than the line itself.
     """
 
-    def __init__(self, file: BinaryIO, name: str, limit: int, libraries: Iterable[str] = ()) -> None:
+    def __init__(
+        self, file: BinaryIO, name: str, limit: int, libraries: Iterable[str] = (), planned: Planned | None = None
+    ) -> None:
         """
         Args:
             limit: the bytes that the whole process may hold.
             libraries: modules that are imported while the lines are in memory.
+            planned: as of `read_texts`.
         """
+        self._planned = planned
         self.name = name
         self.taken = 0
         self._file = file
@@ -129,7 +153,7 @@ class Lines:
                 measured = self.taken
                 room = min(room, max(_LEAST, limit - max(held, anonymous_resident() + imported - measured)))
             if len(line) > longest:
-                raise _too_much(self.name, number, self.taken + _COPIES * len(line), held, limit)
+                raise self._too_much(file, number, line, held)
             if number == 1:
                 line = line.removeprefix("\ufeff")
             if bad := _NOT_UTF8.search(line):
@@ -140,22 +164,39 @@ class Lines:
                 self.taken += _held(line) + _SLOT
                 yield number, line
 
+    def _too_much(self, file: TextIO, number: int, line: str, held: int) -> BudgetExceeded:
+        """The refusal of the texts. It reads the rest, piece by piece, to name a limit that is enough."""
+        lines, chars, widest, longest, begun = number, 0, 1, len(line), len(line)
+        while chars < _MOST_COUNTED and (piece := file.read(_PIECE)):
+            chars += len(piece)
+            lines += piece.count("\n")
+            widest = max(widest, 1 if piece.isascii() else 4)
+            parts = piece.split("\n") if piece.count("\n") < _PIECE // 8 else [piece]
+            longest = max(longest, begun + len(parts[0]), *map(len, parts[1:]))
+            begun = begun + len(piece) if len(parts) == 1 else len(parts[-1])
+        said = (
+            f"{self.name}: its texts up to line {number} need {format_size(self.taken + _COPIES * len(line))} beside "
+            f"the {format_size(held)} that the process and its libraries hold, and the memory limit is "
+            f"{format_size(self._limit)}; give fewer or shorter texts"
+        )
+        taken = self.taken + widest * (len(line) + chars) + lines * _PER_LINE
+        needed = held + taken + _COPIES * widest * longest
+        if chars >= _MOST_COUNTED:
+            said += ", or a higher limit"
+        elif self._planned is not None:
+            average = -(-(self.taken + len(line) + chars) // lines)
+            text = ("a" if widest == 1 else "\u00e9") * min(average, _LONGEST_READ)
+            few, more = (self._planned([text] * count).refusal(self._limit, 0).needed for count in _COUNTS)
+            beyond = max(0, lines - _COUNTS[1]) * (more - few) // (_COUNTS[1] - _COUNTS[0])
+            needed = max(needed, held + taken + more + beyond)
+        if chars < _MOST_COUNTED:
+            said += f"; a limit of {format_size(needed, up=True)} is enough"
+        return BudgetExceeded(said, owner="texts", asked=taken, free=max(0, self._limit - held), needed=needed)
+
 
 def _held(value: object) -> int:
     """The bytes that an object takes from the allocator."""
     return -(-sys.getsizeof(value) // _UNIT) * _UNIT
-
-
-def _too_much(name: str, number: int, taken: int, held: int, limit: int) -> BudgetExceeded:
-    return BudgetExceeded(
-        f"{name}: its texts up to line {number} need {format_size(taken)} beside the {format_size(held)} that the "
-        f"process and its libraries hold, and the memory limit is {format_size(limit)}; give fewer or shorter texts, "
-        "or a higher limit",
-        owner="texts",
-        asked=taken,
-        free=max(0, limit - held),
-        needed=held + taken,
-    )
 
 
 def _is_record(line: str) -> bool:

@@ -110,6 +110,10 @@ NAMED = {
     "memory search": (["memory", "search", "river " * 400, "--path", "mem"], b""),
     "rerank": (["rerank", "river", "--docs", "-"], b"word " * 99_000),
     "embed": (["embed", "--docs", "-"], b"word " * 99_000),
+    "embed, a long line": (["embed", "--docs", "-"], b"word " * 3_000_000),
+    "embed, long lines": (["embed", "--docs", "-"], (b"caf\xc3\xa9 " * 900_000 + b"\n") * 3),
+    "rerank, a long line": (["rerank", "river", "--docs", "-"], b"word " * 3_000_000),
+    "rerank, lines": (["rerank", "river", "--docs", "-"], b"the river\n" * 120_000),
 }
 """A request of every verb that is refused in little memory, and its stdin."""
 
