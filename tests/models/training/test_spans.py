@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edge.models.training import asked, spans
-from edge.models.training.asked import Passage
+from edge.models.training import examples, forms, spans
 from edge.models.training.corpora import Corpus
+from edge.models.training.forms import Passage
 from edge.models.training.spans import Example
 
 TEXT = "The bridge was built in 1894. It spans the Aare. A toll of two francs was paid until 1931."
@@ -76,6 +78,8 @@ def test_windows_and_titles_move_the_answer_with_them() -> None:
         assert shown(found) == ["two francs"]
         assert found.passage.startswith("Bridges\n")
     assert spans.window(example, random.Random(0), 1).passage == "A toll of two francs was paid until 1931."
+    options = Example("what", "NAME\n\n" + "  -x  X. Y\n" * 8 + "  -z  Sleeps.", ((6, 8),), "set")
+    assert spans.window(options, random.Random(0), 1).passage == "  -x  X. Y"
     nothing = spans.window(replace(example, spans=()), random.Random(1), 1)
     assert nothing.passage in TEXT
     assert nothing.spans == ()
@@ -114,10 +118,9 @@ def passage(*parts: tuple[str, str], context: str = "") -> Passage:
 def test_the_form_of_a_document_asks_questions(given: Passage, question: str, answer: str) -> None:
     given = replace(given, context="Guide > Part")
     found = [
-        (e.question.lower(), shown(e)[0]) for seed in range(5) for e in asked.questions(given, random.Random(seed))
+        (e.question.lower(), shown(e)[0]) for seed in range(5) for e in forms.questions(given, random.Random(seed))
     ]
     assert any(question in asking and answer in answered for asking, answered in found), found
-    assert all(given.shown.startswith("Guide > Part\n") for _ in found)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +132,30 @@ def test_the_form_of_a_document_asks_questions(given: Passage, question: str, an
     ],
 )
 def test_what_names_nothing_is_not_asked(given: Passage) -> None:
-    assert asked.questions(given, random.Random(0)) == []
+    assert forms.questions(given, random.Random(0)) == []
+
+
+def test_no_article_of_a_test_question_is_in_the_examples(tmp_path: Path) -> None:
+    pages, data = tmp_path / "pages", tmp_path / "set"
+    pages.mkdir()
+    for number in range(25):
+        page = PAGE.format(text=f"Bridge {number}. {TEXT}").replace("Old_bridge", f"Bridge_{number}")
+        (pages / f"{number:02}.html").write_text(page, encoding="utf-8")
+    (data / "qrels").mkdir(parents=True)
+    rows = [{"_id": str(n), "title": f"Bridge {n}", "text": f"Bridge {n}. {TEXT}"} for n in range(4)]
+    (data / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (data / "queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n}", "text": "when"}) + "\n" for n in range(4)))
+    for split, rows_of in (("train", (0, 1)), ("test", (2, 3))):
+        judged = "".join(f"q{n}\t{n}\t1\n" for n in rows_of)
+        (data / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    (data / "answers.json").write_text(json.dumps({f"q{n}": ["1894"] for n in range(4)}))
+    passage_rows = [["docs", "Guide", f"To list files {n}, run `ls -{n}`.", [["sentence", 0, 30]]] for n in range(9)]
+    (tmp_path / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passage_rows))
+    arguments = ["--explorer", str(pages), "--impossible", str(pages), "--data", str(data), "--out", str(tmp_path)]
+    assert examples.main([*arguments, "--passages", str(tmp_path / "passages.jsonl")]) == 0
+    train, held = (spans.read(tmp_path / f"{name}.gz") for name in ("train", "held"))
+    assert {"squad-train", "squad-impossible", "set", "docs"} <= {example.source for example in train}
+    assert not [e for e in train + held if re.search(r"Bridge [23]\b", e.passage)]
+    bridges = [{e.passage.split("It spans")[0] for e in part if e.source == "squad-train"} for part in (train, held)]
+    assert bridges[1]
+    assert not bridges[0] & bridges[1]
