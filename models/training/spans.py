@@ -20,6 +20,7 @@ _ARTICLE = re.compile(r'<h1 id="title">(.*?)</h1>', re.S)
 _PARAGRAPH = re.compile(r"<pre>(.*?)</pre>(.*?)(?=<pre>|$)", re.S)
 _QUESTION = re.compile(r'<strong class="question">(.*?)</strong>(.*?)(?=<strong class="question">|$)', re.S)
 _ANSWER = re.compile(r'<span class="answer">(.*?)</span>', re.S)
+_MANY_LINES = 6
 _MOST_PLACES = 4
 """A short answer that a passage holds more often than this says little about the place that answers."""
 
@@ -97,8 +98,11 @@ def unanswered(examples: Sequence[Example], passages: Sequence[str], rng: random
 
 
 def window(example: Example, rng: random.Random, words: int) -> Example:
-    """The example with neighbouring sentences of its passage, about as many words as wanted, the answer included."""
+    """The example with neighbouring sentences of its passage (lines, where it has many), about as many words as wanted,
+    the answer included."""
     bounds = sentences.spans(example.passage)
+    if example.passage.count("\n") >= _MANY_LINES:
+        bounds = [line.span() for line in re.finditer(r"[^\n]*\S[^\n]*", example.passage)]
     held = {n for n, (low, high) in enumerate(bounds) if any(low < e and s < high for s, e in example.spans[:1])}
     if not bounds or (example.spans and not held):
         return example
@@ -120,7 +124,7 @@ def window(example: Example, rng: random.Random, words: int) -> Example:
 
 def titled(example: Example, title: str) -> Example:
     """The example below the title of its document, as a search shows passages to the reranker."""
-    lead = f"{title}\n"
+    lead = f"{title}\n" if title else ""
     moved = tuple((s + len(lead), e + len(lead)) for s, e in example.spans)
     return replace(example, passage=lead + example.passage, spans=moved)
 

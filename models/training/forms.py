@@ -76,11 +76,6 @@ class Passage:
     text: str
     parts: tuple[tuple[str, int, int], ...]
 
-    @property
-    def shown(self) -> str:
-        """The passage as the reranker gets it."""
-        return f"{self.context}\n{self.text}" if self.context else self.text
-
 
 def passages(path: Path) -> list[Passage]:
     """The passages of a file of JSON lines, each `[domain, context, text, [[kind, start, end], ...]]`."""
@@ -90,7 +85,6 @@ def passages(path: Path) -> list[Passage]:
 
 def questions(passage: Passage, rng: random.Random) -> list[Example]:
     """Questions about a passage, each with the place of its answer."""
-    shift = len(passage.shown) - len(passage.text)
     found = []
     for question, start, end in [*_below(passage), *_options(passage), *_cells(passage), *_said(passage, rng)]:
         question = " ".join(plain(question).split())
@@ -100,8 +94,7 @@ def questions(passage: Passage, rng: random.Random) -> list[Example]:
             and not _EMPTY.search(question)
             and start < end <= start + 600
         ):
-            span = start + shift, end + shift
-            found.append(Example(_varied(question, passage, rng), passage.shown, (span,), passage.domain))
+            found.append(Example(_varied(question, passage, rng), passage.text, ((start, end),), passage.domain))
     return found
 
 
