@@ -112,8 +112,10 @@ class Forecast:
 
     def margin(self, mode: str, k: int, candidates: int) -> float | None:
         """The margin for the best `k` of some candidates, between those of the nearest shares; None without margins."""
-        points = self.margins.get(mode)
-        return float(np.interp(k / candidates, *zip(*points, strict=True))) if points else None
+        if not (points := self.margins.get(mode)):
+            return None
+        shares, margins = zip(*points, strict=True)
+        return float(np.interp(k / candidates, shares, margins))
 
     def __call__(
         self, layer: int, logits: npt.NDArray[np.float64], places: npt.NDArray[np.float64] | float = 0.0

@@ -166,7 +166,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     "--target", type=float, default=TARGET, show_default=True, help="Share of full depth's results that must be found."
 )
 @click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 3, 5, 10, 20), show_default=True)
-@click.option("--embedder", help="Also fit when answers are refused, with this embedder beside MODEL.")
+@click.option("--embedder", help="Also fit the probabilities of results, with this embedder beside MODEL.")
 @setup_options()
 def calibrate(
     model: str,
@@ -183,8 +183,8 @@ def calibrate(
     "grades": one for each document (as the benchmark `search-quality` writes them). A query with grades and nothing
     relevant is left out. With "domain", where a query comes from, the margins have to keep the target in every domain.
 
-    Whether a question is answered or refused depends on the embedder, too. With --embedder it is fitted for both
-    models: each query is asked with its relevant documents among all documents of the file, and without them.
+    The number of a result depends on the embedder, too. With --embedder it is fitted for both models: each query is
+    asked with its relevant documents among all documents of the file, and without them.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker

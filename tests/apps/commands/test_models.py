@@ -72,7 +72,7 @@ def test_a_deeply_nested_query_is_refused(edge_verb: Verb, tmp_path: Path) -> No
     assert ended.code == 2
 
 
-def test_refusal_is_fitted_for_a_pair_and_stored_with_the_reranker(
+def test_probabilities_are_fitted_for_a_pair_and_stored_with_the_reranker(
     edge_verb: Verb, tmp_path: Path, models: Path
 ) -> None:
     docs = [f"The river number {n} floods in month {n}." for n in range(20)]
@@ -83,7 +83,7 @@ def test_refusal_is_fitted_for_a_pair_and_stored_with_the_reranker(
     ended = edge_verb(*asked, EDGE_MODELS_DIR=str(models))
     assert ended.code == 0, ended.err
     assert (
-        "fitted the probabilities of `answers with tiny-bert-embedder` and `results with tiny-bert-embedder`"
+        "fitted the probabilities of `results with tiny-bert-embedder`"
         in ended.out
     )
     stored = json.loads((models / "tiny" / "evidence.json").read_text("utf-8"))["models"]
