@@ -136,9 +136,9 @@ def find_margins(
     records: Sequence[RecordedScores], ks: Iterable[int], pools: Iterable[int], mode: Mode, calibration: Calibration, *,
     retrieved: bool, target: float,
 ) -> tuple[tuple[float, float], ...]:  # fmt: skip
-    """For each share of results in a pool, the smallest margin that keeps the target in every domain, because it will be
-    used in new domains. If all queries come from one domain, they are divided into a few parts, and the target must be
-    kept in each part.
+    """For each share of results in a pool, the smallest margin that keeps the target in every domain, because margins
+    are used in new domains, too. If all queries come from one domain, they are divided into a few parts, and the target
+    must be kept in each part.
 
     Args:
         retrieved: whether the scores of retrieval are blended in.

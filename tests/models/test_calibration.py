@@ -20,12 +20,13 @@ def calibration() -> Calibration:
     lens = Lens(generator.normal(size=(3, 8)).astype(np.float32), generator.normal(size=3).astype(np.float32))
     points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
     lines = ((0.0, 0.5, 0.9, 1.0), (0.3, 0.1, 0.0, 0.0), (0.1, 0.2, 0.0, 0.0))
-    alone = Forecast(*lines, (math.inf, math.inf, 0.4, 0.0), {"ranked": ((0.1, 3.0), (0.5, 2.0)), "top-k": ((0.1, 3.25),)})
+    margins = {"ranked": ((0.1, 3.0), (0.5, 2.0)), "top-k": ((0.1, 3.25),)}
+    alone = Forecast(*lines, (math.inf, math.inf, 0.4, 0.0), margins)
     blended = Forecast(*lines, (1.4, 1.2, 0.4, 0.0), {"ranked": ((0.1, 2.0),), "top-k": ((0.1, 2.25),)})
     return Calibration("f", 0.99, 10, 20, (1, 2), alone, blended, 1.7, points, lens)
 
 
-FORECAST = {"slopes": [0, 1], "pulls": [0, 0], "offsets": [0, 0], "errors": [None, 0], "margins": {"ranked": [[0.5, 2]]}}
+FORECAST = {"slopes": [0, 1], "pulls": [0, 0], "offsets": [0, 0], "errors": [None, 0], "margins": {"top-k": [[0.5, 2]]}}
 
 
 @pytest.mark.parametrize("content", ["", "{}", "{", "[]", "7", "null", '"x"', "\x00", "[" * 100_000, "\ud800"])

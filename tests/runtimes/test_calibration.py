@@ -399,11 +399,14 @@ class Means:
         return active if layer == 0 else active[:0]
 
 
+WIDER = ((0.25, 1.25), (0.5, 1.0))
+
+
 def calibrated() -> Calibration:
     lens = Lens(np.ones((2, 3), np.float32), np.zeros(2, np.float32))
     points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
     alone = Forecast((0.0, 0.5, 1.0), (0.0,) * 3, (0.1, 0.2, 0.0), (math.inf, math.inf, 0.0), {"ranked": ((0.5, 1.5),)})
-    blended = Forecast((0.0, 0.5, 1.0), (0.3, 0.1, 0.0), (0.1, 0.2, 0.0), (0.9, 0.8, 0.0), {"ranked": ((0.25, 1.25), (0.5, 1.0))})
+    blended = Forecast((0.0, 0.5, 1.0), (0.3, 0.1, 0.0), (0.1, 0.2, 0.0), (0.9, 0.8, 0.0), {"ranked": WIDER})
     return Calibration("f", 0.99, 10, 20, (1,), alone, blended, 2.0, points, lens)
 
 
@@ -413,4 +416,4 @@ def test_a_layer_that_says_nothing_stays_so(tmp_path: Path) -> None:
     assert found == calibrated()
     assert found is not None
     assert found.alone.errors == (math.inf, math.inf, 0.0)
-    assert found.blended.margins == {"ranked": ((0.25, 1.25), (0.5, 1.0))}
+    assert found.blended.margins == {"ranked": WIDER}

@@ -80,9 +80,7 @@ def test_a_run_that_was_interrupted_at_its_end_names_no_files(
         "a run was interrupted at its end; `edge index` goes on with it"
     ]
     with WriterLock(collection.path / "writer.lock")():
-        assert [trouble.text for trouble in make(read_only=True).health()] == [
-            "the index is being tidied"
-        ]
+        assert [trouble.text for trouble in make(read_only=True).health()] == ["the index is being tidied"]
     collection.index()
     assert not kinds(collection)
 

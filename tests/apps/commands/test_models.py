@@ -82,10 +82,7 @@ def test_probabilities_are_fitted_for_a_pair_and_stored_with_the_reranker(
     asked = ("models", "calibrate", "tiny", "--queries", str(queries), "--embedder", "tiny-embedder")
     ended = edge_verb(*asked, EDGE_MODELS_DIR=str(models))
     assert ended.code == 0, ended.err
-    assert (
-        "fitted the probabilities of `results with tiny-bert-embedder`"
-        in ended.out
-    )
+    assert "fitted the probabilities of `results with tiny-bert-embedder`" in ended.out
     stored = json.loads((models / "tiny" / "evidence.json").read_text("utf-8"))["models"]
     assert stored["answers with tiny-bert-embedder"]["examples"] == 16
     assert stored["results with tiny-bert-embedder"]["signals"] == ["blend", "best"]
