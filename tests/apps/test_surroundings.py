@@ -33,9 +33,9 @@ VERBS: dict[str, list[str | bytes]] = {
     "rerank": ["rerank", ODD, "--docs", "docs/river.txt"],
     "restore": ["restore", ODD, "-c", "new"],
     "search": ["search", ODD, "-c", "col"],
-    "serve, host": ["serve", "--port", "0", "--host", b"\xff", "--no-token"],
-    "serve, long host": ["serve", "--port", "0", "--host", "a" * 70 + ".x", "--no-token"],
-    "serve, no host": ["serve", "--port", "0", "--host", "..", "--no-token"],
+    "serve, host": ["serve", "--port", "0", "--host", b"\xff"],
+    "serve, long host": ["serve", "--port", "0", "--host", "a" * 70 + ".x"],
+    "serve, no host": ["serve", "--port", "0", "--host", ".."],
     "status": ["status", "-c", ODD],
     "verb": [ODD],
 }
