@@ -228,8 +228,9 @@ class Reranker(Closing):
 
     @property
     def reads(self) -> bool:
-        """Whether the model has a reader, which finds the answer in a passage (see `read`)."""
-        return self._reader() is not None
+        """Whether the model has a reader, which finds the answer in a passage (see `read`), and can use it: a device
+        keeps the states of tokens to itself."""
+        return self.engine.place.on_host and self._reader() is not None
 
     def read(self, query: str, passages: Sequence[str]) -> list[Span]:
         """The most probable answer in each passage, in the order of `passages`.
