@@ -36,6 +36,7 @@ class Round:
         below: the number of ranked passages that were not kept.
         best: the probability that the passages answer the question; None without reranking or candidates.
         search_s, rerank_s: seconds from query to candidates, and from candidates to passages.
+        nearest: the citations of the best passages if none was kept.
     """
 
     queries: tuple[str, ...]
@@ -45,6 +46,7 @@ class Round:
     best: float | None
     search_s: float
     rerank_s: float
+    nearest: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,11 @@ class Answer:
     probability: float | None = None
     span: str = ""
 
+    @property
+    def nearest(self) -> tuple[str, ...]:
+        """The places that were nearest to a question that is not answered, at most three."""
+        return () if self.found else tuple(dict.fromkeys(place for entry in self.rounds for place in entry.nearest))[:3]
+
     def to_json(self) -> dict[str, Any]:
         """The answer in the form that `--json` prints."""
         return {
@@ -172,6 +179,7 @@ class Answer:
             "uncertain": self.uncertain,
             "probability": self.probability,
             "span": self.span,
+            "nearest": self.nearest,
             "unsupported": [asdict(found) for found in self.unsupported],
         }
 
@@ -193,6 +201,8 @@ def notices(answer: Answer) -> Iterator[str]:
     stats = answer.stats
     for word, other in stats.spelled.items():
         yield f"searched for {other}, because no passage holds {word}"
+    if answer.nearest:
+        yield f"nearest to the question: {', '.join(answer.nearest)}"
     if answer.uncertain and CLOSEST not in answer.text:
         yield "these passages may be about something else than the question: read them before you rely on the answer"
     for found in answer.unsupported:

@@ -363,7 +363,8 @@ class Steps:
         rerank_s += time.perf_counter() - started
         asked = tuple(" + ".join(query.near) for query in queries)
         below, kept = len(hits) - len(kept), kept[: self.most]
-        self.rounds.append(Round(asked, question, tuple(kept), below, best, search_s, rerank_s))
+        nearest = () if kept else tuple(hit.citation for hit in hits[: self.most])
+        self.rounds.append(Round(asked, question, tuple(kept), below, best, search_s, rerank_s, nearest))
         self._go_on()
         return kept
 

@@ -14,7 +14,7 @@ from naive.program import config_of, write_tiny_models
 from naive.waiting import PATIENCE_S
 
 from edge import Answer, Assistant, Collection
-from edge.apps.assistant.answer import NOT_FOUND, AnswerStats
+from edge.apps.assistant.answer import NOT_FOUND, AnswerStats, notices
 from edge.apps.assistant.assistant import AnswerStream, Turn, recent, standalone
 from edge.apps.assistant.citations import Citation
 from edge.apps.verbs.requests import AskOptions
@@ -96,6 +96,9 @@ def test_below_the_floor_the_documents_do_not_say(collection: Collection) -> Non
     assert answer.stats.best_relevance is not None
     assert answer.stats.best_relevance < 1.0
     assert answer.to_json()["stats"]["found"] is False
+    assert 1 <= len(answer.nearest) <= 3
+    assert answer.to_json()["nearest"] == answer.nearest
+    assert f"nearest to the question: {', '.join(answer.nearest)}" in list(notices(answer))
 
 
 def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> None:
@@ -106,7 +109,9 @@ def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> 
 def test_answers_are_json(collection: Collection) -> None:
     with Assistant(collection, options=ANY) as assistant:
         document = json.loads(json.dumps(assistant.ask("When does the river flood?").to_json()))
-    assert set(document) == {"text", "citations", "stats", "uncertain", "unsupported"}
+    assert set(document) == {
+        "text", "citations", "stats", "uncertain", "probability", "span", "nearest", "unsupported",
+    }  # fmt: skip
     assert {"path", "line_start", "line_end", "score", "snippet", "id", "number"} <= set(document["citations"][0])
 
 
