@@ -74,7 +74,9 @@ def test_ask_json_stats_and_trace(edge: Edge) -> None:
     code, out, err = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
     assert code == 0
     document = json.loads(out)
-    assert set(document) == {"text", "citations", "stats", "uncertain", "unsupported", "health"}
+    assert set(document) == {
+        "text", "citations", "stats", "uncertain", "probability", "span", "nearest", "unsupported", "health",
+    }  # fmt: skip
     assert document["stats"]["limit"] == 400_000_000
     assert 0 < document["stats"]["peak_resident"] < 400_000_000
     assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "answered"}
@@ -97,7 +99,9 @@ def test_several_collections_are_asked_together(edge: Edge) -> None:
 
 def test_what_the_documents_do_not_say_is_exit_code_1(edge: Edge) -> None:
     code, out, err = edge("ask", QUESTION, "--min-score", "1")
-    assert (code, out, err) == (1, "This is not in the documents.\n", "")
+    assert (code, out) == (1, "This is not in the documents.\n")
+    assert err.startswith("edge: nearest to the question: ")
+    assert err.count("\n") == 1
 
 
 def test_a_question_from_stdin(edge: Edge) -> None:
