@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, product
-from operator import itemgetter
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,9 @@ Scores = npt.NDArray[np.float64]
 
 MARGINS = tuple(np.arange(0.5, 4.01, 0.125).tolist())
 """The margins that are tried, in standard deviations. If none reaches the target, the widest is used."""
+
+_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 1.0)
+"""The largest share of results in the pool that a margin is measured for."""
 
 _FOLDS = 4
 
@@ -136,38 +138,41 @@ def find_margins(
     records: Sequence[RecordedScores], ks: Iterable[int], pools: Iterable[int], mode: Mode, calibration: Calibration, *,
     retrieved: bool, target: float,
 ) -> tuple[tuple[float, float], ...]:  # fmt: skip
-    """For each share of results in a pool, the smallest margin that keeps the target in every domain, because margins
-    are used in new domains, too. If all queries come from one domain, they are divided into a few parts, and the target
+    """For shares of results in a pool, the smallest margin that keeps the target in every domain, because margins are
+    used in new domains, too. If all queries come from one domain, they are divided into a few parts, and the target
     must be kept in each part.
 
     Args:
         retrieved: whether the scores of retrieval are blended in.
-        target: share of full depth's K results that must be found, mean over the cases of a share.
+        target: share of full depth's K results that must be found, mean over the cases up to a share.
 
     Returns:
         Pairs of share and margin, in the order of the shares; none if no pool is larger than its results.
     """
-    cases = sorted((k / n, k, n) for k, n in product(ks, pools) if k < n)
+    cases: dict[float, list[tuple[int, int]]] = {}
+    for k, n in product(ks, pools):
+        if k < n:
+            cases.setdefault(next(share for share in _SHARES if k / n <= share), []).append((k, n))
     domains = sorted({record.domain for record in records})
     parts = [[r for r in records if r.domain == d] for d in domains]
     if len(parts) == 1:
         parts = [part for part in (list(records[i::_FOLDS]) for i in range(_FOLDS)) if part]
 
-    def smallest(k: int, n: int) -> float:
+    def smallest(of: Sequence[tuple[int, int]]) -> float:
         for margin in MARGINS:
-            if all(_kept(part, k, n, mode, margin, calibration, retrieved) >= target - 1e-12 for part in parts):
+            if all(_kept(part, of, mode, margin, calibration, retrieved) >= target - 1e-12 for part in parts):
                 return float(margin)
         return float(MARGINS[-1])
 
-    # Pools of equal shares and different sizes: the wider margin serves both.
-    return tuple((share, max(smallest(k, n) for _, k, n in same)) for share, same in groupby(cases, key=itemgetter(0)))
+    return tuple((share, smallest(cases[share])) for share in sorted(cases))
 
 
 def _kept(
-    part: Sequence[RecordedScores], k: int, candidates: int, mode: Mode, margin: float, calibration: Calibration,
-    retrieved: bool,
+    part: Sequence[RecordedScores], cases: Sequence[tuple[int, int]], mode: Mode, margin: float,
+    calibration: Calibration, retrieved: bool,
 ) -> float:  # fmt: skip
-    return measure(part, k, mode, margin, calibration, candidates=candidates, retrieved=retrieved).overlap
+    rows = [measure(part, k, mode, margin, calibration, candidates=n, retrieved=retrieved) for k, n in cases]
+    return float(np.mean([row.overlap for row in rows]))
 
 
 def _pool(record: RecordedScores, calibration: Calibration, retrieved: bool) -> CandidatePool:
@@ -298,10 +303,10 @@ def with_margins(
         points_of = find_margins(records, ks, sizes, mode, calibration, retrieved=order, target=target)
         if points_of:
             margins[order][mode] = points_of
-        found = dict(points_of)
+        shares, found = zip(*points_of, strict=True) if points_of else ((), ())
         for k, size in product(ks, sizes):
             if k < size:
-                margin = found[k / size]
+                margin = float(np.interp(k / size, shares, found))
                 points.append(measure(records, k, mode, margin, calibration, candidates=size, retrieved=order))
     return replace(
         calibration,

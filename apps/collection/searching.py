@@ -124,7 +124,7 @@ class Query:
         if not _TYPED.match(text):
             return cls(text, () if _QUOTED.fullmatch(text) and _WORDS.search(text) else (text,), (), text)
         if (count := sum(1 for _ in _PART.finditer(text))) > _MOST_PARTS:
-            raise InputError(f"the query has {count:,} parts; it may have {_MOST_PARTS}")
+            raise InputError(f"the query has too many parts: {count:,}, and it may have {_MOST_PARTS}")
         _, *pieces = _PART.split(text)
         parts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
         for kind, value in zip(pieces[::2], pieces[1::2], strict=True):

@@ -184,7 +184,7 @@ def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_b
     layers = reranker.model.spec.layers
     zeros = (0.0,) * (layers + 1)
     errors = (math.inf, *([1e-9] * (layers - 1)), 0.0)
-    same = Forecast((0.0, *(1.0,) * layers), zeros, zeros, errors, {"ranked": 1.0})
+    same = Forecast((0.0, *(1.0,) * layers), zeros, zeros, errors, {"ranked": ((1.0, 1.0),)})
     found = Calibration(reranker.model.fingerprint, 1.0, 8, 30, (), same, same, 0.01, ())
     monkeypatch.setattr(reranker, "calibration", found)
     asked: list[int] = []
@@ -296,7 +296,7 @@ def test_nothing_to_look_up_is_refused(text: str) -> None:
 def test_a_query_has_a_bounded_number_of_parts(part: str) -> None:
     Query.parse(part * (32 // part.count(":")))
     for count in (33, 12_000):
-        with pytest.raises(InputError, match=rf"the query has {part.count(':') * count:,} parts; it may have 32"):
+        with pytest.raises(InputError, match=rf"the query has too many parts: {part.count(':') * count:,}, and it may have 32"):
             Query.parse(part * count)
 
 
