@@ -189,3 +189,14 @@ def test_a_reader_with_a_missing_or_misshapen_tensor_is_not_written(folder: Path
         del named["encoder.layer.0.output.dense.bias"]
         with pytest.raises(ModelError):
             reader.write(model, SHARED, named)
+
+
+def test_the_shipped_reader_finds_answers_and_knows_where_there_is_none() -> None:
+    text = "The bridge was built in 1894. It spans the Aare. A toll of two francs was paid until 1931."
+    wanted = {"When was the bridge built?": "1894", "How much was the toll?": "two francs"}
+    with Reranker(config=Config(memory=10**9)) as shipped:
+        for question, answer in wanted.items():
+            [span] = shipped.read(question, [text])
+            assert answer in text[span.start : span.end]
+            assert span.probability > 0.5
+        assert shipped.read("Who painted the ceiling?", [text])[0].probability < 0.2
