@@ -109,20 +109,19 @@ class Reader(Closing):
 
 
 def best_span(nothing: Floats, tokens: Floats) -> tuple[int, int, float]:
-    """First and last token of the best span, and by how much its scores exceed those of "no answer".
+    """First and last token of the best span, and by how much all spans together exceed "no answer", as log-odds.
 
     Args:
         nothing: scores of start and end of the sequence's first token [2].
-        tokens: those of the passage's tokens [tokens, 2].
+        tokens: those of neighbouring tokens [tokens, 2].
     """
     if not len(tokens):
         return 0, 0, -np.inf
     ends = np.concatenate((tokens[:, 1], np.full(LONGEST - 1, -np.inf, np.float32)))
-    reach = np.lib.stride_tricks.sliding_window_view(ends, LONGEST)
-    length = reach.argmax(axis=1)
-    total = tokens[:, 0] + reach[np.arange(len(tokens)), length]
-    start = int(total.argmax())
-    return start, start + int(length[start]), float(total[start] - nothing.sum())
+    scores = tokens[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, LONGEST)
+    start, length = divmod(int(scores.argmax()), LONGEST)
+    most = scores[start, length]
+    return start, start + length, float(most + np.log(np.exp(scores - most).sum()) - nothing.sum())
 
 
 def verify(model: PackedModel) -> None:

@@ -6,6 +6,7 @@ with the same kernel, in the memory that the pass has reserved for a layer's int
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from edge.resident import Closing
 from edge.runtimes.engine import Engine
 from edge.runtimes.passes import Job
 from edge.streaming.hidden_states import TokenChunk
+
+Units = Sequence[tuple[int, int]]
+"""Start and end of some parts of a passage, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,12 @@ class SpanReader(Closing):
         """Closes the file."""
         self._reader.close()
 
-    def read(self, query: str, passages: Sequence[str]) -> list[Span]:
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[Span]:
         """The best span of each passage.
+
+        Args:
+            units: for each passage the start and end of its sentences, lines or blocks that may answer, in order. The
+                span lies within the one whose spans are most probable together; without units, anywhere.
 
         Raises:
             InputError, BudgetExceeded, CorruptBlock: as `Engine.run`.
@@ -74,17 +82,28 @@ class SpanReader(Closing):
         engine = self._engine
         if not engine.place.on_host:
             raise CapabilityError("answers are read on the processor; choose the runtime native or onnx")
+        parts = units if units is not None else [[(0, len(passage))] for passage in passages]
         with closing(_SpanPass(engine, self._reader)) as run:
             job = Job(passages, lambda: run, query=query, undo=run.close)
             engine.run(job)
             assert job.batch is not None
-            found = []
-            for passage, scores in zip(passages, run.scores(job.batch), strict=True):
-                places = engine.vocabulary.places(passage, len(scores) - 1)
-                start, end, margin = best_span(scores[0], scores[1 : 1 + len(places)])
-                odds = self._evidence.probability((margin,)) if places else 0.0
-                found.append(Span(places[start][0] if places else 0, places[end][1] if places else 0, odds))
-        return found
+            given = zip(passages, parts, run.scores(job.batch), strict=True)
+            return [
+                self._span(scores, engine.vocabulary.places(text, len(scores) - 1), own) for text, own, scores in given
+            ]
+
+    def _span(self, scores: npt.NDArray[np.float32], places: Sequence[tuple[int, int]], units: Units) -> Span:
+        begins = [start for start, _ in places]
+        best = Span(0, 0, 0.0)
+        most = -np.inf
+        for low, high in units:
+            first, end = bisect_left(begins, low), bisect_left(begins, high)
+            start, last, margin = best_span(scores[0], scores[1 + first : 1 + end])
+            if margin > most:
+                most = margin
+                odds = self._evidence.probability((margin,))
+                best = Span(places[first + start][0], places[first + last][1], odds)
+        return best
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
-from edge.runtimes.reader import Span, SpanReader
+from edge.runtimes.reader import Span, SpanReader, Units
 from edge.runtimes.scoring import CandidatePool, LayerReport, Pruning, PruningObserver, Scorer, Watch
 from edge.streaming.pruning import BoundedPruning, Mode, ProgressivePruning
 from edge.trace import Trace
@@ -232,8 +232,12 @@ class Reranker(Closing):
         keeps the states of tokens to itself."""
         return self.engine.place.on_host and self._reader() is not None
 
-    def read(self, query: str, passages: Sequence[str]) -> list[Span]:
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[Span]:
         """The most probable answer in each passage, in the order of `passages`.
+
+        Args:
+            units: for each passage the start and end of its sentences, lines or blocks that may answer, in order. An
+                answer lies within one of them; without them, anywhere. A passage without any has the probability 0.
 
         Raises:
             CapabilityError: the model has no reader, or runs on a device that keeps the states of tokens to itself.
@@ -244,7 +248,7 @@ class Reranker(Closing):
         reader = self._reader()
         if reader is None:
             raise CapabilityError(f"{self.model.name} has no reader that finds answers in passages")
-        return reader.read(query, passages)
+        return reader.read(query, passages, units)
 
     def close(self) -> None:
         """Closes the model and frees all memory."""

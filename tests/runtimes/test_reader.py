@@ -90,7 +90,8 @@ def plain_spans(folder: Path, max_tokens: int = 512) -> list[tuple[int, int, flo
             ]
             best, a, b = max(pairs, key=lambda pair: pair[0])
             span = (encoding.offsets[a][0], encoding.offsets[b][1]) if inside else (0, 0)
-            found.append((*span, float(best - scores[0].sum())))
+            total = best + np.log(sum(np.exp(pair[0] - best) for pair in pairs))
+            found.append((*span, float(total - scores[0].sum())))
     return found
 
 
@@ -105,6 +106,18 @@ def test_spans_equal_those_of_a_plain_reader(opened: Callable[..., Reranker], fo
             assert passage[span.start : span.end].strip() == passage[span.start : span.end]
             if passage:
                 assert span.probability == pytest.approx(1 / (1 + np.exp(-0.5 * margin - 0.1)), abs=near)
+
+
+def test_spans_lie_within_the_units_that_may_answer(opened: Callable[..., Reranker]) -> None:
+    """The best unit wins, and unit by unit the span is that of the unit alone."""
+    reranker, text = opened(), "the river floods\nin spring\na short one"
+    units = [(0, 16), (17, 26), (27, len(text))]
+    alone = [reranker.read(QUERY, [text], [[unit]])[0] for unit in units]
+    assert all(low <= span.start < span.end <= high for span, (low, high) in zip(alone, units, strict=True))
+    assert reranker.read(QUERY, [text], [units]) == [max(alone, key=lambda span: span.probability)]
+    assert reranker.read(QUERY, [text, text], [[], [(16, 17)]]) == [Span(0, 0, 0.0)] * 2
+    whole = [[(0, len(passage))] for passage in PASSAGES]
+    assert reranker.read(QUERY, PASSAGES, whole) == reranker.read(QUERY, PASSAGES)
 
 
 def test_reading_leaves_order_and_memory_as_they_are(opened: Callable[..., Reranker]) -> None:
@@ -124,7 +137,9 @@ def test_the_best_span_ends_behind_its_start_and_is_no_longer_than_the_limit() -
     assert best_span(np.array([1, 0.5], np.float32), scores)[:2] in [(3, 3), (0, 3), (1, 3), (2, 3)]
     scores[3, 1] = 0
     start, end, margin = best_span(np.array([1, 0.5], np.float32), scores)
-    assert (start, end, margin) == (6, 5 + LONGEST, 7.5)
+    assert (start, end) == (6, 5 + LONGEST)
+    pairs = [scores[a, 0] + scores[b, 1] for a in range(300) for b in range(a, min(300, a + LONGEST))]
+    assert margin == pytest.approx(np.log(np.exp(np.array(pairs, np.float64)).sum()) - 1.5, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -174,3 +189,14 @@ def test_a_reader_with_a_missing_or_misshapen_tensor_is_not_written(folder: Path
         del named["encoder.layer.0.output.dense.bias"]
         with pytest.raises(ModelError):
             reader.write(model, SHARED, named)
+
+
+def test_the_shipped_reader_finds_answers_and_knows_where_there_is_none() -> None:
+    text = "The bridge was built in 1894. It spans the Aare. A toll of two francs was paid until 1931."
+    wanted = {"When was the bridge built?": "1894", "How much was the toll?": "two francs"}
+    with Reranker(config=Config(memory=10**9)) as shipped:
+        for question, answer in wanted.items():
+            [span] = shipped.read(question, [text])
+            assert answer in text[span.start : span.end]
+            assert span.probability > 0.5
+        assert shipped.read("Who painted the ceiling?", [text])[0].probability < 0.2
