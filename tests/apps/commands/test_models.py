@@ -84,7 +84,6 @@ def test_probabilities_are_fitted_for_a_pair_and_stored_with_the_reranker(
     assert ended.code == 0, ended.err
     assert "fitted the probabilities of `results with tiny-bert-embedder`" in ended.out
     stored = json.loads((models / "tiny" / "evidence.json").read_text("utf-8"))["models"]
-    assert stored["results with tiny-bert-embedder"]["examples"] == 16
     assert stored["results with tiny-bert-embedder"]["signals"] == ["blend", "best"]
     assert stored["results with tiny-bert-embedder"]["weights"][0] > 0, "the better blend is the more probable answer"
     queries.write_text("\n".join(json.dumps({**row, "relevant": None}) for row in rows), encoding="utf-8")
