@@ -100,6 +100,13 @@ RESULT_SIGNALS = ("blend", "best")
 """The log-odds of a result's blended score, and of the best result's."""
 
 
+ANSWER_SIGNALS = ("reader", "relevance")
+"""The log-odds of the reader's probability for a passage, and of the reranker's."""
+
+UNIT, AROUND = "answers in a unit", "answers around a unit"
+"""The names of the models of the probability that the reader's unit answers, and that the words around it do."""
+
+
 def results_name(embedder: str) -> str:
     """The name under which the model that turns blended scores into probabilities is stored beside a reranker."""
     return f"results with {embedder}"

@@ -1,8 +1,9 @@
 """`PassageReader`: where passages answer a question, how probable that is, and what is shown of them.
 
 A cross-encoder's probability for a whole passage mostly tells the passage's subject. The reranker's reader (see
-`edge.runtimes.reader`) finds the answer in it. What is shown is the unit around the answer: its sentence, row, item,
-setting or lines of code. Without a reader, the reranker's probability decides, and the best passage is shown in part.
+`edge.runtimes.reader`) finds the answer in it. Both together give the probability that the unit around the answer (its
+sentence, row, item, setting or lines of code) is right, and that the words around this unit hold the answer. Without a
+reader, the reranker's probability decides, and the best passage is shown in part.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from edge.apps.collection.snippets import stems
 from edge.runtimes.generation.base import Document
 
 ANSWER = 2 / 3
-"""The probability from which the best unit is shown as the answer: a wrong answer costs as much as two right ones
-bring. Below it, the nearest passage is shown as such."""
+"""The probability from which the words around the best unit are shown as the answer: a wrong answer costs as much as two
+right ones bring. Below it, they are shown as the nearest passage."""
+
+EXACT = 0.85
+"""The probability from which the best unit is shown alone. Fewer words are worth less than a right answer."""
 
 LIKELY = 0.5
 """The same for the reranker's probability of a whole passage, of which `_WORDS` words are shown. On 34 passages of 70
 questions that reached it, 32 held the answer."""
 
-NEAREST = 0.1
+NEAREST = 0.2
 """The probability below which the question is not answered at all."""
 
 _WORDS = 60
@@ -47,6 +51,7 @@ class Answering:
         unit: the unit that is shown.
         start, end: the answer itself in the passage, in characters.
         probability: the probability that the unit answers the question.
+        around: the probability that the words around the unit do (see `nearest`).
     """
 
     passage: int
@@ -54,6 +59,7 @@ class Answering:
     start: int
     end: int
     probability: float
+    around: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +68,32 @@ class Reading:
 
     Attributes:
         answers: the most probable answer of each passage, the most probable first.
-        certain: the probability from which the best one is shown as the answer.
-        whole: whether passages were judged as wholes, since there is no reader.
+        certain: the probability from which the words around the best one are shown as the answer.
         sure: whether the probabilities tell that a question is not answered. They do not where the reader does not know
             the language.
     """
 
     answers: tuple[Answering, ...] = ()
     certain: float = ANSWER
-    whole: bool = False
     sure: bool = True
 
     @property
+    def exact(self) -> bool:
+        """Whether the best unit alone is shown."""
+        return self.sure and bool(self.answers) and self.answers[0].probability >= EXACT
+
+    @property
     def probability(self) -> float:
-        """The probability that the best unit answers the question."""
-        best = max((answer.probability for answer in self.answers), default=0.0)
-        return best if self.sure else NEAREST
+        """The probability that what is shown answers the question."""
+        if not self.answers:
+            return 0.0
+        if not self.sure:
+            return NEAREST
+        return self.answers[0].probability if self.exact else self.answers[0].around
 
     @property
     def is_answer(self) -> bool:
-        """Whether the best unit is shown as the answer, and not as a part of the nearest passage."""
+        """Whether what is shown is shown as the answer, and not as a part of the nearest passage."""
         return self.probability >= self.certain
 
 
@@ -113,30 +125,32 @@ class PassageReader:
     def _reading(self, question: str, passages: Sequence[Document], relevance: Sequence[float]) -> Reading:
         if not passages:
             return Reading()
+        texts, parts = [passage.text for passage in passages], [units_in(passage) for passage in passages]
+        if len(relevance) != len(passages):
+            relevance = self._collection.relevance(question, texts)
+        models = self._collection.models
+        spans = models.read(question, texts, [[(unit.start, unit.end) for unit in each] for each in parts])
+        given = spans or [None] * len(passages)
+        read = [span.probability for span in given if span is not None]
+        judged = [chance for chance, span in zip(relevance, given, strict=True) if span is not None]
+        chances = iter(models.answering(read, judged) if read else ())
         found: list[Answering] = []
-        spans = self._collection.models.read(question, [passage.text for passage in passages])
-        if spans is None and len(relevance) != len(passages):
-            relevance = self._collection.relevance(question, [passage.text for passage in passages])
-        for number, passage in enumerate(passages):
-            span = None if spans is None else spans[number]
-            if span is not None:
+        for number, (passage, span) in enumerate(zip(passages, given, strict=True)):
+            unit_chance, around = (0.0, 0.0 if spans else relevance[number]) if span is None else next(chances)
+            if span is not None and parts[number]:
                 unit = unit_at(passage, span.start, span.end)
-                found.append(Answering(number, unit, span.start, span.end, span.probability))
-            elif unit_parts := units_in(passage):
-                unit = max(unit_parts, key=lambda part: _shared(question, part.text))
-                found.append(Answering(number, unit, unit.start, unit.end, relevance[number] if spans is None else 0.0))
+                found.append(Answering(number, unit, span.start, span.end, unit_chance, around))
+            elif parts[number]:  # the unit is told by its words
+                unit = max(parts[number], key=lambda part: _shared(question, part.text))
+                found.append(Answering(number, unit, unit.start, unit.end, unit_chance, around))
         # `sorted` is stable: of equal probabilities the better passage comes first.
-        best = tuple(sorted(found, key=lambda answer: -answer.probability))
-        if spans is None:
-            return Reading(best, LIKELY, whole=True)
-        return Reading(best, sure=None not in spans)
+        best = sorted(found, key=lambda answer: (-answer.probability, -answer.around))
+        return Reading(tuple(best), ANSWER if spans else LIKELY, sure=spans is None or None not in spans)
 
     def shown(self, reading: Reading, passages: Sequence[Document]) -> list[Unit]:
         """What is shown of a reading that has answers."""
         best = reading.answers[0]
-        if reading.is_answer and not reading.whole:
-            return [best.unit]
-        return nearest(passages[best.passage], best)
+        return [best.unit] if reading.exact else nearest(passages[best.passage], best)
 
 
 def unit_at(passage: Document, start: int, end: int) -> Unit:

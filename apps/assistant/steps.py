@@ -376,7 +376,7 @@ class Steps:
             reading = self.library.read(question, hits)
         self.certain = reading.certain
         self.probability = max(reading.probability, self.probability or 0.0)
-        if reading.is_answer and not reading.whole:
+        if reading.exact:
             best = reading.answers[0]
             self.span = " ".join(hits[best.passage].text[best.start : best.end].split())
         self.needed = NEAREST if self.options.min_relevance is None else self.options.min_relevance

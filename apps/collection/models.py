@@ -26,12 +26,21 @@ from edge.config import Config
 from edge.errors import ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
-from edge.models.evidence import RESULT_SIGNALS, load, result_signals, results_name
+from edge.models.evidence import (
+    ANSWER_SIGNALS,
+    AROUND,
+    RESULT_SIGNALS,
+    UNIT,
+    load,
+    log_odds,
+    result_signals,
+    results_name,
+)
 from edge.models.registry import KNOWN, installed, language_gap, models_dir
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.reader import Span
+from edge.runtimes.reader import Span, Units
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
 from edge.text.languages import language_of
@@ -189,19 +198,34 @@ class CollectionModels:
 
         return self._reranker.run(judged)
 
-    def read(self, query: str, passages: Sequence[str]) -> list[Span | None] | None:
-        """The most probable answer in each passage; None for a passage in a language that the reranker does not know,
-        and for all if it has no reader. Raises as `Reranker.read` does."""
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[Span | None] | None:
+        """The most probable answer in each passage, within one of its units; None for a passage in a language that the
+        reranker does not know, and for all if it has no reader. Raises as `Reranker.read` does."""
 
         def found(reranker: Reranker) -> list[Span | None] | None:
             if not reranker.reads:
                 return None
             unread = unreadable(reranker.model.name, query, passages) or [False] * len(passages)
-            known = [text for text, foreign in zip(passages, unread, strict=True) if not foreign]
-            spans = iter(reranker.read(query, known) if known else ())
+            known = [number for number, foreign in enumerate(unread) if not foreign]
+            texts, parts = [passages[number] for number in known], [units[number] for number in known]
+            spans = iter(reranker.read(query, texts, parts) if known else ())
             return [None if foreign else next(spans) for foreign in unread]
 
         return self._reranker.run(found)
+
+    def answering(self, read: Sequence[float], relevance: Sequence[float]) -> list[tuple[float, float]]:
+        """For each passage the probability that its unit answers, and that the words around the unit do.
+
+        Args:
+            read, relevance: the probabilities of the reader and of the reranker. Without a fitted model the reader's
+                stand for both.
+        """
+        packed = self.reranker().model
+        unit, around = (load(packed, name, ANSWER_SIGNALS) for name in (UNIT, AROUND))
+        if unit is None or around is None:
+            return [(chance, chance) for chance in read]
+        signals = [(log_odds(chance), log_odds(passage)) for chance, passage in zip(read, relevance, strict=True)]
+        return [(unit.probability(each), around.probability(each)) for each in signals]
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
         """The probability that each result of a search answers the query, from the blended scores, best first.

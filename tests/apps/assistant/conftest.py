@@ -154,7 +154,7 @@ class FakeLibrary:
         """As probable as `judged` says, or as the best passage's relevance."""
         relevance = max((hit.stages.reranker or 0.0 for hit in hits), default=0.0)
         probability, certain = self.judged or (relevance, 0.0)
-        return Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, probability),), certain)
+        return Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, probability, probability),), certain)
 
     def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
         self.log.append(("quote", question))

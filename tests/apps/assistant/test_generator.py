@@ -10,7 +10,7 @@ import pytest
 
 from edge.apps.assistant.answer import CLOSEST
 from edge.apps.assistant.generator import QuotingGenerator
-from edge.apps.assistant.reading import ANSWER, LIKELY, PassageReader
+from edge.apps.assistant.reading import ANSWER, EXACT, LIKELY, PassageReader
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.extractive import Quoted
 from edge.runtimes.reader import Span
@@ -22,13 +22,16 @@ class Models:
     """A reranker that finds given answers in passages, each with a probability. `None` for one that is foreign."""
 
     def __init__(self, *answers: tuple[str, float] | None, reads: bool = True, relevance: float = 0.0) -> None:
-        self.models = SimpleNamespace(read=self.read)
+        self.models = SimpleNamespace(read=self.read, answering=self.answering)
         self.calls: list[str] = []
         self._answers = answers
         self._reads = reads
         self._relevance = relevance
 
-    def read(self, question: str, passages: Sequence[str]) -> list[Span | None] | None:
+    def read(
+        self, question: str, passages: Sequence[str], units: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Span | None] | None:
+        assert len(units) == len(passages)
         self.calls.append(question)
         if not self._reads:
             return None
@@ -37,6 +40,10 @@ class Models:
             at = passage.index(answer[0]) if answer else 0
             spans.append(Span(at, at + len(answer[0]), answer[1]) if answer else None)
         return spans
+
+    def answering(self, read: Sequence[float], relevance: Sequence[float]) -> list[tuple[float, float]]:
+        assert len(read) == len(relevance)
+        return [(chance, chance) for chance in read]
 
     def relevance(self, question: str, passages: Sequence[str]) -> list[float]:
         return [self._relevance] * len(passages)
@@ -69,7 +76,13 @@ RIVER = "Ice floats. The river floods in spring. Bread needs flour."
 )  # fmt: skip
 def test_the_unit_around_an_answer_is_shown_without_a_denial(text: str, answer: str, shown: str) -> None:
     assert said(Models((answer, 0.9)), text) == shown
-    assert said(Models(("Ice", 0.2), (answer, ANSWER)), "Ice floats.", text) == shown.replace("[1]", "[2]")
+    assert said(Models(("Ice", 0.2), (answer, EXACT)), "Ice floats.", text) == shown.replace("[1]", "[2]")
+
+
+def test_a_unit_that_is_less_certain_is_shown_with_the_words_around_it() -> None:
+    assert said(Models(("in spring", EXACT - 0.01)), RIVER) == (
+        "Ice floats. [1] The river floods in spring. [1] Bread needs flour. [1]"
+    )
 
 
 def test_below_the_cost_of_a_wrong_answer_the_nearest_passage_is_shown_as_such() -> None:
@@ -122,7 +135,7 @@ def test_quoted_words_are_told_from_marks() -> None:
     ]
 
 
-@pytest.mark.parametrize("probability", [ANSWER, ANSWER - 0.1])
+@pytest.mark.parametrize("probability", [EXACT, ANSWER, ANSWER - 0.1])
 def test_no_answer_is_longer_than_its_limit(probability: float) -> None:
     """The words before the passage count as well, and an answer that lost some says so."""
     documents = [Document("1", RIVER), Document("2", "The snow melts then.")]

@@ -166,7 +166,7 @@ def test_more_passages_are_judged_than_a_language_model_is_given(
     judged: list[int] = []
     monkeypatch.setattr(library, "candidates", lambda *_, **__: [hits[: options.get("pool", 8)]])
     monkeypatch.setattr(library, "rerank", lambda question, found, top_k, judged: list(found[:judged][:top_k]))
-    reading = Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, 0.9),))
+    reading = Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, 0.9, 0.9),))
     monkeypatch.setattr(library, "read", lambda question, found: judged.append(len(found)) or reading)
     made = steps(generator(str, follows_instructions=writes), **options)
     assert [found.id for found in made.retrieve(QUESTION)] == [found.id for found in hits[:given]]

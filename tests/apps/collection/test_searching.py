@@ -296,7 +296,9 @@ def test_nothing_to_look_up_is_refused(text: str) -> None:
 def test_a_query_has_a_bounded_number_of_parts(part: str) -> None:
     Query.parse(part * (32 // part.count(":")))
     for count in (33, 12_000):
-        with pytest.raises(InputError, match=rf"the query has too many parts: {part.count(':') * count:,}, and it may have 32"):
+        with pytest.raises(
+            InputError, match=rf"the query has too many parts: {part.count(':') * count:,}, and it may have 32"
+        ):
             Query.parse(part * count)
 
 
