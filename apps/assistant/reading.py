@@ -22,8 +22,8 @@ from edge.apps.collection.snippets import stems
 from edge.runtimes.generation.base import Document
 
 ANSWER = 2 / 3
-"""The probability from which the words around the best unit are shown as the answer: a wrong answer costs as much as two
-right ones bring. Below it, they are shown as the nearest passage."""
+"""The probability from which the words around the best unit are shown as the answer: a wrong answer costs as much as
+two right ones bring. Below it, they are shown as the nearest passage."""
 
 EXACT = 0.85
 """The probability from which the best unit is shown alone. Fewer words are worth less than a right answer."""

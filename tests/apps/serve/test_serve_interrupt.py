@@ -109,7 +109,8 @@ def test_ctrl_c_prints_what_it_prints_without_a_server_and_ends_the_writing(
     assert writer.left.wait(60), "the server goes on reading what nobody wants"
     assert served == alone
     code, out, err = served
-    assert (code, err) == (130, "")
+    assert code == 130
+    assert err.count("\n") <= 1, "at most the warning of an uncertain answer"
     assert out.startswith(BEGINNING)
     assert re.search(r"\n\n\[1\] \S+\.md:\d+", out), "the sources of what was written"
     writer.left.clear()
