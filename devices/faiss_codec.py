@@ -224,7 +224,7 @@ class FaissScanner:
         if self._query is None:
             raise ValueError("no query is set")
         gaps = not all(array.flags.c_contiguous for array in (codes, labels, scores, found))
-        types = (labels.dtype, scores.dtype, found.dtype) != (np.int64, np.float32, np.int64)
+        types = [array.dtype.str[1:] for array in (labels, scores, found)] != ["i8", "f4", "i8"]
         if gaps or types or codes.nbytes != len(labels) * self._code_size or scores.shape != found.shape:
             raise ValueError(f"{len(labels)} rows need codes of {self._code_size} bytes, and arrays without gaps")
         if len(labels):
