@@ -46,7 +46,7 @@ class SpanReader(nn.Module):
 
     def __init__(self, base: Path, shared: int, own: int) -> None:
         super().__init__()
-        bert = BertForSequenceClassification.from_pretrained(base, attn_implementation="eager").bert.to(torch.float32)
+        bert = BertForSequenceClassification.from_pretrained(base, attn_implementation="eager").bert.float()
         bert.train(False)
         below = bert.encoder.layer
         self.shared = shared
