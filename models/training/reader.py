@@ -46,7 +46,8 @@ class SpanReader(nn.Module):
 
     def __init__(self, base: Path, shared: int, own: int) -> None:
         super().__init__()
-        bert = BertForSequenceClassification.from_pretrained(base, attn_implementation="eager").bert.float()
+        whole = BertForSequenceClassification.from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
+        bert = whole.bert
         bert.train(False)
         below = bert.encoder.layer
         self.shared = shared
