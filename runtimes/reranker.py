@@ -101,7 +101,7 @@ class Reranker(Closing):
             budget: a memory budget that is shared with other parts of the program, instead of `memory`.
             threshold: dispersion at which pruning starts. `auto` uses the calibration, and does not prune without one.
                 `inf` never prunes.
-            mode: `ranked` prunes hopeless candidates only: at least 99 % of full depth's results are found, on average
+            mode: `ranked` prunes hopeless candidates only: at least 98 % of full depth's results are found, on average
                 over the calibration's queries, with its order and scores. `top-k` also stops early on certain winners,
                 and is for callers that need only the set of results.
             max_tokens: longest query + document in tokens; longer documents are truncated.
