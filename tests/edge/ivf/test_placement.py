@@ -15,7 +15,7 @@ from naive.waiting import until
 
 from edge.ivf import placement
 from edge.ivf.base import Vectors
-from edge.ivf.placement import AIM, Asked, hit_rate, replayed, slowdown, smallest_share
+from edge.ivf.placement import _SLOWEST, _STEPS, AIM, Asked, hit_rate, replayed, slowdown, smallest_share
 from edge.ivf.plan import probe
 
 NLIST = 9
@@ -91,8 +91,13 @@ def test_a_slower_machine_is_known_by_what_its_searches_took(log: list[Asked], h
     took = replayed(log, NBYTES, mask, lambda read, scanned: factor * seconds(read, scanned), 4)
     seen = [Asked(one.at, one.lists, own) for one, own in zip(log, took.tolist(), strict=True)]
     found = slowdown(seen, NBYTES, mask, seconds, 4)
-    again = replayed(log, NBYTES, mask, lambda read, scanned: found * seconds(read, scanned), 4)
-    assert again.mean() == pytest.approx(took.mean(), rel=0.2)
+
+    def mean(slower: float) -> float:
+        return float(replayed(log, NBYTES, mask, lambda read, scanned: slower * seconds(read, scanned), 4).mean())
+
+    # The mean jumps where one more search joins a batch, so it may be near the goal on neither side of the factor.
+    assert found == 1.0 or mean(found) <= took.mean()
+    assert mean(found + 1.01 * (_SLOWEST - 1) / 2**_STEPS) >= took.mean()
     assert slowdown([Asked(one.at, one.lists, 0.0) for one in log], NBYTES, mask, seconds, 4) == 1.0
 
 
