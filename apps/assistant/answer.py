@@ -151,7 +151,7 @@ class Answer:
         rounds: every retrieval, in order.
         unsupported: sentences of the generator that no passage supports, with the texts shown in their place.
         uncertain: the passages may well not answer the question (see `reading.ANSWER`).
-        probability: the probability that the best unit of the passages answers; None where nothing was judged.
+        probability: the probability that what is shown of the passages answers; None where nothing was judged.
         span: the words of a passage that answer the question; empty if none is certain.
     """
 

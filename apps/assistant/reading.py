@@ -32,7 +32,7 @@ LIKELY = 0.5
 """The same for the reranker's probability of a whole passage, of which `_WORDS` words are shown. On 34 passages of 70
 questions that reached it, 32 held the answer."""
 
-NEAREST = 0.2
+NEAREST = 0.15
 """The probability below which the question is not answered at all."""
 
 _WORDS = 60
@@ -70,7 +70,7 @@ class Reading:
         answers: the most probable answer of each passage, the most probable first.
         certain: the probability from which the words around the best one are shown as the answer.
         sure: whether the probabilities tell that a question is not answered. They do not where the reader does not know
-            the language.
+            the language of the question or of the best passage.
     """
 
     answers: tuple[Answering, ...] = ()
@@ -80,16 +80,15 @@ class Reading:
     @property
     def exact(self) -> bool:
         """Whether the best unit alone is shown."""
-        return self.sure and bool(self.answers) and self.answers[0].probability >= EXACT
+        return bool(self.answers) and self.answers[0].probability >= EXACT
 
     @property
     def probability(self) -> float:
         """The probability that what is shown answers the question."""
         if not self.answers:
             return 0.0
-        if not self.sure:
-            return NEAREST
-        return self.answers[0].probability if self.exact else self.answers[0].around
+        found = self.answers[0].probability if self.exact else self.answers[0].around
+        return found if self.sure else max(found, NEAREST)
 
     @property
     def is_answer(self) -> bool:
@@ -145,7 +144,7 @@ class PassageReader:
                 found.append(Answering(number, unit, unit.start, unit.end, unit_chance, around))
         # `sorted` is stable: of equal probabilities the better passage comes first.
         best = sorted(found, key=lambda answer: (-answer.probability, -answer.around))
-        return Reading(tuple(best), ANSWER if spans else LIKELY, sure=spans is None or None not in spans)
+        return Reading(tuple(best), ANSWER if spans else LIKELY, sure=spans is None or spans[0] is not None)
 
     def shown(self, reading: Reading, passages: Sequence[Document]) -> list[Unit]:
         """What is shown of a reading that has answers."""

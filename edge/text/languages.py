@@ -9,6 +9,9 @@ from collections import Counter
 _READ = 600
 """Characters of a text that are looked at."""
 
+_SHARE = 0.1
+"""The least share of function words in a text of a language: about a third is usual, and code and lists have fewer."""
+
 _WORD = re.compile(r"[^\W\d_]+")
 
 _FUNCTION_WORDS = {
@@ -53,4 +56,4 @@ def language_of(text: str) -> str:
         return script
     counts = Counter({language: sum(word in known for word in words) for language, known in _FUNCTION_WORDS.items()})
     (best, most), (_, second) = counts.most_common(2)
-    return best if most > second else ""
+    return best if most > second and most >= _SHARE * len(words) else ""

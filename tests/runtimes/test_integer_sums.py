@@ -12,13 +12,16 @@ from naive.numpy_runtime import NumpyLayerKernel
 
 from edge.errors import CapabilityError
 from edge.runtimes.base import LayerKernel, load_runtime
+from edge.runtimes.cuda.runtime import CudaRuntime
 from edge.runtimes.native.library import processor_level
 from edge.runtimes.native.runtime import NativeLayerKernel
 from edge.runtimes.onnx import OnnxLayerKernel, product_saturates
+from tests.conftest import webgpu
 
 KERNELS: dict[str, Callable[[Any], LayerKernel]] = {
+    "cuda on torch's CPU device": lambda spec: CudaRuntime(on="cpu").layer_kernel(spec, threads=1),
     **{name: lambda spec, name=name: load_runtime(name).layer_kernel(spec, threads=1)
-       for name in ("cuda", "mlx", "onnx", "torch", "webgpu")},
+       for name in ("mlx", "onnx", *(["webgpu"] if webgpu() else []))},
     **{f"native-{level}": lambda spec, level=level: NativeLayerKernel(spec, "float32", 1, level=level)
        for level in range(1, processor_level() + 1)},
     **{f"onnx-{saturates}": lambda spec, saturates=saturates: OnnxLayerKernel(spec, "float32", 1, saturates=saturates)
