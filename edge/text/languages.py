@@ -12,6 +12,12 @@ _READ = 600
 _SHARE = 0.1
 """The least share of function words in a text of a language: about a third is usual, and code and lists have fewer."""
 
+_FEW = 8
+"""Words of a text in which one function word is enough; in longer ones two different ones are needed."""
+
+_MARKUP = re.compile(r"https?://\S+|www\.\S+|<[^<>]*>")
+"""Addresses and tags, whose parts ("com", "a", "em") are function words of some language."""
+
 _WORD = re.compile(r"[^\W\d_]+")
 
 _FUNCTION_WORDS = {
@@ -49,11 +55,14 @@ def language_of(text: str) -> str:
     >>> language_of("Wer putzt die Fenster?"), language_of("dishwasher E15")
     ('de', '')
     """
-    words = _WORD.findall(text[:_READ].lower())
+    words = _WORD.findall(_MARKUP.sub(" ", text[:_READ].lower()))
     scripts = Counter(unicodedata.name(word[0], "").partition(" ")[0].lower() for word in words)
     (script, _) = scripts.most_common(1)[0] if scripts else ("latin", 0)
     if script != "latin":
         return script
     counts = Counter({language: sum(word in known for word in words) for language, known in _FUNCTION_WORDS.items()})
     (best, most), (_, second) = counts.most_common(2)
-    return best if most > second and most >= _SHARE * len(words) else ""
+    # A single letter is an option or a variable as often as a word.
+    different = sum(len(word) > 1 for word in _FUNCTION_WORDS[best].intersection(words))
+    enough = most >= _SHARE * len(words) and different >= (1 if len(words) <= _FEW else 2)
+    return best if most > second and enough else ""

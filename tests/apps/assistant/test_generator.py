@@ -121,6 +121,17 @@ def test_a_passage_in_an_unknown_language_is_neither_certain_nor_refused() -> No
     assert sure.probability == 0.01
 
 
+def test_a_passage_in_an_unknown_language_hides_no_answer_of_another_one() -> None:
+    """One line of code that is taken for a language made every answer beside it uncertain."""
+    shown = said(Models(("in spring", EXACT), None), RIVER, "Der Fluss steigt im Mai.")
+    assert shown == "The river floods in spring. [1]"
+    shown = said(Models(None, ("in spring", EXACT)), "Der Fluss steigt im Mai.", RIVER)
+    assert shown == "The river floods in spring. [2]"
+    low = PassageReader(Models(("Ice", 0.01), None))  # type: ignore[arg-type]
+    documents = [Document("1", RIVER), Document("2", "Der Fluss steigt im Mai.")]
+    assert low.read(QUESTION, documents).probability == 0.01
+
+
 def test_without_passages_nothing_is_said() -> None:
     assert said(Models()) == ""
 

@@ -24,7 +24,17 @@ TEXTS = {
     ],
     "greek": ["Πού είναι το κλειδί;"],
     "cyrillic": ["Где ключ от подвала?"],
-    "": ["", "E15 0800 555", "Korvo D300", "name,price\nHalden,412\n", "dishwasher error E15"],
+    "": [
+        "",
+        "E15 0800 555",
+        "Korvo D300",
+        "name,price\nHalden,412\n",
+        "dishwasher error E15",
+        '<p align="center"><a href="https://example.com/a"><em>Image</em></a></p>',
+        "- Go: https://github.com/example/one\n- C: https://github.com/example/two",
+        "tar -zcf - docs/ | du -sb docs/ | cut -f 1 > backup.tgz && ls -d s",
+        "    real    0m3.458s\n    user    0m0.274s\n    sys     0m3.325s",
+    ],
 }
 
 
