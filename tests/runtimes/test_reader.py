@@ -51,7 +51,7 @@ def opened(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
     found: list[Reranker] = []
 
     def make(**options: object) -> Reranker:
-        config = Config(memory=10**9, scratch_dir=str(tmp_path / "scratch"), runtime="onnx")
+        config = Config(memory=8 * 10**9, scratch_dir=str(tmp_path / "scratch"), runtime="onnx")
         found.append(Reranker(folder, config=config, **options))  # type: ignore[arg-type]
         return found[-1]
 
@@ -194,7 +194,7 @@ def test_a_reader_with_a_missing_or_misshapen_tensor_is_not_written(folder: Path
 def test_the_shipped_reader_finds_answers_and_knows_where_there_is_none() -> None:
     text = "The bridge was built in 1894. It spans the Aare. A toll of two francs was paid until 1931."
     wanted = {"When was the bridge built?": "1894", "How much was the toll?": "two francs"}
-    with Reranker(config=Config(memory=10**9)) as shipped:
+    with Reranker(config=Config(memory=8 * 10**9)) as shipped:
         for question, answer in wanted.items():
             [span] = shipped.read(question, [text])
             assert answer in text[span.start : span.end]
