@@ -378,7 +378,7 @@ class Steps:
         self.probability = max(reading.probability, self.probability or 0.0)
         if reading.exact:
             best = reading.answers[0]
-            self.span = " ".join(hits[best.passage].text[best.start : best.end].split())
+            self.span = " ".join(hits[best.passage].text[best.span.start : best.span.end].split())
         self.needed = NEAREST if self.options.min_relevance is None else self.options.min_relevance
         return (hits if reading.probability >= self.needed else []), reading.probability
 

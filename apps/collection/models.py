@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,11 +29,12 @@ from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import (
     ANSWER_SIGNALS,
-    AROUND,
+    CHOICE,
     RESULT_SIGNALS,
     UNIT,
+    WINDOW,
+    Evidence,
     load,
-    log_odds,
     result_signals,
     results_name,
 )
@@ -198,11 +200,11 @@ class CollectionModels:
 
         return self._reranker.run(judged)
 
-    def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[Span | None] | None:
-        """The most probable answer in each passage, within one of its units; None for a passage in a language that the
-        reranker does not know, and for all if it has no reader. Raises as `Reranker.read` does."""
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[list[Span] | None] | None:
+        """The most probable answer in each unit of each passage; None for a passage in a language that the reranker
+        does not know, and for all if it has no reader. Raises as `Reranker.read` does."""
 
-        def found(reranker: Reranker) -> list[Span | None] | None:
+        def found(reranker: Reranker) -> list[list[Span] | None] | None:
             if not reranker.reads:
                 return None
             unread = unreadable(reranker.model.name, query, passages) or [False] * len(passages)
@@ -213,19 +215,22 @@ class CollectionModels:
 
         return self._reranker.run(found)
 
-    def answering(self, read: Sequence[float], relevance: Sequence[float]) -> list[tuple[float, float]]:
-        """For each passage the probability that its unit answers, and that the words around the unit do.
+    def answering(self, signals: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
+        """For each window how well it is worth showing, the probability that its best unit holds the answer, and the
+        probability that the window does.
 
         Args:
-            read, relevance: the probabilities of the reader and of the reranker. Without a fitted model the reader's
-                stand for both.
+            signals: the values of `ANSWER_SIGNALS`. Without fitted models the reader's probability stands for all.
         """
         packed = self.reranker().model
-        unit, around = (load(packed, name, ANSWER_SIGNALS) for name in (UNIT, AROUND))
-        if unit is None or around is None:
-            return [(chance, chance) for chance in read]
-        signals = [(log_odds(chance), log_odds(passage)) for chance, passage in zip(read, relevance, strict=True)]
-        return [(unit.probability(each), around.probability(each)) for each in signals]
+        fitted = [load(packed, name, ANSWER_SIGNALS) for name in (CHOICE, UNIT, WINDOW)]
+        reader = ANSWER_SIGNALS.index("reader")
+
+        def told(model: Evidence | None, values: Sequence[float]) -> float:
+            return 1 / (1 + math.exp(-values[reader])) if model is None else model.probability(tuple(values))
+
+        choice, unit, window = fitted if None not in fitted else [None] * len(fitted)
+        return [(told(choice, each), told(unit, each), told(window, each)) for each in signals]
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
         """The probability that each result of a search answers the query, from the blended scores, best first.

@@ -22,8 +22,9 @@ that the text shows, `COMMENT` a comment in code. `SETTING` may include the comm
 HEADING = 16
 """A heading, plus its depth: a heading ends those above it that are as deep or deeper."""
 
-_PASSING, _SECTION = 8, 10
-"""The depth of a short line that stands like a heading, and of a section in a file of settings."""
+DESCRIBED, _PASSING, _SECTION = 7, 8, 10
+"""The depth of a name that is described below it, of a short line that stands like a heading, and of a section in a
+file of settings."""
 
 Part = tuple[int, int]
 

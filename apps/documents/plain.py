@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
+from edge.apps.documents.kinds import DESCRIBED, HEADING, NOTHING, Part, Parts
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
@@ -159,6 +160,37 @@ def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
             continue
         marked = block.text.lstrip().startswith((".. ", ":", "+--", "=="))
         kind = "code" if margin is not None else "lines" if marked else block.kind
-        yield block if kind == block.kind else replace(block, kind=kind)
+        parts = _directives(block.text) if kind == "lines" else block.parts
+        yield block if (kind, parts) == (block.kind, block.parts) else replace(block, kind=kind, parts=parts)
         if margin is None and (_LITERAL.match(block.text) or (block.text.endswith("::") and not marked)):
             margin = indent
+
+
+_DIRECTIVE = re.compile(
+    r"^[ \t]*\.\. (?:_[^\n]*:|(?P<domain>[\w.+-]+:)?(?P<name>[\w.+-]+)::)[ \t]*(?P<argument>[^\n]*)\n?"
+    r"(?P<options>(?:[ \t]+:[\w -]+:[^\n]*(?:\n|$))*)",
+    re.MULTILINE,
+)
+_SAID = re.compile(
+    r"note|warning|tip|hint|important|caution|danger|attention|error|seealso|admonition|deprecated|version\w+"
+)
+_NAMED = re.compile(r"option|envvar|confval|setting|data|function|class|method|attribute|describe|program")
+
+
+def _directives(text: str) -> tuple[Part, ...] | None:
+    """The parts of a block that begins with a directive: what it says, or the name that it describes as a heading.
+    Its mark and its options say nothing. None if no directive begins the block."""
+    if _DIRECTIVE.match(text) is None:
+        return None
+    parts = Parts(text)
+    found = list(_DIRECTIVE.finditer(text))
+    for match, end in zip(found, [*(each.start() for each in found[1:]), len(text)], strict=True):
+        parts.add(NOTHING, match.start(), match.start("argument"))
+        if _SAID.fullmatch(match["name"] or ""):
+            parts.sentences(match.start("argument"), end)
+            continue
+        if match["domain"] or _NAMED.fullmatch(match["name"] or ""):
+            parts.add(HEADING + DESCRIBED, *match.span("argument"))
+        parts.add(NOTHING, parts.found[-1][1], match.end())
+        parts.plain(match.end(), end)
+    return tuple(parts.found)
