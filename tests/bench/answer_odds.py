@@ -145,6 +145,7 @@ def read(given: str, config: Config) -> list[Asked]:
                     (len(each.unit.text.split()), len(each.window.text.split())),
                 )
                 for each in reading.answers
+                if each.signals  # a passage in a foreign language has none
             ]
             asked.append(Asked(Path(file).stem, bool(row["answers"]), tuple(candidates)))
     return asked
