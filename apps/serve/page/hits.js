@@ -1,7 +1,7 @@
 // A search result as a row of a list, and the arrow keys of such a list.
 
 import { el, fill, marked } from "./dom.js";
-import { day, fileName, folder, mailLine, shown } from "./format.js";
+import { count, day, fileName, folder, mailLine, shown } from "./format.js";
 
 /** The row of a hit. `open` is called when it is chosen. A known row keeps its node, so that it can glide and keep the
  * focus. */
@@ -27,10 +27,17 @@ export function hitRow(hit, open, known = null) {
     el("h3", {}, button),
     hit.mail && el("p", { class: "mail", title: hit.mail.thread && `thread:${hit.mail.thread}` }, mailLine(hit.mail)),
     el("p", { class: "snippet" }, marked(hit.snippet || hit.text.slice(0, 240), hit.marks || [])),
+    hit.more && el("p", { class: "facts" }, `${count(hit.more.length, "more place")}: ${places(hit.more)}`),
     el("p", { class: "facts" }, facts.map((fact, at) => [at > 0 && " · ", fact])),
   );
   if (focused) button.focus({ preventScroll: true });
   return row;
+}
+
+/** The other places of a file's result, the best first. */
+function places(more) {
+  const names = more.slice(0, 5).map((place) => (place.page ? `page ${place.page}` : `line ${place.line_start}`));
+  return names.join(", ") + (more.length > names.length ? ", …" : "");
 }
 
 /** Arrow keys go from a field into the list and through it. */

@@ -69,6 +69,7 @@ export class Search {
       collections: chosenIn("search-collection"),
       filters: byId("filters").value.trim().split(/\s+/).filter(Boolean),
       top_k: SHOWN,
+      files: true,
       rerank: byId("rerank").checked,
     };
     let begun = false;
