@@ -15,14 +15,14 @@ _MOST_PARTS = 32
 
 _KINDS = ("lex", "vec", "hyde")
 _TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
-BEGINNING = re.compile(r"[^\W_]{3,}\*")
+BEGINNING = re.compile(r"(?<![^\W_])[^\W_]{3,}\*")
 """The beginning of a word, which stands for every word that begins so."""
 
 _LOOKED_UP = re.compile(rf'\s*(?:(?:"[^"]*"|{BEGINNING.pattern})\s*)+')
 """Phrases and beginnings of words alone."""
 
 _LEFT_OUT = re.compile(
-    r"""(?:(?<=\s)|^)(?:-(?=[^\W\d_]|")|(?P<word>(?:AND\s+)?NOT\s+))(?P<what>"[^"]*[^\W_][^"]*"|\w[^\s"]+)(?=\s|$)"""
+    r"""(?:(?<=\s)|^)(?:-(?=[^\W\d_]|")|(?P<word>(?:AND\s+)?NOT\s+))(?P<what>"[^"]+"|\w[^\s"]+)(?=\s|$)"""
     r"""|"[^"]*\""""
 )
 """A word or phrase to leave out: `-word`, `-"a phrase"`, `NOT word`; a dash alone, two dashes, an option of one letter
