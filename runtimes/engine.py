@@ -261,8 +261,8 @@ class Engine(Closing):
             OperationPlan(f"a request of {len(texts):,} texts", (stage,)).check(self.budget)
 
     def _aside(self, running: Sequence[Job], taken: Taken[Job]) -> None:
-        """Runs a pass over small requests that have come meanwhile, between two chunks of the `running` ones, which lose
-        at most half of the time by it. What does not fit into memory beside them waits for their end."""
+        """Runs a pass over small requests that have come meanwhile, between two chunks of the `running` ones, which
+        lose at most half of the time by it. What does not fit into memory beside them waits for their end."""
         started = time.perf_counter()
         if not self._line.waiting or started < self._next_aside:
             return
@@ -270,7 +270,7 @@ class Engine(Closing):
         least = min((job.urgency.priority for job in running if job.stats is None), default=BATCH)
         left = self._small
         try:
-            while job := taken.next(lambda job: job.urgency.priority <= least and self._tokens(job) <= left):
+            while job := taken.next(partial(self._goes_first, least, left)):
                 left -= self._tokens(job)
                 jobs.append(job)
                 try:
@@ -298,6 +298,10 @@ class Engine(Closing):
             self.window.prefetch()
         ended = time.perf_counter()
         self._next_aside = ended + (ended - started)
+
+    def _goes_first(self, priority: int, tokens: int, job: Job) -> bool:
+        """Whether a job is as urgent as `priority` and as small as `tokens`."""
+        return job.urgency.priority <= priority and self._tokens(job) <= tokens
 
     def _tokens(self, job: Job) -> int:
         """About how many tokens a request has, before it is tokenized."""

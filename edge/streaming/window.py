@@ -89,9 +89,9 @@ class _Slot:
 class SlidingWindow:
     """Blocks in a fixed order, read through as many buffers as the budget allows, at least two.
 
-    One thread uses the window. While it uses a block, it may make a whole other pass; then the outer pass reads again what
-    it had read ahead. The budget may take the memory of pinned blocks back from another thread at any time,
-    and between passes the memory of all buffers.
+    One thread uses the window. While it uses a block, it may make a whole other pass; then the outer pass reads again
+    what it had read ahead. The budget may take the memory of pinned blocks back from another thread at any time, and
+    between passes the memory of all buffers.
 
     Attributes:
         order: the blocks of one pass.
