@@ -27,15 +27,14 @@ from edge.apps.cluster.rendezvous import home
 from edge.apps.cluster.source import Figures, ShardSource
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit, kept, merge, reranked
+from edge.apps.collection.hits import Hit, kept, reranked, results_of
 from edge.apps.collection.models import CollectionModels
+from edge.apps.collection.query import Query, checked_query
 from edge.apps.collection.searching import (
     Floats,
-    Query,
     Seen,
     Within,
     candidates,
-    checked_query,
     is_nonsense,
     misspelled,
     shown,
@@ -178,7 +177,7 @@ class Cluster(Closing):
             vectors = [self._embedded(parts)]
             with self.trace.timed("search.search_s", "search", "search"):
                 (hits,) = self.candidates(
-                    version, sources, [parts.words], vectors, chosen.candidates, chosen.filters, within
+                    version, sources, [parts.words], vectors, chosen.candidates, parts.among(chosen.filters), within
                 )
             return parts, hits
 
@@ -193,11 +192,11 @@ class Cluster(Closing):
         result, missing, number, trips = self.asked(work, query, chosen.candidates, partial=partial)
         spelled, parts, nonsense, hits, weights = result
         if seen is not None:
-            seen.fused([shown(hit, weights) for hit in merge(hits, chosen.top_k)])
+            seen.fused([shown(hit, weights) for hit in results_of(hits, chosen)])
         if chosen.rerank:
             watch = None if seen is None else functools.partial(seen.judged, hits)
             with self.trace.timed("search.rerank_s", "rerank", "search"):
-                hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged)
+                hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged, chosen.files)
         found = [shown(hit, weights) for hit in kept(hits, chosen)]
         return Spread(found, missing, number, trips, spelled, nonsense)
 

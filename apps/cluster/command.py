@@ -12,6 +12,7 @@ import click
 from edge.apps.cluster.calling import LocalPlaces, Places
 from edge.apps.cluster.catalogue import Catalogue, Replica
 from edge.apps.cluster.cluster import Cluster
+from edge.apps.collection.query import Query
 from edge.apps.collection.registry import holds_collection, locate
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
@@ -107,6 +108,7 @@ def searched(
     troubles = [f"shard {name} is missing, and these are the results of the others" for name in found.missing]
     told = figures(counters, {}, seconds, resident.high_water, limit)
     told |= {"version": found.version, "missing": list(found.missing), "spelled": dict(found.spelled)}
+    told["without"] = Query.parse(query).without
     hits, nothing = ([], UNKNOWN) if found.nonsense else (found.hits, "")
     return SearchOutcome(hits, {"": troubles}, troubles, nothing, told)
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from edge.apps.cluster.documents import ShardDocument, packed
 from edge.apps.cluster.messages import answered
-from edge.apps.collection.catalog import passage
 from edge.apps.collection.preparation import content_hash, is_racy
+from edge.apps.collection.schema import passage
 from edge.apps.documents.base import Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.budget import MemoryBudget

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.paths import contains
+from edge.apps.collection.query import checked_query
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
-from edge.apps.collection.searching import Floats, checked_query
+from edge.apps.collection.searching import Floats
 from edge.apps.pool import Held, ModelPool, Result
 from edge.apps.store.database import Database
 from edge.apps.store.planning import retrieval_plan
@@ -366,12 +367,12 @@ class Searchable(Closing):
 
     def rerank(
         self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None,
-        judged: int | None = None,
+        judged: int | None = None, files: bool = False,
     ) -> list[Hit]:  # fmt: skip
         """Orders the first `judged` of `hits`, which must be in retrieval order, by the reranker (see `reranked`).
         Raises as `search` does."""
         with self.trace.timed("search.rerank_s", "rerank", "search"):
-            return reranked(self.models, query, hits, top_k, watch, judged)
+            return reranked(self.models, query, hits, top_k, watch, judged, files)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
         """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the

@@ -21,6 +21,7 @@ from msgspec import Struct
 from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
+from edge.apps.collection.paths import on_disk
 from edge.apps.collection.searching import read_hits
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.extraction import Extractor
@@ -347,7 +348,7 @@ def draw(call: Call, body: PageBody) -> Any:
     # As for indexing, a process of its own opens the document, under limits of time and memory. Each page has its
     # own, so that its memory is given back at once.
     with call.server.drawing, budget.reserve("page pictures", PICTURE_NBYTES), Extractor(budget=budget) as extractor:
-        picture = extractor.picture(Path(body.path), body.page or 1, lines)
+        picture = extractor.picture(Path(on_disk(body.path)), body.page or 1, lines)
     call.hold_more(2 * len(picture.png))
     headers = {"Edge-Pages": str(picture.pages), "Cache-Control": "no-store"}
     return Response(picture.png, media_type="image/png", headers=headers)
@@ -365,7 +366,7 @@ def _check(collection: Served, path: str) -> None:
     if file.kind != "pdf":
         raise HttpRefusal(422, f"{path} has no pages that could be drawn")
     try:
-        now = os.stat(path)
+        now = os.stat(on_disk(path))
     except OSError as error:
         raise HttpRefusal(409, f"{path} cannot be read now: {error.strerror}") from None
     if (file.size, file.mtime_ns) != Stamp.of(now)[:2]:
@@ -392,11 +393,12 @@ def open_document(call: Call, body: OpenBody) -> dict[str, Any]:
         raise HttpRefusal(501, f"the server opens no documents so: `edge serve {needed}` does")
     with call.library.collection(body.collection or "").database.read() as db:
         file = indexed_file(db, body.path)
-    if not Path(file.path).is_file():
+    place = Path(on_disk(file.path))
+    if not place.is_file():
         raise HttpRefusal(409, f"{body.path} is not there any more; `edge index` takes it out")
-    if body.own and not is_passive(Path(file.path)):
+    if body.own and not is_passive(place):
         raise HttpRefusal(403, f"{body.path} is no kind of file that its own program only shows; open it yourself")
-    editor.open(Path(file.path), body.line or 1, body.page or 1)
+    editor.open(place, body.line or 1, body.page or 1)
     return {"opened": body.path}
 
 

@@ -72,6 +72,26 @@ POSTING_NBYTES = 120
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
+_BEGINNING = re.compile(r"(?<![\w*])([^\W_]{3,})\*(?![\w*])")
+"""The beginning of a word with a star behind it: `gann*` stands for every word that begins so."""
+
+_NAME = re.compile(
+    r"(?<![A-Za-z0-9_+#])(?:[A-Za-z][A-Za-z0-9]{0,9}\+\+|[A-Za-z]#)(?![A-Za-z_+#])"
+    r"|(?<![A-Za-z0-9_.])\.(?:NET|Net|net)(?![A-Za-z_])|(?<=[A-Za-z])\.NET(?![A-Za-z_])"
+)
+"""Names with signs that FTS5 takes for gaps: `C++` (also in `C++20`), `C#`, `.NET` (also in `ASP.NET`)."""
+
+_NUMBER = re.compile(
+    "(?<![A-Za-z0-9_.,'\u2019])[1-9][0-9]{0,2}"
+    "(?:(?P<apart>[,'\u2019\u00a0\u2009\u202f])[0-9]{3}(?:(?P=apart)[0-9]{3}){0,4}(?!(?P=apart)?[0-9])"
+    "|(?:\\.[0-9]{3}){1,5}(?=,[0-9]{1,2}(?![0-9])))"
+)
+"""A number whose thousands are apart: `1,200`, `1'200`, `1.200,50`."""
+
+_SIGNED = re.compile(f"{_NUMBER.pattern}|{_NAME.pattern}")
+_SHOWN = re.compile(rf"{_SIGNED.pattern}|[^\W_]+")
+_ASKED = re.compile(rf"{_BEGINNING.pattern}|{_SIGNED.pattern}|[^\W_]+")
+"""The words of a passage and of a query as people see them: `C++` and `1,200` are one word each."""
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002fa1f](?:q[0-9]{4})*"
@@ -150,17 +170,20 @@ class LexicalIndex:
     ...     lexical.search(db, "when does the river flood?", 10)  # [(1, 0.7...)]
     """
 
-    def __init__(self, table: str, *, ignored: frozenset[str] = frozenset()) -> None:
+    def __init__(self, table: str, *, ignored: frozenset[str] = frozenset(), signs: bool = False) -> None:
         """Opens the index.
 
         Args:
             table: the name that was passed to `create`.
+            signs: find `C++`, `C#` and `.NET` as words, and `1,200` as 1200. It must be the same for all changes of a
+                table.
             ignored: words in lower case that are left out of a query, unless it consists of them alone. Phrases in
                 quotes stay, and so do words with other capitals than a sentence's first one: "May", "WHO" and "IT" are
                 names.
         """
         self.table = table
         self._ignored = ignored
+        self._signs = signs
         self._state: list[bytes] = []
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -176,17 +199,25 @@ class LexicalIndex:
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Adds rows; an id must not be there yet."""
-        rows = zip(ids, map(_spaced, texts), strict=True)
+        rows = zip(ids, map(self._indexed, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
 
     def delete(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Deletes rows; `texts` must be exactly the texts that were added."""
-        rows = zip(ids, map(_spaced, texts), strict=True)
+        rows = zip(ids, map(self._indexed, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
+    def clear(self, db: Connection) -> None:
+        """Deletes all rows."""
+        db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('delete-all')")
+
     def terms(self, query: str) -> list[str]:
-        """The different words and phrases of a query, as FTS5 strings."""
-        return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
+        """The different words, beginnings of words and phrases of a query, as FTS5 strings."""
+        found = list(dict.fromkeys(_terms(query, self._ignored, self._signs)))
+        return found or list(dict.fromkeys(_terms(query, signs=self._signs)))
+
+    def _indexed(self, text: str) -> str:
+        return _spaced(text, self._signs)
 
     def statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
         """The figures of the committed rows, for some terms of queries."""
@@ -219,7 +250,8 @@ class LexicalIndex:
         """The `k` best rows as (id, BM25 score), best first, and the rows whose scores equal the last of them. Rows
         with equal scores are in the order of their ids.
 
-        Any text is a valid query. A row matches if it holds one of its words, or one of its phrases in double quotes.
+        Any text is a valid query. A row matches if it holds one of its words, one of its phrases in double quotes, or
+        a word that begins like one of its words with a star behind it.
 
         Args:
             whole: the statistics of all rows that compete; those of this table if not given.
@@ -286,9 +318,19 @@ class LexicalIndex:
 
 def shown_terms(query: str) -> dict[str, str]:
     """The words of a query, each with its FTS5 string. Function words are left out beside others."""
-    every = _WORD.findall(unicodedata.normalize("NFC", query))
+    every = [word[0] for word in _ASKED.finditer(unicodedata.normalize("NFC", query))]
     told = [word for word in every if word.lower() not in FUNCTION_WORDS] or every
-    return {word: next(_written(word), '""') for word in told}
+    return {word: next(_terms(word, signs=True), '""') for word in told}
+
+
+def shown_words(text: str, start: int = 0, end: int | None = None) -> Iterator[re.Match[str]]:
+    """The words of a part of a passage as people see them: `C++` and `1,200` are one word each."""
+    return _SHOWN.finditer(text, start, len(text) if end is None else end)
+
+
+def plain_word(word: str) -> str:
+    """A name or number with signs as the letters and digits that it is found by; any other word unchanged."""
+    return word if word.isalnum() else _SIGNED.sub(_letters, word)
 
 
 def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
@@ -361,27 +403,39 @@ def _numbered(sign: re.Match[str]) -> str:
     return f" u{number} " if kind == "So" and (0x2600 <= number < 0x2C00 or number >= 0x1F000) else sign[0]
 
 
-def _spaced(text: str) -> str:
+def _letters(sign: re.Match[str]) -> str:
+    """A name with signs in letters, as people write it where they cannot write the sign; a number as its digits."""
+    if sign[0][0].isdigit():
+        return "".join(filter(str.isdigit, sign[0]))
+    return sign[0].lower().replace("+", "plus").replace("#", "sharp").replace(".", "dot")
+
+
+def _spaced(text: str, signs: bool = False) -> str:
     """A text as it is indexed: spelled for FTS5, with spaces around characters that are words, and with the parts of
-    `CamelCase` behind it."""
+    `CamelCase` behind it; if `signs` count, also with the letters of `C++` and the digits of `1,200`."""
+    if signs:
+        text = _SIGNED.sub(lambda sign: f"{sign[0]} {_letters(sign)} ", text)
     text = _CAMEL.sub(lambda word: f"{word[0]} {_HUMP.sub(' ', word[0])}", _spelled(text))
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 
-def _terms(query: str, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Phrases and words of a query as FTS5 strings, without the `ignored` words. The query's text can never act as an
-    operator."""
+def _terms(query: str, ignored: frozenset[str] = frozenset(), signs: bool = False) -> Iterator[str]:
+    """Phrases, words and beginnings of words of a query as FTS5 strings, without the `ignored` words. The query's text
+    can never act as an operator."""
     query = _spelled(query).strip()
     query = query[:1].lower() + query[1:] if query[1:2].islower() else query
     for phrase, free in _PART.findall(query):
         if phrase:
-            words = _WORD.findall(_spaced(phrase))
+            words = _WORD.findall(_spaced(phrase, signs))
             if words:
                 yield _quoted(words)
-        for word in _WORD.findall(free):
+        free = _SIGNED.sub(_letters, free) if signs else free
+        begun = [f"{_quoted([word])} *" for word in _BEGINNING.findall(free)]
+        for word in _WORD.findall(_BEGINNING.sub(" ", free)):
             if word in ignored or (word == "I" and "i" in ignored):
                 continue
             yield from _written(word)
+        yield from begun
 
 
 def _written(word: str) -> Iterator[str]:
