@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, PartLost
+from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, PartLost, RangeError
 from edge.ivf.base import Bytes, Ids, Vectors
 from edge.ivf.device import Candidates, ListScan, Search, SearchPlace, SearchRequest, open_device
 from edge.link import Lane
-from edge.planner.search_accelerator import queue_length
 from edge.plugins import number
 from edge.trace import Trace
 
@@ -300,7 +299,7 @@ class SearchersDevice:
             raise PartLost(f"some of the {self.name} are lost, and with them rows of the lists")
         count, width = request.seen.scores.shape
         answering = self.answering
-        kept = width if self._whole else _length(width, len(answering), self._confidence)
+        kept = width if self._whole else queue_length(width, len(answering), confidence=self._confidence)
         shares = [share for searcher in answering if (share := Share(searcher, request)).scans]
         found = self._ask([(share, share.queries, kept) for share in shares], request)
         cuts = [_cut(request.seen, found, query) for query in range(count)]
@@ -387,8 +386,32 @@ def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _length(results: int, searchers: int, confidence: float) -> int:
-    return queue_length(results, searchers, confidence=confidence)
+def queue_length(results: int, queues: int, *, confidence: float = 0.99) -> int:
+    """The shortest length of the queues at which a share `confidence` of all queries loses none of the best `results`
+    (Jiang's thesis, section 4.3).
+
+    It follows from the union bound over the queues, and holds only if each list is spread evenly over the searchers: if
+    a list is in one place, nothing bounds the number of near results in one queue.
+
+    Raises:
+        RangeError: there are no results or queues, or the confidence is not between 0 and 1.
+    """
+    if results < 1 or queues < 1 or not 0 < confidence < 1:
+        raise RangeError(f"{results} results, {queues} queues and a confidence of {confidence} have no queue length")
+    more = 0.0
+    for count in range(results, 1, -1):  # the smallest probabilities are added first, so the sum is exact
+        more += share_of_queue(results, queues, count)
+        if queues * more > 1 - confidence:
+            return count
+    return 1
+
+
+def share_of_queue(results: int, queues: int, count: int) -> float:
+    """Probability that a given queue gets exactly `count` of the best `results`."""
+    if queues == 1:
+        return float(count == results)
+    ways = math.lgamma(results + 1) - math.lgamma(count + 1) - math.lgamma(results - count + 1)
+    return math.exp(ways - count * math.log(queues) + (results - count) * math.log1p(-1 / queues))
 
 
 def _opened(kind: str, memory: MemoryBudget, trace: Trace | None, options: dict[str, Any]) -> SearchPlace:

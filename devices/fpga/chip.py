@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from edge.devices.fpga.cycles import stages
 from edge.devices.fpga.shape import CODES, ENTRY, Shape
+from edge.devices.searchers import queue_length
 from edge.errors import RangeError
-from edge.planner.search_accelerator import queue_length
 
 CHIP = "LFE5U-85F"
 """The largest ECP5."""

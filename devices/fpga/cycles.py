@@ -1,4 +1,4 @@
-"""The cycles of the accelerator, computed from its shape: what the simulation counts, without simulating."""
+"""The cycles of the accelerator, computed from its shape as the simulation counts them, and the published energy."""
 
 from __future__ import annotations
 
@@ -82,3 +82,17 @@ def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> 
         emptied = max(scored + shape.kept, given) + moving
         given = emptied + own.results
     return given
+
+
+JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER = 11.5e-3, 1.38e-9, 1.21e-9
+"""Energy of a query: a fixed part and a part for each scanned byte, both divided by the number of queries that run
+together, and a part for each scanned byte that is not divided. Calibrated: a least-squares fit to the twelve cells of
+table 4.3 (Chameleon), with errors of at most 6 %."""
+
+
+def joules(scanned: Sequence[float]) -> float:
+    """Energy of some queries that run together, each of which scans so many bytes."""
+    if not scanned:
+        return 0.0
+    nbytes = sum(scanned)
+    return JOULES_EACH + JOULES_PER_BYTE * nbytes / len(scanned) + JOULES_TOGETHER * nbytes

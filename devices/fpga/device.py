@@ -8,14 +8,14 @@ from pathlib import Path
 
 from edge.budget import MemoryBudget
 from edge.devices.fpga.chip import CHIP, GOAL
-from edge.devices.fpga.cycles import cycles
+from edge.devices.fpga.cycles import cycles, joules
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
 from edge.devices.fpga.shape import Shape
 from edge.devices.limited import LimitedDevice
+from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
 from edge.ivf.base import CodecSpec
 from edge.ivf.device import Candidates, Estimate, SearchRequest
-from edge.planner.search_accelerator import Scanned, joules, queue_length
 from edge.plugins import number
 from edge.trace import Trace
 
@@ -38,7 +38,7 @@ class FpgaDevice(LimitedDevice):
 
     Without `simulate` the host searches, and a model gives the design's cycles. With it the design itself runs, as a
     compiled simulation, and the host scores exactly the rows that it finds. Results are the codec's in both cases. The
-    energy is that of the published accelerator (`edge.planner.search_accelerator.joules`).
+    energy is that of the published accelerator (`joules`).
 
     Counters (in `trace`): `modelled.queries`, `modelled.seconds`, `modelled.joules`; `simulated.queries` (a query that
     is asked again counts again), `simulated.cycles`, `simulated.rescored` (rows that the host scored).
@@ -115,12 +115,8 @@ class FpgaDevice(LimitedDevice):
         probing = [lists for lists in rows if lists]
         self._trace.count("modelled.queries", len(probing))
         self._trace.count("modelled.seconds", cycles(self.shape(spec), probing * passes) / GOAL)
-        loads = [
-            Scanned(len(lists), own * passes, spec.dim, spec.code_size, tables=1, kept=self.kept)
-            for lists, own in zip(rows, live, strict=True)
-            if lists
-        ]
-        self._trace.count("modelled.joules", joules(loads))
+        scanned = [own * passes * spec.code_size for lists, own in zip(rows, live, strict=True) if lists]
+        self._trace.count("modelled.joules", joules(scanned))
         if self._simulated is None:
             return super().search(request)
         if probing:

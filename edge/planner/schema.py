@@ -12,14 +12,12 @@ from edge.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The size of a transformer.
+    """The size of a transformer. Stages with the same model name share its weights on a shared device.
 
     Attributes:
-        name: stages with the same model name share its weights on a shared device.
-        params: number of weights.
+        params: number of weights, of `weight_nbytes` bytes each.
         layers, hidden: number of layers, and width of the hidden states.
         kv_nbytes: bytes of one token's KV states; 0 for encoders.
-        weight_nbytes: bytes of one weight.
     """
 
     name: str
@@ -49,17 +47,12 @@ Kind = Literal["encode", "rerank", "prefill", "decode", "retrieve"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a pipeline.
+    """One stage of a pipeline, with a unique name.
 
     Attributes:
-        name: name, unique in the pipeline.
-        kind: kind of work.
-        model: the model that runs; None for retrieval.
         tokens: tokens of one call: those read by an encoder, a reranker or a prefill, or written by a decoder.
         context: for decoders: number of tokens whose KV states are held when the last token is written.
-        queries: for retrieval: query vectors of one call.
-        nbytes: for retrieval: bytes scanned for one query vector.
-        database: for retrieval: bytes held.
+        queries, nbytes, database: for retrieval: query vectors of one call, bytes scanned for each, and bytes held.
         calls: mean number of calls of one request.
         before: whether the stage is finished before the answer's first token.
         looping: calls of one request that the decoder starts while it writes the answer.
@@ -89,14 +82,13 @@ class RagSchema:
         queries_per_retrieval: query vectors of one retrieval.
         retrieval_frequency: retrievals of one request. `rounds` of them come before the answer, and the others while it
             is written. If `overlapped`, the decoder does not wait for them.
-        rounds: retrievals before the answer begins.
         encoder, encoder_tokens: the model that turns a request's documents, or its query, into vectors; None to leave
             its cost out.
         rewriter: the model that reads `rewrite_prefix` and writes `rewrite_decode` tokens before each of `rewrites`
             retrievals.
         reranker: the model that judges `candidates` passages of `passage_tokens` tokens after each retrieval.
-        drafts: number of texts that the LLM writes before the answer. For each it reads `draft_prefix` and writes
-            `draft_decode` tokens.
+        drafts: texts that the LLM writes before the answer. For each it reads `draft_prefix` and writes `draft_decode`
+            tokens.
     """
 
     name: str
@@ -178,11 +170,7 @@ class RagSchema:
 
     @classmethod
     def from_json(cls, text: str) -> RagSchema:
-        """Reads a schema from one JSON object. A model is a name of `MODELS`, or an object with its fields.
-
-        Raises:
-            InputError: the text is not such an object. The message names the field.
-        """
+        """Reads a schema from one JSON object. A model is a name of `MODELS`, or an object with its fields."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:

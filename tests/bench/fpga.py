@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from bench.delayed import at_once, nearest_graph, traverse
 from bench.figures import Figure, lower, neither, tabulate
 from bench.hardware.synthesis import placed, synthesized
 from bench.options import Output, benchmark, stated
@@ -25,8 +26,7 @@ from edge.devices.fpga.device import programs
 from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
 from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
 from edge.devices.fpga.synthesis import component_of
-from edge.planner.search_accelerator import queue_length
-from edge.planner.traversal import at_once, nearest_graph, traverse
+from edge.devices.searchers import queue_length
 
 SHAPES = (
     Shape("pq", 16, 4, units=4, results=8, kept=6, builders=4, lanes=4),

