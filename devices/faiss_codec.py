@@ -55,12 +55,7 @@ class FaissCodecs:
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
-        """The codec that a spec describes.
-
-        Raises:
-            CapabilityError: faiss is not installed.
-            StorageError: the training state is not valid for this codec.
-        """
+        """The codec that a spec describes."""
         return FaissCodec(spec)
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
@@ -68,10 +63,6 @@ class FaissCodecs:
 
         Args:
             code_size: bytes of a code of pq or opq; 0 for one byte for each four components.
-
-        Raises:
-            ConfigError: there is no codec of that name, or it cannot encode vectors of this width.
-            CapabilityError: faiss is not installed.
         """
         dim = sample.shape[1]
         if name == "flat":
@@ -102,11 +93,7 @@ class FaissCodecs:
         return CodecSpec(name, dim, index.sa_code_size(), np.asarray(state, "<f4").tobytes())
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
-        """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist.
-
-        Raises:
-            CapabilityError: faiss is not installed.
-        """
+        """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
         faiss = self._faiss()
         dim = sample.shape[1]
         clustering = faiss.Clustering(dim, nlist)
@@ -256,11 +243,7 @@ def rotation(sample: Vectors, parts: int) -> Vectors:
 
 
 def turn_of(spec: CodecSpec) -> Vectors | None:
-    """The rotation [dim, dim] in the training state of opq; None for other codecs.
-
-    Raises:
-        StorageError: the state is too short, or a value is not a number.
-    """
+    """The rotation [dim, dim] in the training state of opq; None for other codecs."""
     if spec.name != "opq":
         return None
     values = np.frombuffer(spec.state[: 4 * spec.dim**2], "<f4").astype(np.float32)
@@ -283,11 +266,7 @@ def _trained(name: str, index: Any) -> Any:
 
 def restored(faiss: Any, spec: CodecSpec) -> Any:
     """The codec with the numbers of its training. faiss's reader of serialized indexes is not used, because it does not
-    check its input, and a collection may come from an untrusted folder.
-
-    Raises:
-        StorageError: the count of numbers is wrong for such a codec, or a value is not a number.
-    """
+    check its input, and a collection may come from an untrusted folder."""
     wrong = f"the training state of codec {spec.name} is not one of this version or is damaged"
     if spec.name not in NAMES or (spec.has_tables and (spec.code_size < 1 or spec.dim % spec.code_size)):
         raise StorageError(wrong)

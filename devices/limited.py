@@ -58,10 +58,6 @@ class LimitedDevice(MeasuredScan):
             scan: bytes of codes per second that a search scans at most, or a size. A list counts once for each query
                 that probes it. Searches of several threads share this rate, one request after the other.
             inner: the wrapped device, which the caller closes; None wraps the host's processor.
-
-        Raises:
-            BudgetExceeded: the cap does not fit the wrapped device's memory.
-            ConfigError: an option is not a number, or out of range.
         """
         cap = parse_size(cap)
         bandwidth, self._scan = (

@@ -38,9 +38,6 @@ class MetalDevice(HostMemory, MeasuredScan):
         """
         Args:
             memory: the process's memory budget.
-
-        Raises:
-            CapabilityError: mlx is missing.
         """
         try:
             self._mx = importlib.import_module("mlx.core")
@@ -72,12 +69,7 @@ class MetalDevice(HostMemory, MeasuredScan):
 
     def search(self, request: SearchRequest) -> Candidates:
         """Scans lists as products of matrices. The best rows of exact codes are scored again by the host's kernel, so
-        that results do not depend on the place of a list.
-
-        Raises:
-            BudgetExceeded: a block of lists does not fit.
-            CapabilityError: the codec is none of flat, sq8, pq and opq.
-        """
+        that results do not depend on the place of a list."""
         if not request.lists:
             return request.seen
         with self._lock:

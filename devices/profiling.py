@@ -15,12 +15,7 @@ class MeasuredScan:
     """The capability `Profile` of a device that holds lists and searches them."""
 
     def profile(self: SearchPlace, stage: str, load: int) -> Estimate:
-        """Measures stage `scan`: a search of `load` queries in 4 MB of float32 vectors on the device.
-
-        Raises:
-            BudgetExceeded: the vectors do not fit the device.
-            CapabilityError: another stage.
-        """
+        """Measures stage `scan`: a search of `load` queries in 4 MB of float32 vectors on the device."""
         if stage != "scan":
             raise CapabilityError(f"device {self.name} profiles the stage scan, not {stage!r}")
         from edge.devices.faiss_codec import FaissCodec

@@ -100,11 +100,7 @@ class RemoteServer:
         self._device = CpuDevice(self._memory, link=Lane("unused"))
 
     def answer(self, header: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
-        """Carries out a request.
-
-        Raises:
-            EdgeError: the request cannot be carried out.
-        """
+        """Carries out a request."""
         for buffer in header["freed"]:
             self._buffers.pop(buffer, None)
             self._codes.pop(buffer, None)
@@ -193,10 +189,6 @@ class RemoteDevice:
         Args:
             memory: the memory budget of this process. Both processes together stay within it.
             cap: largest number of bytes of lists on the device, or a size such as `64MB`.
-
-        Raises:
-            BudgetExceeded: the cap and the process do not fit.
-            DeviceLost: the process does not start.
         """
         cap = parse_size(cap)
         self.name = "remote"

@@ -54,12 +54,7 @@ class Stripe:
     codes: Any = None
 
     def prepare(self, data: Bytes) -> Bytes:
-        """Allocates a buffer for this stripe of a list's codes [rows, code_size], and returns the stripe's codes.
-
-        Raises:
-            BudgetExceeded: the searcher has no room.
-            DeviceLost: the searcher does not answer.
-        """
+        """Allocates a buffer for this stripe of a list's codes [rows, code_size], and returns the stripe's codes."""
         own: Bytes = data[self.first :: self.step]
         self.rows = len(own)
         if own.nbytes > self.nbytes:
@@ -206,10 +201,6 @@ class SearchersDevice:
             confidence: share of the searches in which the first queues are enough; None means 0.99.
             searchers: open devices to use instead of `of`. The caller closes them.
             options: options of every searcher, such as `cap`.
-
-        Raises:
-            BudgetExceeded, CapabilityError, DeviceLost: a searcher cannot be opened.
-            ConfigError: an option cannot be used, or `confidence` is given for lists that are not striped.
         """
         self._whole = _layout(lists)
         self._confidence = (
@@ -238,11 +229,7 @@ class SearchersDevice:
 
     @property
     def answering(self) -> list[StripeSearcher]:
-        """The searchers that still answer.
-
-        Raises:
-            DeviceLost: no searcher answers any more.
-        """
+        """The searchers that still answer."""
         alive = [searcher for searcher in self._searchers if not searcher.lost]
         if not alive:
             raise DeviceLost(f"all {self.name} are lost; what they held is searched elsewhere")
@@ -250,12 +237,7 @@ class SearchersDevice:
 
     def allocate(self, nbytes: int) -> Stripes:
         """Leases memory for a list at every searcher, or for a whole list at the searcher with the most free memory.
-        `write` allocates the buffers.
-
-        Raises:
-            BudgetExceeded: a searcher has no room.
-            DeviceLost: no searcher answers.
-        """
+        `write` allocates the buffers."""
         chosen = self.answering
         if self._whole:
             chosen = [max(chosen, key=lambda searcher: searcher.device.memory.free)]
@@ -392,9 +374,6 @@ def queue_length(results: int, queues: int, *, confidence: float = 0.99) -> int:
 
     It follows from the union bound over the queues, and holds only if each list is spread evenly over the searchers: if
     a list is in one place, nothing bounds the number of near results in one queue.
-
-    Raises:
-        RangeError: there are no results or queues, or the confidence is not between 0 and 1.
     """
     if results < 1 or queues < 1 or not 0 < confidence < 1:
         raise RangeError(f"{results} results, {queues} queues and a confidence of {confidence} have no queue length")

@@ -83,10 +83,6 @@ class BlockFile:
 
         Args:
             remedy: advice for a damaged block, appended to the error message.
-
-        Raises:
-            StorageError: the file cannot be opened.
-            CorruptBlock: the file is shorter than its last block (a truncated copy or download).
         """
         self.path = Path(path)
         self.extents = dict(extents)
@@ -161,10 +157,6 @@ class BlockFile:
         Args:
             offsets: position of each row [n], in bytes, ascending.
             out: destination [n, row_nbytes], C-contiguous.
-
-        Raises:
-            CorruptBlock: the file ends before a row does.
-            StorageError: the disk reports an error.
         """
         size = out.shape[1]
         flat = out.reshape(-1).data

@@ -17,9 +17,6 @@ def python(code: str, *arguments: str, isolated: bool = False) -> list[str]:
         code: statements.
         arguments: for `sys.argv`.
         isolated: whether the process ignores Python's environment variables.
-
-    Raises:
-        CapabilityError: this Python does not know its own program.
     """
     if not sys.executable:
         raise CapabilityError("part of the work is done in a process of its own, and this Python cannot start another")

@@ -188,12 +188,7 @@ class Ticket:
         return self._error is not None
 
     def wait(self) -> None:
-        """Blocks until the transfer has ended, and counts the waiting time the first time.
-
-        Raises:
-            CorruptBlock, StorageError: this transfer, or the one it follows, has failed.
-            EdgeError: the transfer was withdrawn, or its deadline passed before it could start.
-        """
+        """Blocks until the transfer has ended, and counts the waiting time the first time."""
         if self._accounted and self._error is None:  # the common case: a block that is in memory
             return
         started = self._lane.clock.now()

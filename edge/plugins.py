@@ -19,11 +19,7 @@ def names(group: str) -> set[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """Loads the object that is registered under `name` in an entry-point group, such as `edge.runtimes`.
-
-    Raises:
-        CapabilityError: there is no such name. The message lists the registered names.
-    """
+    """Loads the object that is registered under `name` in an entry-point group, such as `edge.runtimes`."""
     found = {entry.name: entry for entry in _registered(group)}
     if name not in found:
         kind = group.removeprefix("edge.").removesuffix("s")
@@ -35,9 +31,6 @@ def parse_device(text: str) -> tuple[str, dict[str, str]]:
     """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
 
     An option without a value, as in `fpga:simulate`, means `yes`.
-
-    Raises:
-        ConfigError: an option lacks its name or its value.
     """
     name, _, rest = text.partition(":")
     options = {}
@@ -55,9 +48,6 @@ def number(device: str, option: str, given: float | str, low: float, high: float
     Args:
         given: the number, or its text.
         low, high: the smallest and the largest number that it may be.
-
-    Raises:
-        ConfigError: it is no such number.
     """
     try:
         value = float(given)

@@ -148,11 +148,7 @@ class Trace:
         return bytes(found)
 
     def write(self, path: str | Path) -> None:
-        """Writes `text` to a file.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Writes `text` to a file."""
         from edge.files.output_file import open_output
 
         text = self.text()

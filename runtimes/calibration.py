@@ -236,9 +236,6 @@ def calibrate(
 
     Returns:
         The calibration; `save` stores it with the model.
-
-    Raises:
-        InputError: too few examples, or a target outside (0, 1].
     """
     if len(examples) < 8:
         raise InputError(f"calibration needs at least 8 queries, not {len(examples)}")

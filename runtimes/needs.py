@@ -193,11 +193,7 @@ class Room:
     saturating: int
 
     def plan_memory(self, batches: Sequence[TokenBatch]) -> MemoryPlan:
-        """The layout of one pass over the sequences of some batches.
-
-        Raises:
-            BudgetExceeded: no layout fits; the error names the smallest limit that works.
-        """
+        """The layout of one pass over the sequences of some batches."""
         request = self._request(batches)
         resident = None if self.offload is None else not self.offload
         chosen = plan_memory(request, self._available(), resident=resident)

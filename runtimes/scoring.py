@@ -43,9 +43,6 @@ def pool(
     Returns:
         [batch, hidden] fp32: the first token's state, the last token's state, or the mean over all tokens, each after
         the final norm. For states on a device, an object that `np.asarray` turns into this array.
-
-    Raises:
-        CapabilityError: the states are on a device, which cannot norm them before it takes the mean.
     """
     token = spec.head.token
     if isinstance(states, StatesElsewhere):
@@ -78,9 +75,6 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
     """A reranker's raw scores [n] of pooled vectors [n, hidden]. Their `sigmoid` is the probability of relevance.
 
     The score of a `yes-no` head is the difference of the two tokens' logits. Its sigmoid is the two-way softmax.
-
-    Raises:
-        ModelError: a score is not finite, so the weights hold NaN or infinity.
     """
     if spec.head.kind == "classifier":
         vectors = _normed(spec, tensors, vectors)
@@ -103,11 +97,7 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
 
 def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
     """An embedder's output [n, hidden] from pooled vectors, with the final norm (decoders) and the scaling to unit
-    length, if the model has them.
-
-    Raises:
-        ModelError: a value is not finite, so the weights hold NaN or infinity.
-    """
+    length, if the model has them."""
     output = _normed(spec, tensors, vectors)
     if spec.head.projection:
         # Row by row, see `logits`.
@@ -198,11 +188,7 @@ class Scorer:
         return pool(self._spec, self._head, states, lengths)
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Logits [n] of vectors [n, hidden] that `read` returned after `layer` layers.
-
-        Raises:
-            ModelError: a score is not finite.
-        """
+        """Logits [n] of vectors [n, hidden] that `read` returned after `layer` layers."""
         if self._lens is not None and layer in self._lens_layers:
             return self._lens.logits(layer, vectors)
         return logits(self._spec, self._head, vectors)
@@ -227,9 +213,6 @@ class CandidatePool:
             calibration: the model's calibration; without it a layer's logits are taken for the final ones.
             weight: the model's share of the blend.
             unread: see `Reranker.explain`.
-
-        Raises:
-            InputError: see `retrieved_scores`.
         """
         found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)

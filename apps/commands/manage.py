@@ -111,11 +111,7 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
-    """Opens the collection, which must exist.
-
-    Raises:
-        StorageError: it does not exist.
-    """
+    """Opens the collection, which must exist."""
     return Collection(existing_collection(locate(chosen)), config=configure(memory=memory))
 
 

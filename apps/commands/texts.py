@@ -76,10 +76,6 @@ def read_texts(
         limit: the bytes that the whole process may hold.
         libraries: modules that are imported while the texts are in memory.
         planned: plans the work, so that a refusal names a limit that is enough for it, too.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, or a JSON line has no text. The message names the line.
-        BudgetExceeded: the texts alone need more memory than the limit leaves.
     """
     name = "stdin" if source == "-" else source
     try:
@@ -129,12 +125,7 @@ class Lines:
         self._libraries = libraries
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Reads to the end of the file.
-
-        Raises:
-            InputError: a line is not UTF-8.
-            BudgetExceeded: the next line does not fit beside `taken`.
-        """
+        """Reads to the end of the file."""
         # With surrogates the message can name the line that is not UTF-8.
         file = io.TextIOWrapper(self._file, encoding="utf-8", errors="surrogateescape")
         try:

@@ -30,12 +30,7 @@ class TuneOptions:
     questions: Path | None
 
     def goal(self) -> Goal | None:
-        """The goal; None without `--tune`.
-
-        Raises:
-            InputError: an option needs `--tune`, or a value is out of range.
-            ConfigError: the size is not one.
-        """
+        """The goal; None without `--tune`."""
         given = {
             "--recall": self.recall, "--within": self.within, "--lists-size": self.lists_size,
             "--questions": self.questions,
@@ -76,11 +71,7 @@ def tune_options(command: Command) -> Command:
 
 
 def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTuning:
-    """Tunes a collection's vector index.
-
-    Raises:
-        InputError: the collection has no vectors or too few, no parameters keep the goal, or the file cannot be read.
-    """
+    """Tunes a collection's vector index."""
     index = collection.vectors
     if index is None:
         raise InputError("the collection has no vectors yet; index something before it is tuned")

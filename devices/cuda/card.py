@@ -152,11 +152,7 @@ class Card:
         self.users = 0
 
     def allocate(self, *shape: int, dtype: Any = None) -> Any:
-        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it.
-
-        Raises:
-            BudgetExceeded: torch has no room for it.
-        """
+        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it."""
         try:
             return self.torch.empty(shape, dtype=dtype or self.torch.uint8, device=self.device)
         except self.torch.OutOfMemoryError as error:
@@ -203,10 +199,6 @@ def open_card(on: str, cap: int | str, streams: Streams | None) -> Card:
         on: `cuda`, `cuda:1` ..., or `cpu`, on which everything can be tried out without a GPU.
         cap: its limit in bytes or as a size; empty takes the limit of another user, or most of the free memory.
         streams: a card of one's own with these streams.
-
-    Raises:
-        CapabilityError: torch is missing, or there is no such GPU.
-        ConfigError: it is open with another limit.
     """
     if streams is not None:
         return Card(on, cap, streams)
@@ -279,9 +271,6 @@ class UploadBuffers:
         Args:
             budget: the host's ledger.
             nbytes: of each buffer.
-
-        Raises:
-            BudgetExceeded: they do not fit.
         """
         self.nbytes = max(_OWN_PAGES, nbytes)
         self._card = card

@@ -57,11 +57,6 @@ class CudaDevice(MeasuredScan):
             cap: bytes of the device's memory that may be used, or a size such as `2GB`; if empty, most that is free.
             on: `cuda`, `cuda:1` ..., or `cpu`: torch's CPU device, on which everything can be tried out without a GPU.
             streams: other streams than the device's, for tests.
-
-        Raises:
-            CapabilityError: torch is missing, or there is no such GPU.
-            ConfigError: the GPU has less memory, or is in use with another limit.
-            BudgetExceeded: the host's part does not fit.
         """
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
@@ -82,11 +77,7 @@ class CudaDevice(MeasuredScan):
         self._search = DeviceSearch(self.card)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
-        """A buffer of the device for a list. The caller holds a lease of `memory` for it.
-
-        Raises:
-            BudgetExceeded: there is no memory to search it with.
-        """
+        """A buffer of the device for a list. The caller holds a lease of `memory` for it."""
         self._search.prepare()
         return DeviceBuffer(self.card.allocate(nbytes))
 
@@ -105,11 +96,7 @@ class CudaDevice(MeasuredScan):
         return Pinned(self.card, nbytes)
 
     def staging(self, nbytes: int) -> UploadBuffers:
-        """A ring of page-locked buffers of so many bytes each, under a lease of the host's ledger.
-
-        Raises:
-            BudgetExceeded: they do not fit.
-        """
+        """A ring of page-locked buffers of so many bytes each, under a lease of the host's ledger."""
         return UploadBuffers(self.card, self.host, nbytes)
 
     def free(self, buffer: DeviceBuffer) -> None:

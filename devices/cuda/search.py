@@ -82,22 +82,13 @@ class DeviceSearch:
         self._lease: Lease | None = None
 
     def prepare(self) -> None:
-        """Takes the memory that a search works with, before lists take all there is.
-
-        Raises:
-            BudgetExceeded: it does not fit.
-        """
+        """Takes the memory that a search works with, before lists take all there is."""
         if self._lease is None:
             memory = self._card.memory
             self._lease = memory.reserve("search", min(_WORKING_NBYTES, memory.limit // _WORKING_SHARE))
 
     def search(self, request: SearchRequest) -> Candidates:
-        """See `edge.ivf.device.Search`.
-
-        Raises:
-            BudgetExceeded: not even the smallest block fits the device.
-            CapabilityError: the codec is not known here.
-        """
+        """See `edge.ivf.device.Search`."""
         if not request.lists:
             return request.seen
         torch, card = self._card.torch, self._card
@@ -269,12 +260,7 @@ def _row_nbytes(spec: CodecSpec, queries: int) -> int:
 
 
 def _decoder(card: Card, spec: CodecSpec) -> Decoder:
-    """A codec on the device.
-
-    Raises:
-        BudgetExceeded: its tables do not fit.
-        CapabilityError: the codec is none of flat, sq8, pq and opq.
-    """
+    """A codec on the device."""
     torch, device, dim = card.torch, card.device, spec.dim
     if spec.name not in ("flat", "sq8", "pq", "opq"):
         raise CapabilityError(f"device cuda scans lists of the codecs flat, sq8, pq and opq, not {spec.name}")

@@ -168,9 +168,6 @@ def best(dim: int, code: int, lists: Sequence[int], results: int) -> ChipDesign:
         code: bytes of a code.
         lists: rows of each list that a typical query scans.
         results: rows that a query returns.
-
-    Raises:
-        RangeError: not even the smallest design fits the chip.
     """
     found: ChipDesign | None = None
     widths = [lanes for lanes in (1, 2, 4, 8) if dim // code % lanes == 0]

@@ -65,11 +65,6 @@ class FpgaDevice(LimitedDevice):
             units: that score codes side by side, a power of two.
             results: places of the last queue. A search for more takes several passes.
             simulate: whether the design runs (`yes`), which needs the extra `fpga` and a C++ compiler.
-
-        Raises:
-            BudgetExceeded: the cap does not fit.
-            CapabilityError: a simulation is asked for, and a tool is missing.
-            ConfigError: an option is no number or out of range.
         """
         if isinstance(simulate, str):
             if simulate not in _SIMULATE:
@@ -127,11 +122,7 @@ class FpgaDevice(LimitedDevice):
         return request.seen
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes.
-
-        Raises:
-            CapabilityError: another stage.
-        """
+        """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes."""
         if stage != "scan":
             raise CapabilityError(f"device fpga profiles the stage scan, not {stage!r}")
         taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load) / GOAL

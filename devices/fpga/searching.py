@@ -161,11 +161,7 @@ class Image:
 
 
 def shape_for(spec: CodecSpec, units: int, results: int, kept: int) -> Shape:
-    """The design that scans codes of a codec whose lists the host chooses.
-
-    Raises:
-        RangeError: there is no such design.
-    """
+    """The design that scans codes of a codec whose lists the host chooses."""
     if spec.has_tables:
         width = spec.dim // spec.code_size
         builders = math.gcd(spec.code_size, 4)
@@ -209,10 +205,6 @@ class SimulatedAccelerator:
     """A design as a program, with the set-up and the words that it takes."""
 
     def __init__(self, shape: Shape, folder: Path, *, level: int = 1) -> None:
-        """
-        Raises:
-            CapabilityError: a tool of the simulation is missing.
-        """
         from edge.devices.fpga.simulation import Simulation
         from edge.devices.fpga.synthesis import component_of
 

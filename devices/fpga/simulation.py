@@ -66,11 +66,7 @@ def missing() -> str:
 
 
 def rtlil(component: Any) -> str:
-    """The design as text for yosys.
-
-    Raises:
-        CapabilityError: amaranth is not installed.
-    """
+    """The design as text for yosys."""
     try:
         from amaranth.back import rtlil as backend
     except ImportError as error:
@@ -80,11 +76,7 @@ def rtlil(component: Any) -> str:
 
 
 def yosys(script: str, folder: Path) -> str:
-    """What a script of yosys prints. It runs in a process of its own.
-
-    Raises:
-        CapabilityError: yosys is not installed, or the script fails.
-    """
+    """What a script of yosys prints. It runs in a process of its own."""
     return _run(python(_YOSYS, "-p", script), folder, "yosys")
 
 
@@ -106,9 +98,6 @@ class Simulation:
             constants: values of inputs that are no streams.
             setup: input streams that are emptied before the others begin; cycles are counted from then on.
             level: of the compiler's optimization. A short run takes less time in all with 0.
-
-        Raises:
-            CapabilityError: a tool is missing or fails.
         """
         if reason := missing():
             raise CapabilityError(f"a design cannot be simulated here, because {reason}")
@@ -137,9 +126,6 @@ class Simulation:
             limit: cycles after which the run fails.
             latency: cycles from a request to a memory to its first word. A memory gives a word a cycle.
             stall: share of the cycles in which a stream pauses at random.
-
-        Raises:
-            DeviceLost: the program ended without a result.
         """
         job = [np.array([limit, seed, int(1000 * stall), latency], "<u8").tobytes()]
         for name, bits in self.inputs.items():

@@ -12,11 +12,7 @@ from edge.errors import CapabilityError
 
 
 def component_of(shape: Shape) -> Any:
-    """The design of a shape.
-
-    Raises:
-        CapabilityError: amaranth is not installed.
-    """
+    """The design of a shape."""
     try:
         from edge.devices.fpga.accelerator import Accelerator
     except ImportError as error:
@@ -25,11 +21,7 @@ def component_of(shape: Shape) -> Any:
 
 
 def verilog(component: Any) -> str:
-    """The design as Verilog.
-
-    Raises:
-        CapabilityError: a tool is missing or fails.
-    """
+    """The design as Verilog."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "design.il").write_text(rtlil(component))
         yosys("read_rtlil design.il; proc -noopt; write_verilog -noattr design.v", Path(folder))

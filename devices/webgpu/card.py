@@ -84,11 +84,7 @@ class Gpu:
         self._pipelines: dict[tuple[Any, ...], Any] = {}
 
     def buffer(self, nbytes: int) -> Any:
-        """A buffer that shaders read and write. The caller holds a lease of `memory` for it, and calls `destroy`.
-
-        Raises:
-            BudgetExceeded: all buffers together would be larger than the limit.
-        """
+        """A buffer that shaders read and write. The caller holds a lease of `memory` for it, and calls `destroy`."""
         nbytes = max(16, -(-nbytes // 16) * 16)
         with self.lock:
             if self.held + nbytes > self.memory.limit:
@@ -185,11 +181,7 @@ class Gpu:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turns the library's error of a lost GPU into ours.
-
-        Raises:
-            DeviceLost: the GPU does not answer.
-        """
+        """Turns the library's error of a lost GPU into ours."""
         try:
             yield
         except self.wgpu.GPUError as error:
@@ -220,11 +212,6 @@ class SharedGpu:
         Args:
             host: the process's ledger. It covers the growth of the process, and the card's limit if the card has the
                 host's memory.
-
-        Raises:
-            CapabilityError: the library or a driver is missing, or there is no such GPU.
-            ConfigError: the card is open with another limit.
-            BudgetExceeded: the host's part does not fit.
         """
         self.host = host
         self._leases: list[Lease] = []

@@ -49,11 +49,6 @@ class WebGpuDevice(MeasuredScan):
                 the host's memory, and 1 GB of another.
             on: a part of the GPU's name; if empty, the best one.
             always: keeps a GPU in use that has the host's memory and is slower than the host, for tests.
-
-        Raises:
-            CapabilityError: the library or a driver is missing, or there is no such GPU.
-            ConfigError: the GPU is in use with another limit.
-            BudgetExceeded: the host's part does not fit.
         """
         self._hold = SharedGpu(memory, on, cap)
         self.card = self._hold.card
@@ -69,12 +64,7 @@ class WebGpuDevice(MeasuredScan):
         self._closed = False
 
     def allocate(self, nbytes: int) -> ListBuffer:
-        """Room for a list. The caller holds a lease of `memory` for it.
-
-        Raises:
-            BudgetExceeded: there is no memory to search it with, or none in one piece.
-            DeviceLost: the GPU does not answer. Where a slab has room, only a later `write` finds that out.
-        """
+        """Room for a list. The caller holds a lease of `memory` for it."""
         self._search.prepare()
         with self.card.lock:
             idle = self._search.turn.acquire(blocking=False)
@@ -85,22 +75,13 @@ class WebGpuDevice(MeasuredScan):
                     self._search.turn.release()
 
     def write(self, buffer: ListBuffer, data: Bytes) -> None:
-        """Sends bytes and waits until they have arrived, so that the link learns how fast it is.
-
-        Raises:
-            DeviceLost: the GPU does not answer.
-        """
+        """Sends bytes and waits until they have arrived, so that the link learns how fast it is."""
         with self.card.lock:
             self.card.write(buffer.slab.buffer, buffer.offset, data)
         self.card.synchronize()
 
     def download(self, buffer: Any, nbytes: int) -> npt.NDArray[np.uint8]:
-        """The first bytes of a buffer of the card, after everything that was submitted.
-
-        Raises:
-            BudgetExceeded: they do not fit the host.
-            DeviceLost: the GPU does not answer.
-        """
+        """The first bytes of a buffer of the card, after everything that was submitted."""
         with self.host.reserve("webgpu results", 2 * nbytes):
             landing = self.card.landing(nbytes)
             with self.card.lock, self.card.answering():

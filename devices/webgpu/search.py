@@ -118,11 +118,7 @@ class GpuSearch:
         self._landed = hold.host.reserve("webgpu results", 0)
 
     def prepare(self) -> None:
-        """Takes the memory that a search works with, before lists take all there is.
-
-        Raises:
-            BudgetExceeded: it does not fit.
-        """
+        """Takes the memory that a search works with, before lists take all there is."""
         with self._card.lock:
             if self._lease is None:
                 limit = self._card.memory.limit
@@ -141,12 +137,7 @@ class GpuSearch:
         return self._buffers["scores"]
 
     def search(self, request: SearchRequest) -> Candidates:
-        """See `edge.ivf.device.Search`.
-
-        Raises:
-            BudgetExceeded: the device has no room to work.
-            CapabilityError: the codec is not known here.
-        """
+        """See `edge.ivf.device.Search`."""
         if not request.lists:
             return request.seen
         with self.turn:

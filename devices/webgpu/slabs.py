@@ -72,9 +72,6 @@ class Slabs:
         Args:
             kept: bytes that slabs leave to others.
             move: whether other lists may change their places for it.
-
-        Raises:
-            BudgetExceeded: the room that is left is too small, or lies in pieces of several slabs.
         """
         self._sweep()
         for slab in self._slabs:

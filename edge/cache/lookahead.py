@@ -399,9 +399,6 @@ def bytes_to_fetch(
         seconds: length of the window.
         misses: (bytes, miss rate), ascending; see `MissCurve.points`.
         slow_seconds: time of a search that misses every block.
-
-    Raises:
-        InputError: the bandwidth or the window is negative.
     """
     if bandwidth < 0 or seconds < 0:
         raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")

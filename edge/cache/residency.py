@@ -428,9 +428,6 @@ class Residency:
 
         Args:
             now: number of the current round.
-
-        Raises:
-            BudgetExceeded: there is not enough room.
         """
         whole = self._spares.fitting(nbytes)
         if whole is not None and self._missing(ENTRY_NBYTES + later) <= self._spares.nbytes - pages_of(whole.nbytes):
@@ -568,11 +565,7 @@ class Handle:
         return self.entry.ticket.done
 
     def wait(self) -> Any:
-        """Waits for the bytes and returns them; they are valid until `release`.
-
-        Raises:
-            CorruptBlock, StorageError: the transfer failed. The block is dropped, and read again at the next request.
-        """
+        """Waits for the bytes and returns them; they are valid until `release`."""
         assert self.entry is not None
         try:
             self.entry.ticket.wait()

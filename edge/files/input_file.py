@@ -94,11 +94,7 @@ def read_stdin(most: int = SMALL) -> bytes:
 
 
 def read_text(name: str) -> str:
-    """The text of a small file that the user names; `-` is stdin.
-
-    Raises:
-        InputError: it cannot be read, or is not UTF-8.
-    """
+    """The text of a small file that the user names; `-` is stdin."""
     what = "stdin" if name == "-" else name
     try:
         return (read_stdin() if name == "-" else read_input(name, most=SMALL)).decode()

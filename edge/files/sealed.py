@@ -57,21 +57,12 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a document with its checksum, and replaces an existing file.
-
-    Raises:
-        StorageError: the file cannot be written; an existing file stays.
-    """
+    """Writes a document with its checksum, and replaces an existing file."""
     replace(path, sealed(content))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
-    """The document that `write_sealed` wrote; None if there is no file.
-
-    Raises:
-        CorruptBlock: the file is damaged, or was never sealed.
-        StorageError: the disk reports an error.
-    """
+    """The document that `write_sealed` wrote; None if there is no file."""
     try:
         data = read_small(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -90,9 +81,6 @@ def replace(path: Path, data: bytes, *, private: bool = False) -> None:
 
     After a kill or a power loss, the file has either the old or the new content. Drafts of processes that have ended
     are removed.
-
-    Raises:
-        StorageError: the file cannot be written; an existing file stays.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with as_storage_error(f"{path} cannot be written"):

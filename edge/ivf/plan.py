@@ -35,9 +35,6 @@ def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
 
     If no number of lists reached it, the fewest that reached the highest measured recall; if nothing was measured, all
     lists.
-
-    Raises:
-        InputError: `recall` is not between 0 and 1.
     """
     if not 0 < recall <= 1:
         raise InputError(f"recall is above 0 and at most 1, not {recall}")
@@ -80,11 +77,7 @@ def keys_of(snapshot: Snapshot, queries: Vectors, nprobe: int) -> set[Hashable]:
 
 
 def checked_queries(queries: Vectors, dim: int) -> Vectors:
-    """Queries as contiguous float32 [q, dim].
-
-    Raises:
-        InputError: the shape is wrong, or a value is not finite.
-    """
+    """Queries as contiguous float32 [q, dim]."""
     queries = np.ascontiguousarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise InputError(f"queries must be [q, {dim}], not {list(queries.shape)}")

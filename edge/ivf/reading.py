@@ -122,10 +122,6 @@ class DeviceTier:
 
         Returns:
             Number of bytes that came to the device.
-
-        Raises:
-            CorruptBlock, StorageError: the part cannot be read.
-            DeviceLost: the device does not answer.
         """
         block = buffer if not isinstance(buffer, Remote) else page_buffer(part.nbytes)
         held = None if self._behind is None else self._behind.residency.held(part.key)
@@ -261,9 +257,6 @@ class Reader:
             stream: whether cold parts that do not fit the cache go through a few buffers; otherwise they are `missing`.
             evict: see `Residency.admit`.
             now: the round of an earlier reader of the same search; a new round if not given.
-
-        Raises:
-            StorageError, CorruptBlock: a part cannot be read.
         """
         self.parts_read = self.bytes_read = self.hits = 0
         self.missing: list[int] = []
@@ -400,10 +393,6 @@ class _Streams:
 
         Args:
             patient: if memory is short, reserve nothing and return. More is free once the resident parts are scanned.
-
-        Raises:
-            BudgetExceeded: not even one buffer fits when everything that was being read ahead has arrived, and
-                `patient` is off.
         """
         if self._lease is not None or not self._waiting:
             return

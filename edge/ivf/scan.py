@@ -70,9 +70,6 @@ class Scan(Closing):
             allowed: ids that may be returned, ascending.
             evict: see `Residency.admit`.
             width: rows kept for each query; if not given, as many as k results need.
-
-        Raises:
-            BudgetExceeded: the working memory does not fit the limit.
         """
         self.parts_read = self.bytes_read = self.hits = 0
         self._host_seconds, self._host_parts = 0.0, 0
@@ -103,12 +100,7 @@ class Scan(Closing):
         self._stopped = False
 
     def run(self, emit: Emit) -> None:
-        """Scans all parts. Emits each query as soon as its last part is scanned and its candidates are scored.
-
-        Raises:
-            BudgetExceeded: not one read buffer fits.
-            CorruptBlock, StorageError: a part cannot be read.
-        """
+        """Scans all parts. Emits each query as soon as its last part is scanned and its candidates are scored."""
         readers: list[Reader] = []
         readings: deque[RowReading] = deque()
         again: list[int] = []
@@ -278,11 +270,7 @@ class _Worker:
         self.thread.start()
 
     def join(self) -> None:
-        """Waits until all parts are scanned.
-
-        Raises:
-            CorruptBlock, StorageError: a part could not be read. A lost device is not an error here; see `unscanned`.
-        """
+        """Waits until all parts are scanned."""
         self.thread.join()
         if self._errors:
             raise self._errors.pop()
@@ -404,11 +392,7 @@ class Rescorer:
         return RowReading(query, labels[order], buffer, ticket)
 
     def finish(self, reading: RowReading, query: Vectors) -> tuple[Vectors, Ids]:
-        """Scores and ids [n] of a reading's candidates.
-
-        Raises:
-            CorruptBlock, StorageError: a vector cannot be read, or its checksum does not match.
-        """
+        """Scores and ids [n] of a reading's candidates."""
         reading.ticket.wait()
         checksums = self._plan.checksums[reading.labels]
         for label, data, checksum in zip(reading.labels.tolist(), reading.rows, checksums.tolist(), strict=True):

@@ -108,9 +108,6 @@ class IndexSearcher:
             capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
             within: the deadline of a search in seconds, for which the host holds lists (see `edge.ivf.placement`); 0
                 for none.
-
-        Raises:
-            BudgetExceeded: a placement does not fit the memory.
         """
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
@@ -172,11 +169,6 @@ class IndexSearcher:
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
             window: a lookahead to end now. The search runs on the device that it has filled.
             place: the further device to search on; chosen by the lists that the devices hold if not given.
-
-        Raises:
-            InputError: queries have the wrong shape or are not finite, or k or nprobe is below 1.
-            BudgetExceeded: not even one query fits the limit.
-            CorruptBlock, StorageError: a list cannot be read.
         """
         queries = checked_queries(queries, snapshot.dim)
         if k < 1 or nprobe < 1:
@@ -440,10 +432,6 @@ class IndexSearcher:
         """The largest number of lists that `queries` [q, dim] can probably be searched in within `seconds` together.
 
         It depends on the lists that are resident now, and is at least 1. None before the first search was timed.
-
-        Raises:
-            InputError: queries have the wrong shape.
-            BudgetExceeded: there is no memory to go through the lists.
         """
         queries = checked_queries(queries, snapshot.dim)
         tiers = [*self.places, self.host]
@@ -481,9 +469,6 @@ class IndexSearcher:
             depth: lists of each query that are fetched at most.
             place: the further device to fill; chosen by the lists that the devices hold if not given.
             lost: see `edge.cache.lookahead.Displacement`.
-
-        Raises:
-            InputError: queries have the wrong shape.
         """
         from edge.cache.lookahead import DemandShadow, Lookahead, bytes_to_fetch
 

@@ -155,11 +155,7 @@ class PrefixTree:
         self._past: OrderedDict[bytes, Usage] = OrderedDict()
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
-        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
-
-        Raises:
-            BudgetExceeded: there is no memory for a new node.
-        """
+        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`."""
         nodes: list[Node] = []
         node = self.root
         try:

@@ -59,10 +59,6 @@ class KnowledgeStates:
         Args:
             loss: cost of giving up a byte of host memory, in seconds.
             writer: writes to disk while `keep` goes on; otherwise `keep` writes.
-
-        Raises:
-            BudgetExceeded: the index of the stored states does not fit the memory limit.
-            StorageError: the store's directory cannot be read.
         """
         self.host: StateTier[State] = StateTier(host_limit, policy())
         self._budget = budget
@@ -94,11 +90,7 @@ class KnowledgeStates:
             yield
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
-        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
-
-        Raises:
-            BudgetExceeded: a new node's index entry does not fit the memory limit.
-        """
+        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`."""
         with self.locked():
             return self._tree.enter(path)
 

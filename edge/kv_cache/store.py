@@ -90,9 +90,6 @@ class KnowledgeStore:
             fingerprint: the backend's fingerprint, which decides whether a state can be used.
             limit: bytes that all files may take. The tree keeps this model's files within it; those of other models are
                 removed first.
-
-        Raises:
-            StorageError: the directory cannot be created.
         """
         self.directory = Path(directory) / fingerprint[:_NAME_CHARS]
         self.fingerprint = fingerprint
@@ -109,9 +106,6 @@ class KnowledgeStore:
         """Every state whose file is intact except, possibly, for the state itself, which is not read.
 
         Removes damaged files, and unfinished files of killed processes.
-
-        Raises:
-            StorageError: the directory cannot be read.
         """
         with as_storage_error(f"{self.directory} cannot be read"):
             files = sorted(self.directory.iterdir())
@@ -136,11 +130,7 @@ class KnowledgeStore:
                     yield found
 
     def put(self, node: Node, state: bytes | bytearray | memoryview, priority: float) -> StoredState:
-        """Writes a node's state, durably.
-
-        Raises:
-            StorageError: the file cannot be written. Nothing is left behind.
-        """
+        """Writes a node's state, durably."""
         view = memoryview(state).cast("B")
         tokens = b"".join(n.tokens for n in node.path())
         state_crc = zlib.crc32(view)
@@ -174,12 +164,7 @@ class KnowledgeStore:
         return _HEAD_NBYTES + len(self._description(node, state_nbytes, 0, 0)) + 4 * node.end + state_nbytes
 
     def read(self, stored: StoredState, into: memoryview) -> None:
-        """Fills the first `stored.extent.nbytes` bytes of `into`, and verifies their checksum.
-
-        Raises:
-            CorruptBlock: the checksum does not match; the caller removes the state.
-            StorageError: the file is gone or the disk reports an error.
-        """
+        """Fills the first `stored.extent.nbytes` bytes of `into`, and verifies their checksum."""
         file = BlockFile(stored.path, {_STATE: stored.extent})
         try:
             file.read(_STATE, into)
@@ -192,11 +177,7 @@ class KnowledgeStore:
             file.announce([(stored.extent.offset, stored.extent.nbytes)])
 
     def note(self, stored: StoredState, usage: Usage, priority: float) -> None:
-        """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run.
-
-        Raises:
-            StorageError: the file is gone or cannot be written.
-        """
+        """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run."""
         with as_storage_error(f"{stored.path} cannot be updated"), open(stored.path, "r+b") as file:
             file.seek(_USAGE_OFFSET)
             file.write(_usage(usage, priority))
@@ -269,9 +250,6 @@ def forget_states(directory: Path) -> None:
 
     Args:
         directory: the parent directory of all models.
-
-    Raises:
-        StorageError: the disk refuses.
     """
     with as_storage_error(f"states in {directory} cannot be removed"):
         make_folder(directory)

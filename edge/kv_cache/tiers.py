@@ -147,11 +147,7 @@ class DiskStates:
         return self._store.file_nbytes(node, memoryview(state).nbytes) if self._store else 0
 
     def read(self, node: Node, into: memoryview) -> None:
-        """Reads a node's state.
-
-        Raises:
-            CorruptBlock, StorageError: the state cannot be used; the caller removes it.
-        """
+        """Reads a node's state."""
         assert self._store is not None
         started = time.perf_counter()
         with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
@@ -211,12 +207,7 @@ class DiskStates:
         self._delete(node, self.tier.remove)
 
     def resume(self) -> None:
-        """Builds the tree from the stored states, and deletes the lowest-ranked ones beyond the limit.
-
-        Raises:
-            BudgetExceeded: a node's index entry does not fit the memory limit.
-            StorageError: the directory cannot be read.
-        """
+        """Builds the tree from the stored states, and deletes the lowest-ranked ones beyond the limit."""
         if self._store is None:
             return
         for found in self._store.scan():

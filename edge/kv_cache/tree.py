@@ -136,11 +136,6 @@ class KnowledgeTree:
                 the remaining segments are left out. Its time does not count as the time of computing.
             backend: a context of the same model; the tree's first one if not given.
             behind: number of tokens behind the path that stay in the context if it holds the whole path already.
-
-        Raises:
-            InputError: a segment is empty, path and suffix do not fit the context, or the tree has been closed.
-            BudgetExceeded: the path's index does not fit the memory limit.
-            ModelError: the backend failed twice.
         """
         self._check(path, suffix)
         backend = backend or self._backend

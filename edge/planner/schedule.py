@@ -282,11 +282,7 @@ class _Some:
 
 def plans(problem: Problem) -> list[Plan]:
     """The schedules that no other one dominates in TTFT, time per token, throughput per device and peak memory
-    together, ascending by TTFT.
-
-    Raises:
-        InputError: no schedule fits.
-    """
+    together, ascending by TTFT."""
     found: list[_Some] = []
     for loop_batch in loop_batches(problem):
         options: dict[tuple[tuple[str, ...], bool], _Some] = {}

@@ -123,11 +123,7 @@ class RetrievalPipeline(Closing, Generic[Query, Result]):
         self._asked = self._pool.submit(self._timed, query, slack), slack, self._clock()
 
     def take(self) -> Result:
-        """Waits for the result of the last query, and returns it. Each result can be taken once.
-
-        Raises:
-            InputError: no search was started.
-        """
+        """Waits for the result of the last query, and returns it. Each result can be taken once."""
         if self._asked is None:
             raise InputError("no retrieval is under way; ask first")
         (future, slack, asked), self._asked = self._asked, None

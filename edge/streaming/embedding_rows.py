@@ -54,9 +54,6 @@ class RowCache:
             lane: the lane over which rows are read. It counts their bytes and the waiting time.
             checksums: CRC-32 of each row [rows], verified whenever a row is read.
             remedy: advice for a damaged row, appended to the error message.
-
-        Raises:
-            BudgetExceeded: the cache does not fit the memory limit.
         """
         self.table = table
         self.capacity = max(1, min(capacity, table.rows))

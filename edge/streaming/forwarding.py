@@ -81,9 +81,6 @@ def forward(
         on_layer: called after each layer, when its intermediate results are freed, to check resident memory.
         wanted: called before each chunk; if it returns False, the rest of the layer is left out, and the observer must
             keep none.
-
-    Raises:
-        CorruptBlock, StorageError: weights or offloaded states cannot be read or written.
     """
     active = states.order
     layers = len(window.order)

@@ -37,11 +37,7 @@ class ScratchFile:
 
     @classmethod
     def make(cls, directory: Path, nbytes: int) -> ScratchFile:
-        """Makes a file of `nbytes` bytes in `directory`, and allocates its disk space.
-
-        Raises:
-            StorageError: the file cannot be made, or the disk has no space for it.
-        """
+        """Makes a file of `nbytes` bytes in `directory`, and allocates its disk space."""
         with as_storage_error(f"no scratch file can be made in {directory}"):
             make_folder(directory)
             descriptor, name = tempfile.mkstemp(prefix="edge-states-", dir=directory)
@@ -60,11 +56,7 @@ class ScratchFile:
         return file
 
     def read(self, into: memoryview, offset: int) -> int:
-        """Fills `into` with the bytes from `offset` on, and returns their number.
-
-        Raises:
-            StorageError: the file cannot be read, or ends too early.
-        """
+        """Fills `into` with the bytes from `offset` on, and returns their number."""
         try:
             done = read_at(self._fd, into, offset)
         except OSError as error:
@@ -74,11 +66,7 @@ class ScratchFile:
         return done
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes `data` from `offset` on, and returns the number of bytes.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Writes `data` from `offset` on, and returns the number of bytes."""
         done = 0
         try:
             while done < len(data):
@@ -209,9 +197,6 @@ class HiddenStates(ABC):
 
         The caller may write to the states. The changes are lost unless `store` is called before the next chunk is
         taken. The states of sequences that are in none of the chunks are lost.
-
-        Raises:
-            StorageError: offloaded states cannot be read, or could not be written earlier.
         """
 
     @abstractmethod
@@ -240,11 +225,7 @@ class ResidentStates(HiddenStates):
     """All hidden states in memory."""
 
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
-        """Reserves memory for `tokens * width` values.
-
-        Raises:
-            BudgetExceeded: the states do not fit the memory limit.
-        """
+        """Reserves memory for `tokens * width` values."""
         super().__init__(shape)
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
         self._flat = np.empty((self.tokens, self.width), self.dtype)
@@ -296,10 +277,6 @@ class OffloadedStates(HiddenStates):
         Args:
             directory: a folder on a real disk; created if missing. The file disappears with the process.
             chunk_tokens: tokens of the largest chunk that will be streamed.
-
-        Raises:
-            BudgetExceeded: the buffers do not fit the memory limit.
-            StorageError: the disk has no room for all states. Nothing is left behind.
         """
         super().__init__(shape)
         self._row_nbytes = self.width * self.dtype.itemsize

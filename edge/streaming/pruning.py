@@ -86,9 +86,6 @@ class ProgressivePruning(_Pruning):
             k: number of results wanted.
             mode: with `top-k`, winners stop early, too; `ranked` drops only hopeless candidates.
             threshold: dispersion above which clusters are trusted. With infinity nothing is pruned.
-
-        Raises:
-            InputError: k is not positive.
         """
         super().__init__(k, mode, candidates)
         self.threshold = threshold
@@ -272,9 +269,6 @@ class BoundedPruning(_Pruning):
                 are useless.
             margin: a candidate is hopeless if its distance from the K-th exceeds this many standard deviations of the
                 difference of two errors.
-
-        Raises:
-            InputError: k is not positive.
         """
         super().__init__(k, mode, candidates)
         self._everybody = k >= candidates

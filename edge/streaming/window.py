@@ -168,11 +168,7 @@ class SlidingWindow:
             self._request(0)
 
     def start(self) -> None:
-        """Begins a pass: reserves the sliding buffers until `finish`, and requests the first blocks.
-
-        Raises:
-            BudgetExceeded: the sliding buffers do not fit the memory limit.
-        """
+        """Begins a pass: reserves the sliding buffers until `finish`, and requests the first blocks."""
         self._budget.waiting(self._hold)
         self.prefetch()
 
@@ -183,12 +179,7 @@ class SlidingWindow:
 
     @contextmanager
     def block(self, index: int) -> Iterator[Any]:
-        """Yields the bytes of block `index`, valid inside the `with` only, while the following blocks are read.
-
-        Raises:
-            CorruptBlock, StorageError: the block cannot be read.
-            BudgetExceeded: the pass was not started and the sliding buffers do not fit.
-        """
+        """Yields the bytes of block `index`, valid inside the `with` only, while the following blocks are read."""
         if not self._passing:
             self.start()
         with self._lock:

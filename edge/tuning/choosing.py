@@ -124,9 +124,6 @@ def choose(
     With a wanted recall, parameters are judged by the fewest lists that reach it, and the fastest are best. Recall is
     computed only where exact codes would reach the goal and where the stages before rescoring are not too slow
     already, since neither can change with the codec or with more lists.
-
-    Raises:
-        InputError: no parameters keep the goal.
     """
     tried = within(list(grid(sampled, lists)), sampled.rows, room, strict=goal.nbytes is not None)
     best: ParameterChoice | None = None
@@ -165,11 +162,7 @@ def least_probed(
 
 
 def within(tried: list[Parameters], rows: int, room: int, *, strict: bool) -> list[Parameters]:
-    """Those of the parameters whose lists have at most `room` bytes.
-
-    Raises:
-        InputError: none have, and `strict`.
-    """
+    """Those of the parameters whose lists have at most `room` bytes."""
     fitting = [p for p in tried if lists_nbytes(rows, p.code_size) <= room]
     if fitting:
         return fitting

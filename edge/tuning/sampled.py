@@ -98,9 +98,6 @@ class Sampled:
             centroids: for each number of lists above 1, the centroids [lists, dim].
             codecs: the codecs that may be chosen.
             check: called with the number of rows read so far.
-
-        Raises:
-            BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be read.
         """
         self.rows = live_rows(sources)
         self.codecs = tuple(codecs)

@@ -173,9 +173,6 @@ def calibrated(
     Args:
         queries: [q, dim].
         centroids: for one or two numbers of lists (see `small_sizes`), the centroids.
-
-    Raises:
-        BudgetExceeded, StorageError: the memory does not suffice, or the folder cannot be written.
     """
     host = open_device("cpu", work.budget)
     assert isinstance(host, Search), "the host searches lists"

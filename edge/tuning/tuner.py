@@ -57,10 +57,6 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
 
     Returns:
         The choice.
-
-    Raises:
-        InputError: there are too few vectors, or no parameters keep the goal.
-        BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be used.
     """
     with work.write() as db:
         sources = list(work.sources(IndexManifest(db)).values())

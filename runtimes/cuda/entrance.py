@@ -29,9 +29,6 @@ class Entrance:
             staging: page-locked buffers through which the rows are transferred.
             chunk_tokens: number of tokens in the largest chunk.
             longest: number of tokens in the longest sequence.
-
-        Raises:
-            BudgetExceeded: two chunks of rows do not fit the device.
         """
         self._card = device.card
         self._staging = staging

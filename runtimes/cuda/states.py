@@ -24,9 +24,6 @@ class Readback:
         """
         Args:
             device: `edge.devices.cuda.device.CudaDevice`.
-
-        Raises:
-            BudgetExceeded: the memory does not fit.
         """
         self._rows = 2 * sequences
         self._width = width
@@ -133,11 +130,7 @@ class KeptPages:
         self._unregister = device.host.add_shrinker("hidden states", self._shrink, loss=lambda: self._loss)
 
     def take(self, nbytes: int) -> Any:
-        """Page-locked memory of at least `nbytes` bytes, which may be used until `give_back`.
-
-        Raises:
-            BudgetExceeded: the memory does not fit.
-        """
+        """Page-locked memory of at least `nbytes` bytes, which may be used until `give_back`."""
         return self._device.host.waiting(lambda: self._taken(nbytes))
 
     def give_back(self) -> None:
@@ -189,9 +182,6 @@ class DeviceStates(HiddenStates):
             chunk_tokens: number of tokens in the largest chunk. If pruning has left gaps, a chunk is copied to be
                 contiguous. The copy is part of the workspace.
             entrance: computes layer 0's input. `entrance` and `readback` are closed with the states.
-
-        Raises:
-            BudgetExceeded: the states do not fit the device.
         """
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
@@ -261,9 +251,6 @@ class HostStates(HiddenStates):
 
         Args:
             pages: the host memory for the states.
-
-        Raises:
-            BudgetExceeded: three chunks do not fit the device, or all states the host.
         """
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype

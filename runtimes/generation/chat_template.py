@@ -96,12 +96,6 @@ class ChatTemplate:
 
         If the template refuses or leaves out a system message, it is put before the first message of the user. A
         template runs once a day for the same roles, since it may write the date.
-
-        Raises:
-            ModelError: the template is not valid Jinja, fails, loses or repeats a message, or takes too much time or
-                memory.
-            BudgetExceeded: there is no room for the process that runs it.
-            CapabilityError: Jinja is not installed, or no process can be started.
         """
         if self._source is None:
             return [part for number in range(len(roles)) for part in (number, "\n\n")]

@@ -83,11 +83,7 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | Path) -> GGUFFile:
-        """Reads and checks the header.
-
-        Raises:
-            ModelError: there is no such file, or it is not GGUF, is truncated, or has an impossible value.
-        """
+        """Reads and checks the header."""
         path = Path(path)
         try:
             with open_input(path, pipes=False) as file:

@@ -74,9 +74,6 @@ class LlamaContext:
 
         Args:
             lease: covers the memory; it is released when the context is closed.
-
-        Raises:
-            ModelError: llama.cpp cannot allocate them; the message has its reason.
         """
         self.model = model
         self.shape = shape
@@ -138,10 +135,6 @@ class LlamaContext:
 
         Returns:
             The number of the tokens that the context holds then.
-
-        Raises:
-            InputError: the tokens do not fit.
-            ModelError: llama.cpp failed. The context is as before, or empty if it could not be restored.
         """
         if self.length + (new := len(tokens) - done) > self.capacity:
             raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
@@ -177,11 +170,7 @@ class LlamaContext:
         return max(batches, min(common, tokens - TILE) // TILE * TILE if self.batch % TILE == 0 else 0)
 
     def step(self, texts: Sequence[tuple[LlamaContext, Sequence[int]]]) -> None:
-        """Appends tokens to each of several sequences of this context, and computes the logits behind each at once.
-
-        Raises:
-            ModelError: llama.cpp failed. The sequences are as before.
-        """
+        """Appends tokens to each of several sequences of this context, and computes the logits behind each at once."""
         self._wanted[:] = 0
         ends = list(accumulate(len(tokens) for _, tokens in texts))
         for end, (sequence, tokens) in zip(ends, texts, strict=True):

@@ -75,12 +75,6 @@ class LlamaGenerator(Closing):
                 once, so this takes less memory, but the last bits of sums, and so some texts, depend on company. A
                 model whose states cannot be parted ignores it.
             thinking: allows a model to reason before its answer, if it can.
-
-        Raises:
-            ModelError: the file is missing, damaged, no GGUF, or of an architecture that llama.cpp does not know.
-            BudgetExceeded: the model does not fit; the error names the smallest limit that works.
-            CapabilityError: llama.cpp is not installed.
-            ConfigError: the context is larger than the one that the model was trained for.
         """
         file = GGUFFile.open(path)
         self.name = file.path.name

@@ -42,11 +42,7 @@ class Said:
                 self._sizes[found[1]] = self._sizes.get(found[1], 0) + int(float(found[2]) * 2**20) + _PRINTED
 
     def nbytes(self, *kinds: str) -> int:
-        """Bytes of all buffers of these kinds: `model`, `compute`, `output`, `kv_cache`, `memory_recurrent`.
-
-        Raises:
-            CapabilityError: the log mentions none of these buffers.
-        """
+        """Bytes of all buffers of these kinds: `model`, `compute`, `output`, `kv_cache`, `memory_recurrent`."""
         sizes = [self._sizes[kind] for kind in kinds if kind in self._sizes]
         if not sizes:
             raise CapabilityError(
@@ -105,9 +101,5 @@ class LlamaLibrary:
 
 @cache
 def llama_library() -> LlamaLibrary:
-    """The library of this process, loaded at the first call.
-
-    Raises:
-        CapabilityError: llama-cpp-python is missing, too old or broken.
-    """
+    """The library of this process, loaded at the first call."""
     return LlamaLibrary()

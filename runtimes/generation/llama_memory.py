@@ -86,11 +86,6 @@ def reserve_memory(
 
     Returns:
         The layout, and the leases that hold its memory.
-
-    Raises:
-        BudgetExceeded: the smallest layout does not fit; the error names the limit that would be enough.
-        ConfigError: the context is larger than the one that the model was trained for.
-        ModelError: llama.cpp cannot use the file.
     """
     if context > file.trained_context:
         raise ConfigError(

@@ -24,11 +24,7 @@ class LlamaModel:
     """A loaded model. Its contexts must be closed before the model."""
 
     def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load) -> None:
-        """Loads the model.
-
-        Raises:
-            ModelError: llama.cpp cannot use the file; the message has its reason.
-        """
+        """Loads the model."""
         self.library = library
         self.file = file
         self._api: Any = library.api
@@ -78,11 +74,7 @@ class LlamaModel:
         return not (windowed or api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer))
 
     def check_generates(self) -> None:
-        """Refuses models that do not write text.
-
-        Raises:
-            ModelError: the model is an encoder, does not write token by token, or has no vocabulary.
-        """
+        """Refuses models that do not write text."""
         api, pointer = self._api, self.pointer
         unfit = (
             "encodes, and writes no text"
@@ -102,9 +94,6 @@ class LlamaModel:
         Args:
             control: replace names of control tokens in the text by these tokens; only for text of a chat template.
             continues: the text follows other text, so the space that the vocabulary puts before a beginning is omitted.
-
-        Raises:
-            InputError: the text is not valid Unicode.
         """
         if self._spaced and continues:
             tokens = self._tokens("\n" + text, control=control)

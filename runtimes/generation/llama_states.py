@@ -32,9 +32,6 @@ class LlamaStates:
 
         Args:
             hashes: directory of stored hashes of model files.
-
-        Raises:
-            ModelError: the model's states cannot be cut out, or llama.cpp failed.
         """
         self.context = context
         self._api = context.model.library.api
@@ -106,11 +103,7 @@ class LlamaStates:
         return state
 
     def restore(self, state: State, start: int, end: int) -> None:
-        """Appends states that `extract(start, end)` returned. `start` must equal `length`.
-
-        Raises:
-            CorruptBlock: the bytes are not such states; the context is unchanged.
-        """
+        """Appends states that `extract(start, end)` returned. `start` must equal `length`."""
         if start != self.length or end > self.capacity:
             raise ValueError(f"states of positions {start} to {end} do not follow the {self.length} in context")
         expected = self._fixed + (end - start) * self.bytes_per_token
@@ -169,9 +162,6 @@ def file_sha256(file: GGUFFile, directory: Path) -> str:
     Args:
         directory: the directory with the stored hashes. If a hash cannot be read there, it is computed. If it cannot be
             written, it is computed again the next time.
-
-    Raises:
-        ModelError: the file cannot be read.
     """
     name, stat = str(file.path.resolve()), file.path.stat()
     state = [stat.st_size, stat.st_mtime_ns]

@@ -66,10 +66,6 @@ class OpenAIGenerator:
             context: number of tokens in the context of the server's model.
             remote: allows an address that is not this machine's.
             timeout: seconds without any data after which the request fails.
-
-        Raises:
-            ConfigError: the address is not valid, or it is not this machine's and `remote` is False.
-            CapabilityError: httpx is not installed.
         """
         _check(url, remote)
         try:

@@ -32,12 +32,6 @@ def open_generator(
             or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
         config: the configuration; its `context`, `answers`, `generation`, `llm_key` and `llm_remote` are used.
-
-    Raises:
-        ModelError: the model is missing or cannot be used.
-        BudgetExceeded: the generator does not fit; the error names the smallest limit that works.
-        CapabilityError: a library is missing; the error names the pip line.
-        ConfigError: the address is not this machine's, or `score` is missing for `extractive`.
     """
     text = str(spec)
     if text in ("", ExtractiveGenerator.name):

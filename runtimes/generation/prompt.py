@@ -54,11 +54,6 @@ class PromptBuilder:
 
         The first documents are taken, as many as fit beside the conversation and the answer (`answer_room`). The others
         are left out.
-
-        Raises:
-            InputError: the messages are not a valid conversation, a text is not valid Unicode, or the conversation
-                leaves no room for an answer.
-            ModelError, BudgetExceeded, CapabilityError: see `ChatTemplate.render`.
         """
         check_messages(messages)
         head, tail = self._parts(messages, with_documents=bool(documents))

@@ -74,9 +74,6 @@ class WebGpuLayerKernel(LayerKernel):
         """
         Args:
             device: `edge.devices.webgpu.device.WebGpuDevice`, whose owner calls `release` before it is closed.
-
-        Raises:
-            CapabilityError: no such layers run here.
         """
         if (reason := refusal(spec)) is not None:
             raise CapabilityError(reason)

@@ -66,9 +66,6 @@ class GpuStates(HiddenStates):
             chunk_tokens: tokens of the largest chunk. A chunk in which pruning has left gaps is copied together; layer
                 0's input of a chunk is computed in host memory.
             finished: is called when the states are closed.
-
-        Raises:
-            BudgetExceeded: they do not fit the GPU, or a chunk does not fit the host.
         """
         super().__init__(shape)
         self.card = device.card

@@ -29,11 +29,7 @@ from edge.ivf.storage.segments import RowBlock
 
 
 def flush(work: Work, least: int = 1) -> None:
-    """Moves all pending rows to a new segment, if there are at least `least`.
-
-    Raises:
-        BudgetExceeded, StorageError: the segment cannot be written; the rows stay pending.
-    """
+    """Moves all pending rows to a new segment, if there are at least `least`."""
     with ExitStack() as stack:
         with work.write() as db:
             manifest = IndexManifest(db)
@@ -74,11 +70,7 @@ _SLICE_NBYTES = 8 << 20
 
 
 def merge(work: Work) -> None:
-    """Merges the segments that are due; if `work.full`, all of them into one without deleted rows.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: a segment cannot be read or written; nothing has changed.
-    """
+    """Merges the segments that are due; if `work.full`, all of them into one without deleted rows."""
     with work.write() as db:
         manifest = IndexManifest(db)
         sources = list(work.sources(manifest).values())
@@ -143,9 +135,6 @@ def clean(work: Work, *, at_once: bool = False) -> None:
     A segment is removed if this process does not have it open and it was retired at least `IndexOptions.grace_seconds`
     ago, or `at_once`. Until then a reader whose transaction began earlier may still open it. Files that no state ever
     named are removed in a write transaction, so that no writer can be making one.
-
-    Raises:
-        StorageError: the folder cannot be read.
     """
     with work.write() as db:
         manifest = IndexManifest(db)
@@ -178,9 +167,6 @@ def split(work: Work) -> None:
     """Splits all lists that are too large, each once.
 
     The rows of these lists are copied into one new segment, list by list, and deleted in the old segments.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: splitting failed, and nothing has changed.
     """
     with work.write() as db:
         manifest = IndexManifest(db)

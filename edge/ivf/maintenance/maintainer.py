@@ -30,9 +30,6 @@ def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> Mainten
 
     Args:
         tune: chooses parameters when all rows are in segments. The index is then trained with them.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; earlier steps stay.
     """
     started = time.perf_counter()
     with Guard(work.folder / _LOCK) as guard:
@@ -47,11 +44,7 @@ def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> Mainten
 
 
 def installed(work: Work, quantizer: Quantizer) -> Curve:
-    """Installs a quantizer; see `edge.ivf.maintenance.retraining.install`.
-
-    Raises:
-        StorageError: another thread or process maintains the index. Others as for `maintain`.
-    """
+    """Installs a quantizer; see `edge.ivf.maintenance.retraining.install`."""
     from edge.ivf.maintenance.retraining import install
 
     with Guard(work.folder / _LOCK) as guard:
@@ -67,9 +60,6 @@ def discard(work: Work) -> bool:
     gone.
 
     The caller must know that no transaction of another process began before the files were retired.
-
-    Raises:
-        StorageError: the folder cannot be read.
     """
     with Guard(work.folder / _LOCK) as guard:
         if guard.held:

@@ -69,11 +69,7 @@ class Runs(Closing):
             raise StorageError(f"{folder} takes no scratch files: {error.strerror}") from error
 
     def add(self, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-        """Adds rows: `lists` [n], `ids` [n], `vectors` [n, dim].
-
-        Raises:
-            StorageError: the disk is full or cannot be written.
-        """
+        """Adds rows: `lists` [n], `ids` [n], `vectors` [n, dim]."""
         groups = self._group[lists]
         order = np.argsort(groups, kind="stable")
         records = np.empty(len(ids), self._record)
@@ -86,9 +82,6 @@ class Runs(Closing):
         """Writes all rows in the order of their lists, and removes each file when it is done.
 
         Yields the number of rows written so far, so that the caller can stop in between.
-
-        Raises:
-            StorageError: the disk is full or cannot be read or written.
         """
         done = 0
         for number, file in enumerate(self._files):
@@ -168,11 +161,7 @@ _ESTIMATE_ROWS = 8192
 
 
 def retrain(work: Work, chosen: Tuned | None = None) -> None:
-    """Trains the index, with the parameters that were `chosen` if any were. These are then recorded.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: training failed, and nothing has changed.
-    """
+    """Trains the index, with the parameters that were `chosen` if any were. These are then recorded."""
     with work.write() as db:
         manifest = IndexManifest(db)
         state = manifest.state()
@@ -201,9 +190,6 @@ def install(work: Work, quantizer: Quantizer) -> Curve:
 
     Returns:
         The recall curve of the quantizer; if it has none, the curve of this index alone.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: sorting failed, and nothing has changed.
     """
     with work.write() as db:
         manifest = IndexManifest(db)

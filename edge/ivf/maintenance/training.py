@@ -105,10 +105,6 @@ def train(
 
     Returns:
         The codec, the centroids [nlist, dim], and the ids [n] of the sample, ascending.
-
-    Raises:
-        BudgetExceeded, ConfigError, CorruptBlock, StorageError: the memory does not suffice, the codec cannot be
-            trained, or a row cannot be read.
     """
     nlist = choose_nlist(rows, options, tuned)
     if nlist == 1:
@@ -171,11 +167,7 @@ def draw(
 
 
 def sample(sources: Sequence[VectorSource], count: int, seed: int) -> Iterator[tuple[Ids, Vectors]]:
-    """Reads `count` random rows, block by block: ids [n] and vectors [n, dim], in file order.
-
-    Raises:
-        CorruptBlock, StorageError: a row cannot be read.
-    """
+    """Reads `count` random rows, block by block: ids [n] and vectors [n, dim], in file order."""
     for source, rows in draw(sources, count, np.random.default_rng(seed)):
         for start in range(0, len(rows), _ROWS):
             own = rows[start : start + _ROWS]
@@ -226,9 +218,6 @@ def measure(
 
     Returns:
         (nprobe, recall@10), ascending. More lists than in the last point find no more neighbours.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be read.
     """
     count = min(QUERIES, live_rows(sources))
     pool = rescore * NEIGHBOURS
@@ -369,11 +358,7 @@ _LISTS_CHANGE = 1.05
 def measured(
     work: Work, sources: Sequence[VectorSource], codec: Codec, centroids: Vectors, tuned: Tuned | None
 ) -> Curve:
-    """The recall curve of `sources`; empty if there is a single list.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: recall cannot be measured.
-    """
+    """The recall curve of `sources`; empty if there is a single list."""
     total = live_rows(sources)
     if len(centroids) == 1 or total == 0:
         return ()

@@ -167,9 +167,6 @@ def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
 
     The aim is three quarters of the free memory, or an eighth of the limit if caches hold almost everything. If other
     owners give up too little, the lease is smaller.
-
-    Raises:
-        BudgetExceeded: not even `least` bytes are available.
     """
     wanted = max(least, min(most, max(3 * budget.free // 4, budget.limit // 8)))
     while wanted > least:

@@ -74,11 +74,7 @@ def blobs_are_sound(row: tuple[Any, ...]) -> bool:
 
 
 def checked(what: str, row: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Returns a row without its last value, the checksum of its blobs.
-
-    Raises:
-        CorruptBlock: the checksum does not match the blobs, or a damaged page hides the row.
-    """
+    """Returns a row without its last value, the checksum of its blobs."""
     if row is None or not blobs_are_sound(row):
         raise CorruptBlock(f"the index is damaged: {what} is not what was written")
     return row[:-1]
@@ -129,11 +125,7 @@ class IndexManifest:
         return State(*(*row[:9], recall, *row[10:]))
 
     def touch(self, *, recall: Iterable[tuple[int, float]] | None = None, **values: object) -> int:
-        """Begins a new generation with these columns of the state changed; returns its stamp.
-
-        Raises:
-            InputError: the connection is not inside a transaction.
-        """
+        """Begins a new generation with these columns of the state changed; returns its stamp."""
         if not self.db.in_transaction:
             raise InputError("the index is changed inside a write transaction: begin one, and commit it afterwards")
         stamp = secrets.randbits(62)
@@ -174,11 +166,7 @@ class IndexManifest:
         return CodecSpec(name, self.state().dim, code_size, state)
 
     def tuned(self) -> Tuned | None:
-        """The parameters that the index was tuned to; None if it was not.
-
-        Raises:
-            CorruptBlock: the record is damaged.
-        """
+        """The parameters that the index was tuned to; None if it was not."""
         row = self.db.execute("SELECT record, crc FROM ivf_tuning").fetchone()
         return None if row is None else Tuned.from_json(checked("the record of its tuning", row)[0].decode())
 

@@ -36,12 +36,7 @@ class SegmentWriter:
     """A new segment that is being written. A context manager: leaving it without `finish` removes the file."""
 
     def __init__(self, folder: Path, spec: CodecSpec, budget: MemoryBudget) -> None:
-        """Creates the file.
-
-        Raises:
-            StorageError: the file cannot be created.
-            BudgetExceeded: `WRITER_NBYTES` are not free.
-        """
+        """Creates the file."""
         self._spec = spec
         self._path = folder / (secrets.token_hex(8) + SUFFIX)
         self._temporary = self._path.with_suffix(".tmp")
@@ -71,9 +66,6 @@ class SegmentWriter:
             ids: [n], none of them in the segment yet.
             codes: [n, code_size]; the vectors' own bytes if the codec is flat.
             vectors: [n, dim].
-
-        Raises:
-            StorageError: a write failed, most often because the disk is full.
         """
         assert list_number >= self._list, "lists are written in order"
         if list_number != self._list:
@@ -89,11 +81,7 @@ class SegmentWriter:
                 self._end_part()
 
     def finish(self) -> SegmentEntry:
-        """Ends the file and waits until it is on disk under its name.
-
-        Raises:
-            StorageError: a write failed.
-        """
+        """Ends the file and waits until it is on disk under its name."""
         self._end_part()
         self._end_run()
         with as_storage_error(f"{self._path} cannot be completed"):

@@ -78,15 +78,7 @@ class Snapshots:
         self._segments: dict[str, IndexSegment] = {}
 
     def current(self, db: Connection) -> Snapshot:
-        """The state that `db` sees: the state in its transaction, or else the last committed one.
-
-        Raises:
-            ConfigError: the index holds vectors of another width.
-            StorageError: a segment cannot be opened. This happens if the read transaction began more than
-                `IndexOptions.grace_seconds` ago and its files were removed meanwhile; begin a new one.
-            CorruptBlock: a segment is truncated.
-            BudgetExceeded: centroids, tables and pending rows do not fit the memory limit.
-        """
+        """The state that `db` sees: the state in its transaction, or else the last committed one."""
         loaded = self._loaded
         if loaded is not None and loaded.stamp == IndexManifest(db).stamp():
             return loaded.snapshot
@@ -105,11 +97,7 @@ class Snapshots:
         raise AssertionError("the last try returns or raises")
 
     def state(self, manifest: IndexManifest) -> State:
-        """The numbers of the state.
-
-        Raises:
-            ConfigError: the index holds vectors of another width.
-        """
+        """The numbers of the state."""
         state = manifest.state()
         if state.dim not in (0, self.dim):
             raise ConfigError(

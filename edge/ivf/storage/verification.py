@@ -40,11 +40,7 @@ class Verification:
 def verify(
     manifest: IndexManifest, spec: CodecSpec, opened: OpenSegments, budget: MemoryBudget, *, read_data: bool
 ) -> Verification:
-    """Checks that the files of the state that `manifest` sees are complete and, with `read_data`, every byte of them.
-
-    Raises:
-        BudgetExceeded: a table or a block of a segment does not fit the memory limit.
-    """
+    """Checks that the files of the state that `manifest` sees are complete and, with `read_data`, every byte of them."""
     problems: list[str] = []
     damaged: list[str] = []
     found: list[Ids] = []
