@@ -208,16 +208,9 @@ class MemoryBudget:
             left -= 1
 
     def make_room(self, nbytes: int, *, below: float | None = None) -> int:
-        """Asks caches to give memory back until `nbytes` are free, or none gives any more.
-
-        For callers that fit their work to the free memory before they reserve any of it.
-
-        Args:
-            below: asks only caches with a smaller loss (see `add_shrinker`); all of them if not given.
-
-        Returns:
-            Bytes that are free now.
-        """
+        """Asks caches, those with a smaller loss than `below` (see `add_shrinker`), to give memory back until `nbytes`
+        are free, or none gives any more; returns the bytes that are free now. For callers that fit their work to the
+        free memory before they reserve any of it."""
         for left in reversed(range(_WAITS + 1)):
             with self._lock:
                 self._ask(lambda: nbytes, below)
@@ -228,10 +221,8 @@ class MemoryBudget:
         return self.free
 
     def hold_libraries(self, names: Sequence[str]) -> None:
-        """Imports modules, and reserves the growth of the process for good, because modules stay loaded.
-
-        The expected growth is reserved before the import. A missing module is ignored here; the code that needs it
-        reports it.
+        """Imports modules, and reserves the growth of the process for good, because modules stay loaded. The expected
+        growth is reserved before the import. A missing module is ignored here; the code that needs it reports it.
 
         Raises:
             BudgetExceeded: the expected growth does not fit, and the module is not imported; or the growth was larger
@@ -378,10 +369,8 @@ class MemoryBudget:
             self._resize(lease, nbytes)
 
     def _settle(self) -> bool:
-        """Waits for blocks on their way to caches, so that they can be evicted. Returns whether there were any.
-
-        Does nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock.
-        """
+        """Waits for blocks on their way to caches, so that they can be evicted; returns whether there were any. Does
+        nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock."""
         with _LISTING:
             ledgers = list(_ledgers)
         if any(ledger._lock._is_owned() for ledger in ledgers):  # type: ignore[attr-defined]
@@ -423,10 +412,9 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class OperationStage:
-    """A part of an operation.
+    """A part of an operation, with its work worded for a message.
 
     Attributes:
-        name: the stage's work, worded for a message.
         own: bytes that the stage needs while it runs, and afterwards frees or can give up.
         kept: bytes that stay held until the operation ends.
         libraries: modules that the stage imports, which stay loaded.
@@ -440,15 +428,9 @@ class OperationStage:
 
 @dataclass(frozen=True, slots=True)
 class OperationPlan:
-    """The memory that a whole operation will need, stage by stage, computed before the first stage begins.
-
-    Without a plan, an operation that opens several models in turn could be refused several times, each time with a
-    limit that is enough for one more model. The plan names one limit that is enough for all of them.
-
-    Attributes:
-        operation: the operation, worded for a message.
-        stages: its parts in their order.
-    """
+    """The memory that a whole operation will need, stage by stage, computed before the first stage begins. Without a
+    plan, an operation that opens several models in turn could be refused several times, each time with a limit that is
+    enough for one more model. The plan names one limit that is enough for all of them."""
 
     operation: str
     stages: Sequence[OperationStage]

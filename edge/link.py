@@ -127,10 +127,8 @@ class LinkRate:
 
 
 def _fit(sizes: list[_Size]) -> tuple[float, float]:
-    """The line (latency, per_byte) that fits best, with neither term below 0.
-
-    It minimizes the sum of count * ((latency + nbytes * per_byte - seconds) / seconds)**2.
-    """
+    """The line (latency, per_byte), neither below 0, with the least sum of count * ((latency + nbytes * per_byte -
+    seconds) / seconds)**2."""
     if not sizes:
         return 0.0, 0.0
     weights = [min(size.count, _FULL_WEIGHT) / size.seconds**2 for size in sizes]
@@ -226,10 +224,8 @@ class Ticket:
         return self._lane.link._cancel(self)
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Calls `call` when the transfer has ended, failed or been withdrawn, in the thread that ends it.
-
-        If the transfer is over, calls it now. `call` must not wait for anything.
-        """
+        """Calls `call`, which must not wait for anything, when the transfer has ended, failed or been withdrawn, in the
+        thread that ends it; now, if it is over."""
         with _ending:
             if not self._finished.is_set():
                 self._callbacks = [*(self._callbacks or ()), call]
@@ -265,9 +261,10 @@ class Link:
         depth: int = 1,
         clock: Clock | None = None,
     ) -> None:
-        """
+        """Makes a link, modelled if there are limits.
+
         Args:
-            bandwidth_limit: bytes per second to which transfers are slowed down (a modelled link).
+            bandwidth_limit: bytes per second to which transfers are slowed down.
             latency: least seconds of a transfer besides the time for its bytes.
             depth: number of transfers whose latencies overlap. With more than one, the latency of a transfer counts
                 from its request, as on a disk with a queue or on a network. Bytes still move one after the other.
@@ -403,11 +400,9 @@ class Link:
                 self.condition.notify_all()
 
     def _due(self, ticket: Ticket, nbytes: int, worked: float) -> float:
-        """The time at which a transfer ends whose work took `worked` seconds.
-
-        A modelled link begins it on request, or when one of those under way ends if there are as many as it is deep.
-        Whether a thread had time for it then does not matter.
-        """
+        """The time at which a transfer ends whose work took `worked` seconds. A modelled link begins it on request, or
+        when one of those under way ends if there are as many as it is deep. Whether a thread had time for it then does
+        not matter."""
         full = len(self._ends) == self._depth
         begun = max(ticket._asked, self._ends[0]) if full else ticket._asked
         self._moved_by = max(begun, self._moved_by) + nbytes / self._bandwidth_limit
@@ -467,10 +462,8 @@ class Lane(Closing):
 
     @classmethod
     def shared(cls, link: str = "disk", *, trace: Trace | None = None) -> Lane:
-        """Opens a lane of the process's only link of that name.
-
-        Models, lists and states come from the same disk, so they share one queue, and the most urgent one goes first.
-        """
+        """Opens a lane of the process's only link of that name. Models, lists and states come from the same disk, so
+        they share one queue, and the most urgent one goes first."""
         with _sharing:
             found = _shared.setdefault(link, Link(link))
         return cls(link, trace=trace, link=found)
@@ -485,11 +478,7 @@ class Lane(Closing):
         return self.link.rate
 
     def fetch(self, source: BlockSource, block: BlockId, into: memoryview, *, priority: float = 0.0) -> Ticket:
-        """Asks for a block. `into` must not be used until the ticket is done.
-
-        Args:
-            priority: lower ones go first.
-        """
+        """Asks for a block; lower priorities go first. `into` must not be used until the ticket is done."""
         nbytes = source.nbytes(block)
 
         def read() -> int:

@@ -11,10 +11,7 @@ from edge.errors import CapabilityError, ConfigError
 
 
 def names(group: str) -> set[str]:
-    """The names registered in an entry-point group.
-
-    An editable installation must be renewed before names appear that were added to its sources since.
-    """
+    """The names registered in an entry-point group."""
     return {entry.name for entry in _registered(group)}
 
 
@@ -28,10 +25,8 @@ def load(group: str, name: str) -> Any:
 
 
 def parse_device(text: str) -> tuple[str, dict[str, str]]:
-    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
-
-    An option without a value, as in `fpga:simulate`, means `yes`.
-    """
+    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`. An
+    option without a value, as in `fpga:simulate`, means `yes`."""
     name, _, rest = text.partition(":")
     options = {}
     for part in filter(None, rest.split(",")):
@@ -43,12 +38,7 @@ def parse_device(text: str) -> tuple[str, dict[str, str]]:
 
 
 def number(device: str, option: str, given: float | str, low: float, high: float, *, whole: bool = False) -> float:
-    """A device's option as a number.
-
-    Args:
-        given: the number, or its text.
-        low, high: the smallest and the largest number that it may be.
-    """
+    """A device's option, a number or its text, as a number from `low` to `high`."""
     try:
         value = float(given)
     except ValueError:

@@ -1,7 +1,6 @@
-"""`Reader`: the parts that a search needs, as they become readable.
-
-Resident parts are handed out first, so that reads overlap scans. Cold parts are read in one batch, sorted by file and
-offset. A cold part that does not fit the cache streams through a few buffers."""
+"""`Reader`: the parts that a search needs, as they become readable. Resident parts are handed out first, so that reads
+overlap scans. Cold parts are read in one batch, sorted by file and offset. A cold part that does not fit the cache
+streams through a few buffers."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ Unpacked = tuple[Ids, Any, npt.NDArray[np.uint32]]
 
 
 class Remote:
-    """The buffer of one part on a device outside this process's memory.
-
-    The device holds only the codes. The part's ids and checksums stay in host memory.
-    """
+    """The buffer of one part on a device outside this process's memory. The device holds only the codes. The part's ids
+    and checksums stay in host memory."""
 
     def __init__(self, tier: DeviceTier, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -116,13 +113,8 @@ class DeviceTier:
         return start
 
     def read(self, part: ListPart, buffer: Any) -> int:
-        """Fills a buffer in the calling thread, from the host's memory if the part is there.
-
-        For lookahead, which submits to its lane itself.
-
-        Returns:
-            Number of bytes that came to the device.
-        """
+        """Fills a buffer in the calling thread, from the host's memory if the part is there, and returns the bytes that
+        came to the device. For lookahead, which submits to its lane itself."""
         block = buffer if not isinstance(buffer, Remote) else page_buffer(part.nbytes)
         held = None if self._behind is None else self._behind.residency.held(part.key)
         if held is None:
@@ -149,12 +141,9 @@ class DeviceTier:
             self.lost = True
 
     def learn(self, nbytes: int, seconds: float) -> None:
-        """Learns from a scan how fast the device is. A device in the host's memory (its attribute `shared`) that is
-        never as fast as the host is of no benefit, because the host could hold its lists. It is not used any more.
-
-        Args:
-            nbytes: bytes scanned; those of a list count once for each query.
-        """
+        """Learns from a scan of so many bytes (those of a list count once for each query) how fast the device is. A
+        device in the host's memory (its attribute `shared`) that is never as fast as the host is of no benefit, because
+        the host could hold its lists. It is not used any more."""
         self.pace = min(self.pace, seconds / max(1, nbytes))
         self._scans += 1
         host = self._behind
@@ -225,9 +214,8 @@ class Readable:
 
 
 class Reader:
-    """The parts of one search as they become readable, in batches.
-
-    One thread iterates; `release` and `close` may be called from any thread.
+    """The parts of one search as they become readable, in batches. One thread iterates; `release` and `close` may be
+    called from any thread.
 
     Attributes:
         missing: numbers of parts that are not in this tier and were not read, either because `read` was off or for lack
@@ -303,12 +291,8 @@ class Reader:
         yield from self._streams
 
     def give(self, most: int) -> list[int]:
-        """Gives up to `most` parts away whose transfers have not begun, and that would come last. The first part of all
-        stays, so that an idle device gets one. May be called from any thread.
-
-        Returns:
-            Numbers of the parts, which this reader will not hand out.
-        """
+        """Gives up to `most` parts away whose transfers have not begun, and that would come last, and returns their
+        numbers. The first part of all stays, so that an idle device gets one. May be called from any thread."""
         given: list[int] = []
         with self._taking:
             most = min(most, -(-len(self._waiting) // _GIVEN))
@@ -389,11 +373,8 @@ class _Streams:
         self._waiting.append(number)
 
     def start(self, *, patient: bool) -> None:
-        """Reserves the buffers and asks for the first parts.
-
-        Args:
-            patient: if memory is short, reserve nothing and return. More is free once the resident parts are scanned.
-        """
+        """Reserves the buffers and asks for the first parts. If memory is short and `patient`, reserves nothing: more
+        is free once the resident parts are scanned."""
         if self._lease is not None or not self._waiting:
             return
         size = max(self._parts[number].nbytes for number in self._waiting)

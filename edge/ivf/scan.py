@@ -1,8 +1,4 @@
-"""`Scan`: plans, reads, scans and re-scores the lists that a few queries probe.
-
-`Rescorer` reads the vectors of candidates whose codes are not exact. `Results` merges the best rows of each query from
-all places that were searched.
-"""
+"""`Scan`: plans, reads, scans and re-scores the lists that a few queries probe."""
 
 from __future__ import annotations
 
@@ -39,14 +35,8 @@ Emit = Callable[[int, Vectors, Ids], None]
 
 
 class Scan(Closing):
-    """One scan of the lists that a few queries probe, on every device that holds some of them.
-
-    A context manager that holds a lease for its working memory.
-
-    Attributes:
-        plan: the parts to scan.
-        parts_read, bytes_read, hits: see `Reader`.
-    """
+    """One scan of the lists that a few queries probe, on every device that holds some of them. A context manager that
+    holds a lease for its working memory. `parts_read`, `bytes_read`, `hits`: see `Reader`."""
 
     def __init__(
         self,
@@ -300,10 +290,8 @@ _PRIORITY = -1.0
 
 
 def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
-    """Inner products [n] of rows [n, dim] with one query [dim].
-
-    Computed row by row, because the last bit of a row in a matrix product depends on the number of rows.
-    """
+    """Inner products [n] of rows [n, dim] with one query [dim], row by row, because the last bit of a row in a matrix
+    product depends on the number of rows."""
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
 
@@ -332,13 +320,8 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
-    """Candidates of one query whose vectors are being read.
-
-    Attributes:
-        query: number of the query.
-        labels: [n].
-        rows: [n, dim * 4], the bytes of the vectors; valid once `ticket` is done.
-    """
+    """Candidates `labels` [n] of one query whose vectors are being read. `rows` [n, dim * 4] are valid once `ticket` is
+    done."""
 
     query: int
     labels: Ids

@@ -3,10 +3,10 @@
 Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
 may have dropped some of several equal rows is scanned again with a larger heap.
 
-Searches that must read lists from a slow place wait for the link, whoever asked for them. Those that wait become one
-batch of similar queries (TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last
-list is scanned (VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists
-that are all in memory waits for nobody.
+Searches that must read lists from a slow place wait for the link. Those that wait become one batch of similar queries
+(TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last list is scanned
+(VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists that are all in
+memory waits for nobody.
 """
 
 from __future__ import annotations
@@ -296,12 +296,8 @@ class IndexSearcher:
             )
 
     def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
-        """Searches a batch. The lists that it reads are counted with the search that ends last.
-
-        Raises:
-            _TooLarge: the batch does not fit the memory; nothing was done for it.
-            CorruptBlock, StorageError: a list cannot be read. The searches that are done have their results.
-        """
+        """Searches a batch. The lists that it reads are counted with the search that ends last. If a list cannot be
+        read, the searches that are done have their results."""
         first = batch[0]
         ends = np.cumsum([len(task.queries) for task in batch]).tolist()
         left = [len(task.queries) for task in batch]
@@ -342,9 +338,9 @@ class IndexSearcher:
         place: DeviceTier | None,
         ended: Callable[[int], object] = lambda _: None,
     ) -> int:
-        """Searches the queries `numbers` [n] of a batch on one device and the host.
-
-        Under a filter the search goes on in further lists until enough rows are found.
+        """Searches the queries `numbers` [n] of a batch on one device and the host. Under a filter the search goes on
+        in further lists until enough rows are found. If the group does not fit the memory, nothing was done for it
+        (`_TooLarge`).
 
         Args:
             probes: the nearest lists of the whole batch [q, nprobe], if they are known.
@@ -352,9 +348,6 @@ class IndexSearcher:
 
         Returns:
             Bytes of their nearest lists. A list that several queries probe counts once for each of them.
-
-        Raises:
-            _TooLarge: the group does not fit the memory; nothing was done for it.
         """
         nlist = snapshot.nlist
         order = probe(queries[numbers], snapshot.centroids, nlist) if probes is None else probes[numbers]
@@ -429,10 +422,8 @@ class IndexSearcher:
         run(self.fast, refused)
 
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
-        """The largest number of lists that `queries` [q, dim] can probably be searched in within `seconds` together.
-
-        It depends on the lists that are resident now, and is at least 1. None before the first search was timed.
-        """
+        """The largest number of lists, at least 1, that `queries` [q, dim] can probably be searched in within `seconds`
+        together. It depends on the lists that are resident now. None before the first search was timed."""
         queries = checked_queries(queries, snapshot.dim)
         tiers = [*self.places, self.host]
         bandwidth = self._throughput(self.host, snapshot)
@@ -531,10 +522,8 @@ class IndexSearcher:
             tier.close()
 
     def _would_read(self, needed: Sequence[ListPart], tier: DeviceTier) -> set[Hashable]:
-        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any.
-
-        Empty before the tier's first lookahead. Call it when the search has reserved its working memory.
-        """
+        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any; none
+        before the tier's first lookahead. Call it when the search has reserved its working memory."""
         if (shadow := self._shadows.get(tier)) is None:
             return set()
         blocks: dict[Hashable, int] = {part.key: charge_of(part.nbytes) for part in sorted(needed, key=read_order)}

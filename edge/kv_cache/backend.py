@@ -92,13 +92,10 @@ def cached_first(
     the function takes one with the longest cached beginning. The remaining documents keep their places.
 
     Args:
-        scores: relevance of each document, descending or equal.
+        scores: relevance of each document, not ascending.
         cached: returns the number of tokens of a prompt that begins with these documents in this order, if all their
             states are cached, else None.
         tolerance: a document belongs to a group if its score is at most this much below that of the group's first.
-
-    Raises:
-        InputError: the scores ascend.
     """
     if any(a < b for a, b in pairwise(scores)):
         raise InputError(f"{len(scores)} documents, best first, need scores that do not ascend")

@@ -25,18 +25,12 @@ Sums = npt.NDArray[np.float64]
 class LearnedCosts:
     """Prefill times fitted to an application's prefills: seconds = a + b * computed + c * computed * position.
 
-    Position is the mean number of tokens before each computed one. The first term is the cost of a call, the second
-    that of the matrix products, and the third that of attention. The fit minimizes the squared relative errors with
-    terms of at least 0, and gives earlier prefills less weight.
-
-    Only one thread at a time may learn.
+    Position is the mean number of tokens before each computed one. The fit minimizes the squared relative errors with
+    terms of at least 0, and gives earlier prefills less weight. Only one thread at a time may learn.
     """
 
     def __init__(self, fingerprint: str, path: Path | None = None) -> None:
-        """
-        Args:
-            path: file for the learned costs; None stores nothing. Costs of another backend in that file are ignored.
-        """
+        """Takes up the costs in a file, if there is one and they are of this backend; None stores nothing."""
         self.fingerprint = fingerprint
         self._path = path
         self._products: Sums = np.zeros((_TERMS, _TERMS))

@@ -1,8 +1,5 @@
-"""The prefix tree of segments: its nodes, the usage history of removed nodes, and paths.
-
-A path is a match of the tree. It knows where its states are, and its lock holds it in context. The
-replacement policy ranks cached states by value: PGDSF (RAGCache, section 5.1).
-"""
+"""The prefix tree of segments: its nodes, the usage history of removed nodes, and paths. The replacement policy ranks
+cached states by value: PGDSF (RAGCache, section 5.1)."""
 
 from __future__ import annotations
 
@@ -96,12 +93,8 @@ class Node:
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
-        """Makes a node. It is not among its parent's children yet.
-
-        Args:
-            id: the node's name in traces.
-            tokens: int32 token ids. They are the node's key among its parent's children.
-        """
+        """Makes a node, not among its parent's children yet, with a name for traces. Its int32 token ids are its key
+        there."""
         self.parent = parent
         self.id = id
         self.tokens = tokens
@@ -142,12 +135,8 @@ class PrefixTree:
     def __init__(
         self, *, take: Callable[[int], None], give: Callable[[int], None], held: Callable[[Node], bool]
     ) -> None:
-        """Makes an empty tree.
-
-        Args:
-            take, give: account for bytes of memory. `take` raises BudgetExceeded if the bytes are not available.
-            held: tells whether some tier has the node's state.
-        """
+        """Makes an empty tree. `take` and `give` account for bytes of memory, and `take` raises BudgetExceeded if they
+        are not available; `held` tells whether some tier has the node's state."""
         self.root = Node(None, "", b"")
         self._take = take
         self._give = give
@@ -244,7 +233,6 @@ class PreparedPath:
     """A path in a context, locked there until it is released. A context manager.
 
     Attributes:
-        backend: the context.
         complete: False if `prepare` was cancelled.
         places: for each segment of the path, where its states were: `context`, `host`, `disk`, or `nowhere`.
         computed: for each segment, the number of tokens computed.
@@ -285,11 +273,8 @@ class PreparedPath:
         return sum(self.computed)
 
     def release(self) -> None:
-        """Unlocks the path and the context, and keeps copies of states that have none.
-
-        Call it after the answer, since the next `prepare` removes the tokens that the answer appended to the context.
-        Releasing twice is harmless.
-        """
+        """Unlocks the path and the context, and keeps copies of states that have none. Call it after the answer, since
+        the next `prepare` removes the tokens that the answer appended. Releasing twice is harmless."""
         release, self._release = self._release, None
         if release is not None:
             release(self)

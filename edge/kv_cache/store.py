@@ -51,13 +51,7 @@ _NAME_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """The place of a stored state.
-
-    Attributes:
-        path: the file.
-        extent: the state inside the file.
-        nbytes: size of the file.
-    """
+    """A stored state: the file, the state inside it, and the size of the file."""
 
     path: Path
     extent: Extent
@@ -83,14 +77,9 @@ class KnowledgeStore:
     """
 
     def __init__(self, directory: str | Path, fingerprint: str, limit: int, *, trace: Trace | None = None) -> None:
-        """Opens or creates the model's directory.
-
-        Args:
-            directory: the parent directory of all models.
-            fingerprint: the backend's fingerprint, which decides whether a state can be used.
-            limit: bytes that all files may take. The tree keeps this model's files within it; those of other models are
-                removed first.
-        """
+        """Opens or creates the directory of the model with this fingerprint, which decides whether a state can be used.
+        `limit` bounds the files of all models: the tree keeps this model's files within it, and those of others are
+        removed first."""
         self.directory = Path(directory) / fingerprint[:_NAME_CHARS]
         self.fingerprint = fingerprint
         self.limit = limit
@@ -103,10 +92,8 @@ class KnowledgeStore:
         self._erased = _stamp(self.directory.parent)
 
     def scan(self) -> Iterator[StoredPath]:
-        """Every state whose file is intact except, possibly, for the state itself, which is not read.
-
-        Removes damaged files, and unfinished files of killed processes.
-        """
+        """Every state whose file is intact except, possibly, for the state itself, which is not read. Removes damaged
+        files, and unfinished files of killed processes."""
         with as_storage_error(f"{self.directory} cannot be read"):
             files = sorted(self.directory.iterdir())
         self._nbytes = 0
@@ -246,11 +233,8 @@ class KnowledgeStore:
 
 
 def forget_states(directory: Path) -> None:
-    """Removes the states of all models. Processes that hold such states in memory write none any more.
-
-    Args:
-        directory: the parent directory of all models.
-    """
+    """Removes the states of all models below a directory. Processes that hold such states in memory write none any
+    more."""
     with as_storage_error(f"states in {directory} cannot be removed"):
         make_folder(directory)
         (directory / f"{_ERASED}.tmp").write_bytes(os.urandom(16))

@@ -1,7 +1,4 @@
-"""Tiers of the knowledge tree: the states in one kind of memory, ranked by a replacement policy, and those on disk.
-
-`DiskStates` also chooses the states to store.
-"""
+"""Tiers of the knowledge tree: the states in one kind of memory, ranked by a replacement policy, and those on disk."""
 
 from __future__ import annotations
 
@@ -29,10 +26,8 @@ class _HeldState(Generic[Payload]):
 
 
 class StateTier(Generic[Payload]):
-    """The nodes whose states are in one kind of memory, up to a number of bytes.
-
-    A policy ranks them by this tier's clock. Not thread-safe.
-    """
+    """The nodes whose states are in one kind of memory, up to a number of bytes, ranked by a policy. Not
+    thread-safe."""
 
     def __init__(self, limit: int, policy: Replacement) -> None:
         self.limit = limit
@@ -68,11 +63,8 @@ class StateTier(Generic[Payload]):
         self._entries[node].priority = self.policy.used(node.usage)
 
     def victim(self, gone: Container[Node] = ()) -> Node | None:
-        """The leaf of least priority that is not locked, or None. With `gone`, the next one after these.
-
-        A leaf has no child in this tier. Leaves go first, because a child's states are of little use without its
-        parent's.
-        """
+        """The leaf of least priority that is not locked, or None; the next one after those `gone`. Leaves, which have
+        no child in this tier, go first, because a child's states are of little use without its parent's."""
         found: Node | None = None
         least = float("inf")
         for node, entry in self._entries.items():
@@ -100,12 +92,11 @@ class StateTier(Generic[Payload]):
 
 
 class DiskStates:
-    """States in a `KnowledgeStore`, ranked.
+    """States in a `KnowledgeStore`, ranked. Without a store nothing is kept. One thread at a time saves; the tree's
+    lock guards the rest.
 
     A new state must be worth as much as the states that would be deleted for it, because disks are slow to write, and
-    wear. Without a store nothing is kept.
-
-    One thread at a time saves; the tree's lock guards the rest.
+    wear.
     """
 
     def __init__(

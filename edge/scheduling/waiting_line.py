@@ -24,11 +24,7 @@ PERSON, PROGRAM, BATCH = 0, 1, 2
 
 
 class Urgency:
-    """One request's priority, deadline and cancellation. Thread-safe.
-
-    Attributes:
-        priority: the request with the smaller number goes first.
-    """
+    """One request's priority (the smaller number goes first), deadline and cancellation. Thread-safe."""
 
     def __init__(self, priority: int = PROGRAM, *, seconds: float | None = None) -> None:
         """`seconds`: time from now until the result becomes useless; None for no deadline."""
@@ -60,12 +56,7 @@ class Urgency:
             listener()
 
     def check(self) -> None:
-        """Raises an error if the request should not go on.
-
-        Raises:
-            Withdrawn: the request was withdrawn.
-            DeadlinePassed: its deadline has passed.
-        """
+        """Raises `Withdrawn` or `DeadlinePassed` if the request should not go on."""
         if self._cancelled:
             raise Withdrawn("the request was withdrawn")
         if self._deadline is not None and time.perf_counter() >= self._deadline:
@@ -113,11 +104,7 @@ arrival."""
 
 
 class Overtaken(Protocol):
-    """An entry of a line.
-
-    Attributes:
-        passed: number of later entries that went before it.
-    """
+    """An entry of a line, with the number of later entries that went before it."""
 
     passed: int
 
@@ -134,14 +121,8 @@ def foremost(waiting: Sequence[Entry], window: int, key: Callable[[Entry], Any])
 
 @dataclass(eq=False, slots=True)
 class _Place(Generic[Task]):
-    """A task in the line.
-
-    Attributes:
-        passed: number of later tasks that went before it.
-        taken: whether the working thread has taken it.
-        done: whether it needs no more work.
-        error: exception that the work raised while it had the task.
-    """
+    """A task in the line: the number of later tasks that went before it, whether the working thread has taken it,
+    whether it needs no more work, and the exception that the work raised while it had the task."""
 
     task: Task
     urgency: Urgency
@@ -160,12 +141,8 @@ class WaitingLine(Generic[Task]):
     window = WINDOW
 
     def __init__(self, work: Callable[[Taken[Task]], None]) -> None:
-        """Makes an empty line.
-
-        Args:
-            work: takes at least one task from its argument, and does the tasks it takes. One thread at a time runs it.
-                When it returns, all tasks that it took and did not put back count as done.
-        """
+        """Makes an empty line. `work` takes at least one task from its argument, and does the tasks it takes. One
+        thread at a time runs it. When it returns, all tasks that it took and did not put back count as done."""
         self._work = work
         self._places: list[_Place[Task]] = []
         self._changed = threading.Condition()
@@ -180,13 +157,11 @@ class WaitingLine(Generic[Task]):
         return sum(not place.taken for place in list(self._places))
 
     def run(self, task: Task) -> None:
-        """Returns when a task is done, by this thread or by another one.
-
-        The task has the urgency of the calling thread (`edge.scheduling.waiting_line`).
+        """Returns when a task, with the urgency of the calling thread, is done, by this thread or by another one.
 
         Raises:
-            Withdrawn, DeadlinePassed: the task was withdrawn, or its deadline passed, before its work began. A task
-                whose work has begun is ended by the work itself.
+            Withdrawn, DeadlinePassed: before the task's work began. A task whose work has begun is ended by the work
+                itself.
             Exception: the work raised it while it had the task.
         """
         place = _Place(task, current_urgency())

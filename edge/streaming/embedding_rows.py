@@ -1,8 +1,6 @@
 """An LRU cache of table rows (GRATING, section 4.4): the embedding table stays on disk, and its used rows in memory.
-
-A request's tokens are a small share of the vocabulary, and token frequencies are skewed. So a cache of a tenth of the
-rows serves almost every look-up. Misses are read in one pass over ascending file positions.
-"""
+Token frequencies are skewed, so that a tenth of the rows serves almost every look-up. Misses are read in one pass over
+ascending file positions."""
 
 from __future__ import annotations
 
@@ -76,11 +74,7 @@ class RowCache:
 
     def gather(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """The bytes of rows `ids` [n], in that order, repeats allowed: uint8 [n, row_nbytes], owned by the caller.
-
-        Raises:
-            CorruptBlock: a row does not match its checksum.
-            IndexError: a row number is not in the table.
-        """
+        IndexError if a row number is not in the table."""
         unique = distinct(ids)
         if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.table.rows:
             outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])

@@ -91,10 +91,6 @@ class SlidingWindow:
 
     One thread uses the window. The budget may take the memory of pinned blocks back from another thread at any time,
     and between passes the memory of all buffers.
-
-    Attributes:
-        order: the blocks of one pass.
-        buffers: number of buffers held. It equals the number of blocks if none is streamed.
     """
 
     def __init__(
@@ -147,20 +143,16 @@ class SlidingWindow:
         return self.buffers == len(self.order)
 
     def widen(self) -> None:
-        """Adds as many buffers as fit into the free memory, without asking caches to give way.
-
-        Call it between `start` and the first block.
-        """
+        """Adds as many buffers as fit into the free memory, without asking caches to give way; between `start` and the
+        first block."""
         with self._budget.lock, self._lock:
             wanted = min(self._widest - self.buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
                 self._add_buffers(wanted)
 
     def prefetch(self) -> None:
-        """Requests the first blocks of the next pass, as far as there are buffers.
-
-        They then arrive while the caller prepares the pass.
-        """
+        """Requests the first blocks of the next pass, which arrive while the caller prepares it, as far as there are
+        buffers."""
         with self._lock:
             for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
                 self._drop(index)  # a read ahead that failed earlier; the block is read again

@@ -24,14 +24,8 @@ _TABLE = 256
 
 @dataclass(frozen=True, slots=True)
 class ParameterChoice:
-    """Parameters, the number of lists to probe, and what they are expected to do.
-
-    Attributes:
-        seconds: predicted time per query.
-        nbytes: bytes of all lists.
-        load: the work of a query.
-        rows: number of vectors.
-    """
+    """Parameters, the number of lists to probe, and what they are expected to do: the time per query, the work of a
+    query, and bytes of the lists of so many rows."""
 
     parameters: Parameters
     nprobe: int
@@ -51,11 +45,8 @@ def numbers_of_lists(rows: int, standard: int) -> list[int]:
 
 
 def codecs_of(dim: int, sample: int) -> list[tuple[str, int]]:
-    """The codecs that can be tried for vectors of this width, with the bytes of their codes.
-
-    Args:
-        sample: number of vectors to train with. Each entry of a table of pq needs one.
-    """
+    """The codecs that can be tried for vectors of this width, with the bytes of their codes. Each entry of a table of
+    pq needs a vector of the sample."""
     tables = [("pq", 4), ("opq", 4), ("opq", 8)]
     coded = [(name, dim // width) for name, width in tables if dim % width == 0 and sample >= _TABLE]
     return [("flat", 4 * dim), ("sq8", dim), *coded]
@@ -122,8 +113,8 @@ def choose(
     """The best parameters whose lists have at most `room` bytes; if none has so few, among those with the fewest.
 
     With a wanted recall, parameters are judged by the fewest lists that reach it, and the fastest are best. Recall is
-    computed only where exact codes would reach the goal and where the stages before rescoring are not too slow
-    already, since neither can change with the codec or with more lists.
+    computed only where exact codes would reach the goal and where the stages before rescoring are not too slow already,
+    since neither can change with the codec or with more lists.
     """
     tried = within(list(grid(sampled, lists)), sampled.rows, room, strict=goal.nbytes is not None)
     best: ParameterChoice | None = None

@@ -49,15 +49,9 @@ _CODECS = 5
 
 
 def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
-    """Chooses parameters for the rows in an index's segments. Nothing is changed.
-
-    Args:
-        given: questions [q, dim] of the kind that will be asked; without them, questions are made from rows (see
-            `edge.ivf.maintenance.training.questions`).
-
-    Returns:
-        The choice.
-    """
+    """Chooses parameters for the rows in an index's segments, and changes nothing. `given` are questions [q, dim] of
+    the kind that will be asked; without them, questions are made from rows (see
+    `edge.ivf.maintenance.training.questions`)."""
     with work.write() as db:
         sources = list(work.sources(IndexManifest(db)).values())
     candidates = TuningCandidates(work, sources, given)
@@ -66,14 +60,8 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
 
 
 class TuningCandidates:
-    """All candidate parameters of one collection, with their recall on sampled queries and the costs of their stages.
-
-    Attributes:
-        sampled, costs: see `Sampled` and `StageCosts`.
-        work: the maintenance that the candidates were made in.
-        lists: the numbers of lists that are tried.
-        centroids, codecs: the centroids [lists, dim] for each number above 1, and the codecs.
-    """
+    """All candidate parameters of one collection, with their recall on sampled queries (`Sampled`), the costs of their
+    stages (`StageCosts`), the numbers of lists, the centroids [lists, dim] for each number above 1, and the codecs."""
 
     def __init__(self, work: Work, sources: Sequence[VectorSource], given: Vectors | None = None) -> None:
         """Trains the candidates and measures. Arguments and errors are those of `tune`."""

@@ -178,16 +178,11 @@ _ROUNDING = 1e-5
 
 
 def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
-    """Assigns each of `vectors` [n, dim] to the list whose centroid has the largest inner product with the vector.
+    """Assigns each of `vectors` [n, dim] to the list whose centroid [nlist, dim] has the largest inner product with it:
+    the lists [n], and the inner products [n].
 
     The list of a vector does not depend on the vectors beside it: the last bit of a matrix product does, so centroids
     that are about as near are compared alone. Holds `assign_nbytes(nlist)` bytes meanwhile.
-
-    Args:
-        centroids: [nlist, dim].
-
-    Returns:
-        The list of each vector [n], and the inner product with its centroid [n].
     """
     lists = np.zeros(len(vectors), np.int32)
     scores = np.zeros(len(vectors), np.float32)
@@ -210,21 +205,15 @@ def assign_nbytes(nlist: int) -> int:
 
 
 def misfit(vectors: Vectors, scores: Vectors) -> float:
-    """Sum over `vectors` [n, dim] of 1 - cosine(vector, centroid of its list).
-
-    Args:
-        scores: inner product [n] of each vector with the centroid of its list. Centroids have unit length.
-    """
+    """Sum over `vectors` [n, dim] of 1 - cosine(vector, centroid of its list), from their inner products [n]. Centroids
+    have unit length."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     return float(len(vectors) - np.sum(scores / np.maximum(norms, np.finfo(np.float32).tiny)))
 
 
 def append_by_list(writer: SegmentWriter, codec: Codec, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-    """Writes rows sorted by list. No row may belong to a list before the writer's last one.
-
-    Args:
-        lists, ids, vectors: [n], [n], [n, dim]. The vectors may have any strides.
-    """
+    """Writes rows sorted by list: `lists` [n], `ids` [n], `vectors` [n, dim] of any strides. No row may belong to a
+    list before the writer's last one."""
     order = np.argsort(lists, kind="stable")
     for start in range(0, len(order), _ROWS):
         rows = order[start : start + _ROWS]

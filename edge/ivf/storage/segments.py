@@ -124,12 +124,8 @@ class IndexSegment(BlockFile):
         )
 
     def stream(self, skip: Ids, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """Yields rows in file order, a slice at a time, with their checksums verified.
-
-        Args:
-            skip: ascending numbers of rows to leave out.
-            parts: numbers of the parts wanted; all if not given.
-        """
+        """Yields rows in file order, a slice at a time, with their checksums verified: of all parts or of some, without
+        the rows to skip (ascending)."""
         for number in range(len(self.parts)) if parts is None else parts:
             start, end = int(self.starts[number]), int(self.starts[number + 1])
             low, high = np.searchsorted(skip, (start, end))
