@@ -30,11 +30,8 @@ class HostMemory:
     in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
-        """
-        Args:
-            memory: the process's memory budget.
-            link: the lane that transfers lists; None opens one for the process's disk, which `close` closes.
-        """
+        """Takes the process's memory budget. `link` is the lane that transfers lists; None opens one for the process's
+        disk, which `close` closes."""
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None

@@ -48,10 +48,7 @@ class FaissCodecs:
     libraries = ("faiss",)
 
     def __init__(self, *, threads: int = 0) -> None:
-        """
-        Args:
-            threads: number of threads for training; 0 takes faiss's default, all cores.
-        """
+        """Takes the number of threads for training; 0 for faiss's default, all cores."""
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
@@ -59,11 +56,8 @@ class FaissCodecs:
         return FaissCodec(spec)
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits a codec on `sample` [n, dim].
-
-        Args:
-            code_size: bytes of a code of pq or opq; 0 for one byte for each four components.
-        """
+        """Fits a codec on `sample` [n, dim]. `code_size` is that of pq or opq; 0 for one byte for each four
+        components."""
         dim = sample.shape[1]
         if name == "flat":
             return CodecSpec("flat", dim, 4 * dim)
@@ -203,11 +197,8 @@ class FaissScanner:
         self._scanner.set_list(0, 0.0)
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`.
-
-        Raises:
-            ValueError: the arrays are of other types or lengths, or have gaps.
-        """
+        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`. ValueError if the arrays are
+        of other types or lengths, or have gaps."""
         if self._query is None:
             raise ValueError("no query is set")
         gaps = not all(array.flags.c_contiguous for array in (codes, labels, scores, found))
@@ -225,8 +216,8 @@ def rotation(sample: Vectors, parts: int) -> Vectors:
     """A rotation [dim, dim] after which all parts of a vector vary about equally.
 
     Its rows are the principal directions of `sample` [n, dim], the strongest first. Each goes to that part, among those
-    that are not full, whose variances have the smallest product so far. (Ge et al., Optimized Product Quantization,
-    2013: the parametric solution. It needs one eigendecomposition; the iterative solution takes minutes.)
+    that are not full, whose variances have the smallest product so far (Ge et al., Optimized Product Quantization,
+    2013: the parametric solution).
     """
     dim = sample.shape[1]
     centred = sample - sample.mean(axis=0)

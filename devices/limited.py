@@ -29,10 +29,8 @@ _DEEPEST = 1 << 20
 
 
 class LimitedDevice(MeasuredScan):
-    """A device with limited memory and a limited link. It computes on the device that it wraps.
-
-    Its bytes are in the wrapped device's memory, where one lease covers the cap.
-    """
+    """A device with limited memory and a limited link. It computes on the device that it wraps, in whose memory one
+    lease covers the cap."""
 
     kind = "limited"
 

@@ -35,10 +35,7 @@ class MetalDevice(HostMemory, MeasuredScan):
     name = "metal"
 
     def __init__(self, memory: MemoryBudget, *, trace: Trace | None = None) -> None:
-        """
-        Args:
-            memory: the process's memory budget.
-        """
+        """Takes the process's memory budget."""
         try:
             self._mx = importlib.import_module("mlx.core")
         except ImportError as error:

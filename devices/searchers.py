@@ -23,11 +23,7 @@ from edge.trace import Trace
 
 @dataclass(slots=True, eq=False)
 class StripeSearcher:
-    """A device that searches for a coordinator.
-
-    Attributes:
-        lost: whether the device has stopped answering.
-    """
+    """A device that searches for a coordinator, and whether it has stopped answering."""
 
     device: SearchPlace
     lost: bool = False
@@ -35,14 +31,9 @@ class StripeSearcher:
 
 @dataclass(slots=True, eq=False)
 class Stripe:
-    """The rows of a list that one searcher holds: `first`, `first + step`, `first + 2 * step`, ...
-
-    Attributes:
-        lease: lease of the rows' bytes, in the searcher's budget.
-        rows: number of rows.
-        buffer, nbytes: the searcher's buffer and its size; None until the first write.
-        codes: the codes in the searcher's memory.
-    """
+    """The `rows` of a list that one searcher holds: `first`, `first + step`, `first + 2 * step`, ... A lease in the
+    searcher's budget covers them; `buffer` and its size are None until the first write, and `codes` are those in the
+    searcher's memory."""
 
     searcher: StripeSearcher
     lease: Lease
@@ -105,12 +96,8 @@ class Stripes:
 
 
 class Share:
-    """One searcher's part of the lists of a request.
-
-    Attributes:
-        scans: the searcher's stripes, with labels that number its rows.
-        queries: numbers of the queries that probe these lists, ascending.
-    """
+    """One searcher's part of the lists of a request: its stripes, with labels that number its rows, and the numbers of
+    the queries that probe these lists, ascending."""
 
     def __init__(self, searcher: StripeSearcher, request: SearchRequest) -> None:
         self.searcher = searcher
@@ -163,16 +150,15 @@ _LAYOUTS = ("striped", "whole")
 
 
 class SearchersDevice:
-    """A device that consists of other devices, the searchers. It holds no list itself. The rows of each list are
-    distributed over the searchers in turn. Every searcher returns a queue of its best rows, which is shorter than the
-    number of requested results.
+    """A device that consists of other devices, the searchers. The rows of each list are distributed over them in turn.
+    Every searcher returns a queue of its best rows, which is shorter than the number of requested results.
 
     Results are exact. If the worst row in a searcher's queue is better than the worst row of the merged results, the
     searcher may have more good rows, and gets a second request for a full queue. The length of the queues is chosen so
     that this happens in at most one search of a hundred, if near rows are distributed over the searchers independently.
 
-    A searcher that does not answer is removed. The host then searches the lists of all searchers. The remaining
-    searchers get the lists again when they are needed next.
+    A searcher that does not answer is removed. The host then searches the lists of all searchers, and the remaining
+    ones get the lists again when they are needed next.
 
     Counters (in `trace`): `searchers.asked` (requests per query), `.again` (requests for a full queue), `.lost`.
     """
@@ -370,10 +356,8 @@ def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
 @functools.lru_cache(maxsize=256)
 def queue_length(results: int, queues: int, *, confidence: float = 0.99) -> int:
     """The shortest length of the queues at which a share `confidence` of all queries loses none of the best `results`
-    (Jiang's thesis, section 4.3).
-
-    It follows from the union bound over the queues, and holds only if each list is spread evenly over the searchers: if
-    a list is in one place, nothing bounds the number of near results in one queue.
+    (Jiang's thesis, section 4.3). It follows from the union bound over the queues, and holds only if each list is
+    spread evenly over the searchers: if a list is in one place, nothing bounds the number of near results in one queue.
     """
     if results < 1 or queues < 1 or not 0 < confidence < 1:
         raise RangeError(f"{results} results, {queues} queues and a confidence of {confidence} have no queue length")

@@ -20,12 +20,8 @@ from edge.streaming.hidden_states import TokenChunk
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Token rows in their stored form.
-
-    Attributes:
-        rows: [unique, row_nbytes] bytes, one row for each different token of a chunk.
-        places: the number of each token's row in `rows` [tokens].
-        scales: the factor of each int8 row [unique]; None for rows of another precision.
+    """Token rows in their stored form: bytes [unique, row_nbytes], one row for each different token of a chunk; the
+    number of each token's row [tokens]; and the factor of each int8 row [unique], None for rows of another precision.
     """
 
     rows: npt.NDArray[np.uint8]

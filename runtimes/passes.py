@@ -1,9 +1,6 @@
-"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part.
-
-Each request keeps its own observer, so it is scored and pruned as if it were alone. The result of a layer for a
-sequence depends on that sequence's tokens only (see `edge.runtimes.base`), so the scores are those of a pass alone.
-`--stats` prints the figures of a pass, tests assert them, and benchmarks compare them.
-"""
+"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part. Each
+request is scored and pruned as if it were alone, since the result of a layer for a sequence depends on that sequence's
+tokens only (see `edge.runtimes.base`)."""
 
 from __future__ import annotations
 
@@ -90,12 +87,8 @@ class RunStats:
         grown: Mapping[str, float],
         **own: Any,
     ) -> RunStats:
-        """The figures of a pass.
-
-        Args:
-            grown: the growth of the trace's counters (see `Trace.since`).
-            own: the figures that follow from none of the arguments, by name.
-        """
+        """The figures of a pass: `grown` is the growth of the trace's counters (see `Trace.since`), and `own` are the
+        figures that follow from none of the arguments, by name."""
         sequences, layers = len(batch.lengths), len(window.order)
         return cls(
             sequences=sequences,
@@ -156,12 +149,8 @@ class Job:
     error: Exception | None = None
 
     def begin(self) -> Sequence[str] | TokenBatch:
-        """Makes the observer, and returns the texts that enter the pass.
-
-        Raises:
-            Withdrawn, DeadlinePassed: the request was cancelled.
-            Exception: any error that `observe` raises.
-        """
+        """Makes the observer, and returns the texts that enter the pass. Raises `Withdrawn` or `DeadlinePassed` if the
+        request was cancelled."""
         self.evaluations = self.layers = 0
         self.urgency.check()
         self.observer = self.observe()

@@ -1,8 +1,5 @@
-"""The smallest memory limit of each operation, computed from the same plans by which operations are refused.
-
-The memory that a process holds when an operation begins counts against the limit. Each limit is therefore computed in a
-new process that imports the same modules as the verb.
-"""
+"""The smallest memory limit of each operation, computed from the same plans by which operations are refused, each in a
+new process that imports the same modules as the verb."""
 
 from __future__ import annotations
 
@@ -26,13 +23,8 @@ _CHILD = "from edge.apps.commands.smallest import say; say(sys.argv[1])"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation whose smallest limit is computed.
-
-    Attributes:
-        modules: the modules that the verb imports before it begins.
-        plan: gives the memory plan of the operation.
-        load: imports the libraries of an extra before, or raises an error that names the extra.
-    """
+    """An operation whose smallest limit is computed: the modules that the verb imports before it begins, its memory
+    plan, and what imports the libraries of an extra before, or raises an error that names the extra."""
 
     modules: tuple[str, ...]
     plan: Callable[[Config], OperationPlan]

@@ -72,7 +72,6 @@ def read_texts(
     """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
 
     Args:
-        source: the path of the file, or `-`.
         limit: the bytes that the whole process may hold.
         libraries: modules that are imported while the texts are in memory.
         planned: plans the work, so that a refusal names a limit that is enough for it, too.
@@ -100,23 +99,14 @@ def _documents(lines: Lines) -> list[InputText]:
 
 
 class Lines:
-    """Lines of UTF-8 with their numbers, without white space around them, and without empty lines.
-
-    Attributes:
-        name: of the file, for error messages.
-        taken: the bytes that the caller holds of the lines until now. The caller corrects it if it holds more or less
-            than the line itself.
+    """Lines of UTF-8 with their numbers, without white space around them, and without empty lines. `taken` are the
+    bytes that the caller holds of the lines until now; it corrects them if it holds more or less than the line itself.
     """
 
     def __init__(
         self, file: BinaryIO, name: str, limit: int, libraries: Iterable[str] = (), planned: Planned | None = None
     ) -> None:
-        """
-        Args:
-            limit: the bytes that the whole process may hold.
-            libraries: modules that are imported while the lines are in memory.
-            planned: as of `read_texts`.
-        """
+        """Arguments as of `read_texts`; the name is that of the file, for messages."""
         self._planned = planned
         self.name = name
         self.taken = 0

@@ -237,11 +237,7 @@ _BUFFERS = 2
 
 
 class Pinned:
-    """A page-locked buffer.
-
-    Attributes:
-        array, tensor: its bytes for numpy and for torch.
-    """
+    """A page-locked buffer: its bytes for numpy (`array`) and for torch (`tensor`)."""
 
     def __init__(self, card: Card, nbytes: int) -> None:
         """The caller holds a lease of the host's ledger for it."""
@@ -260,18 +256,11 @@ class Pinned:
 
 
 class UploadBuffers:
-    """A ring of page-locked buffers through which bytes go to the device. Threads may share it.
-
-    Attributes:
-        lock: held by a thread from `next` to `send`.
-    """
+    """A ring of page-locked buffers through which bytes go to the device. Threads may share it: `lock` is held from
+    `next` to `send`."""
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
-        """
-        Args:
-            budget: the host's ledger.
-            nbytes: of each buffer.
-        """
+        """Makes buffers of `nbytes` each, in the host's ledger."""
         self.nbytes = max(_OWN_PAGES, nbytes)
         self._card = card
         self._lease = budget.reserve("pinned staging", _BUFFERS * self.nbytes)
@@ -291,15 +280,8 @@ class UploadBuffers:
         return number, self._buffers[number]
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
-        """Copies the first bytes of a buffer to the device, over its inward stream.
-
-        Args:
-            into: a tensor of at least `nbytes` bytes.
-            after: the event after which `into` may be written to.
-
-        Returns:
-            The event that a stream waits for before it reads `into`.
-        """
+        """Copies the first bytes of a buffer into a tensor, which may be written to after an event, over the inward
+        stream. Returns the event that a stream waits for before it reads the tensor."""
         inward = self._card.inward
         if after is not None:
             inward.wait(after)

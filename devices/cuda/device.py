@@ -21,23 +21,15 @@ _STAGING_NBYTES = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class DeviceBuffer:
-    """Bytes on the device.
-
-    Attributes:
-        tensor: the bytes.
-        filled: the transfer that wrote them last.
-    """
+    """Bytes on the device, and the transfer that wrote them last."""
 
     tensor: Any
     filled: Event | None = None
 
 
 class CudaDevice(MeasuredScan):
-    """A GPU's memory under a ledger of its own, and the search of the lists in it.
-
-    Attributes:
-        card: the GPU, which all devices of this process that are open on it share.
-    """
+    """A GPU's memory under a ledger of its own, and the search of the lists in it. All devices of this process that are
+    open on a GPU share its card."""
 
     name = "cuda"
     in_host_memory = False

@@ -38,13 +38,8 @@ _PQ_CENTROIDS = 256
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A codec on the device.
-
-    Attributes:
-        size: bytes of a code.
-        decode: makes float32 vectors [rows, dim] of the bytes [rows * size] of some codes.
-        lease: of its tables.
-    """
+    """A codec on the device: the bytes of a code, the function that makes float32 vectors [rows, dim] of bytes [rows *
+    size], and the lease of its tables."""
 
     size: int
     decode: Callable[[Any], Any]
@@ -195,11 +190,8 @@ class _Found:
 
 
 class _Blocks:
-    """Scans block after block and keeps the best rows of each query, on the device.
-
-    Attributes:
-        scores, labels: [q, width], the best first; -inf and -1 where nothing was found.
-    """
+    """Scans block after block and keeps the best rows of each query [q, width], the best first, on the device; -inf and
+    -1 where nothing was found."""
 
     def __init__(self, torch: Any, device: Any, decoder: Decoder, queries: Any, width: int) -> None:
         self._torch = torch

@@ -60,12 +60,8 @@ def stages(shape: Shape, lists: Sequence[int]) -> StageCycles:
 
 
 def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> int:
-    """Cycles until the last result of some queries that come one after the other.
-
-    Args:
-        queries: rows of each list that a query scans.
-        latency: cycles of the memory. It delays the first query alone, since later words are asked for in time.
-    """
+    """Cycles until the last result of some queries that come one after the other, each with the rows of its lists. The
+    latency of the memory, in cycles, delays the first query alone, since later words are asked for in time."""
     depth = pipeline(shape)
     built, scanned = [0, 0], [0, 0]
     chosen = emptied = given = 0

@@ -26,11 +26,10 @@ def key_signal(keys: KeyForm, score: Value, row: Value) -> Value:
 class SystolicQueue(wiring.Component):
     """Keeps the `length` largest of the keys pushed. It takes one in every cycle.
 
-    Each cell keeps the larger of its key and the one that arrives, and passes the other to the next cell. So wires lead
-    to neighbours only. After the key that is `last` the queue settles for `length` cycles. Then it gives its keys
-    back, the largest first, one a cycle. An empty queue gives the key 0. A pushed key 0 is no row.
-
-    `dropped` is the largest key that fell out of the last cell. It is valid with the last key pulled.
+    Each cell keeps the larger of its key and the one that arrives, and passes the other to the next cell, so that wires
+    lead to neighbours only. After the key that is `last` the queue settles for `length` cycles. Then it gives its keys
+    back, the largest first, one a cycle; `dropped`, the largest key that fell out, is valid with the last one. An empty
+    queue gives the key 0, and a pushed key 0 is no row.
     """
 
     def __init__(self, length: int, width: int) -> None:
@@ -75,11 +74,9 @@ class SystolicQueue(wiring.Component):
 
 
 class TruncatedQueues(wiring.Component):
-    """A queue of `kept` keys for each of several streams, and one of `results` keys that they lead to (Chameleon).
-
-    The first queues are emptied one after the other once all have their last key. `dropped` is the largest key that any
-    queue dropped: each larger one is among the results.
-    """
+    """A queue of `kept` keys for each of several streams, and one of `results` keys that they lead to (Chameleon). The
+    first queues are emptied one after the other once all have their last key. `dropped` is the largest key that any
+    queue dropped: each larger one is among the results."""
 
     def __init__(self, streams: int, kept: int, results: int, width: int) -> None:
         self.streams, self.kept, self.results, self.width = streams, kept, results, width

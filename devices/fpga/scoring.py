@@ -41,10 +41,8 @@ def delayed(m: Module, value: Value, cycles: int, advance: Value) -> Value:
 
 class PqScorer(wiring.Component):
     """Scores a code of `parts` bytes in every cycle: each byte selects an entry of its table, and a tree adds them.
-
-    Tables are double, so that one half is filled while the other is read. The ports `load` fill equal shares of them.
-    Rows whose key is above their half's `ceilings` count as no row.
-    """
+    Tables are double, so that one half is filled, over the ports `load`, while the other is read. Rows whose key is
+    above their half's `ceilings` count as no row."""
 
     def __init__(self, parts: int, keys: KeyForm, loads: int = 1) -> None:
         self.parts, self.keys, self.loads = parts, keys, loads
@@ -76,10 +74,8 @@ class PqScorer(wiring.Component):
 
 
 class WeightedScorer(wiring.Component):
-    """Scores rows of `beats` times `lanes` bytes: a row takes as many cycles as beats.
-
-    The score is the sum of each byte times its weight. Weights are double, as the tables of `PqScorer`.
-    """
+    """Scores rows of `beats` times `lanes` bytes, one beat a cycle: the sum of each byte times its weight. Weights are
+    double, as the tables of `PqScorer`."""
 
     def __init__(self, lanes: int, beats: int, keys: KeyForm) -> None:
         self.lanes, self.beats, self.keys = lanes, beats, keys

@@ -37,13 +37,8 @@ _MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class RoundedQuery:
-    """A query in integers, and what scores of the design mean.
-
-    Attributes:
-        beats: 16-bit integers in the order in which they are sent.
-        unit, offset: a score s stands for s * unit + offset.
-        error: the largest difference of a row's score from that of its code.
-    """
+    """A query in integers of 16 bits, in the order in which they are sent. A score s of the design stands for s * unit
+    + offset, and differs from that of the code by at most `error`."""
 
     beats: Integers
     unit: float
@@ -85,11 +80,8 @@ class RoundedBytes:
     """Codes of a byte for each component: SQ8 as it is, and vectors between the extremes of each component."""
 
     def __init__(self, spec: CodecSpec, total: int, score: int, vectors: Sequence[Vectors]) -> None:
-        """
-        Args:
-            total, score: bits of a sum in the design, and of the score that is left of it.
-            vectors: the rows of all lists, if the codes are vectors.
-        """
+        """Takes the bits of a sum in the design and of the score that is left of it, and the rows of all lists, if the
+        codes are vectors."""
         self._shift = max(0, total - score)
         if spec.name == "sq8":
             state = np.frombuffer(spec.state, "<f4").astype(np.float64)
@@ -137,11 +129,8 @@ class Image:
 
     @classmethod
     def of(cls, lists: Sequence[tuple[Bytes, Any]], units: int, beat: int, beats: int) -> Image:
-        """
-        Args:
-            lists: codes [n, beat * beats] of each list, and the numbers of the rows that count (None for all).
-            beat, beats: bytes of a row in a word, and words of a row.
-        """
+        """The lists (codes [n, beat * beats], and the numbers of the rows that count, None for all) with `beat` bytes
+        of a row in a word and `beats` words of a row."""
         groups = np.array([-(-len(codes) // units) for codes, _ in lists], np.int64)
         first = np.concatenate(([0], np.cumsum(groups)))
         rows = np.zeros((int(first[-1]) * units, beats, beat + 1), np.uint8)

@@ -32,13 +32,10 @@ def address_bits(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyForm:
-    """A row with its score, as one number that is larger for a better row.
+    """A row with its score (of so many bits, signed), as one number that is larger for a better row.
 
     The score is in the upper bits, raised so that it is not negative. Below it is the complement of the row's number,
     so that the smaller number wins among equal scores. Zero stands for no row: the number with all bits set is none.
-
-    Attributes:
-        score, row: bits of a signed score, and of a row's number.
     """
 
     score: int

@@ -30,13 +30,8 @@ _DRIVER = Path(__file__).with_name("simulate.cc")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The result of a run.
-
-    Attributes:
-        cycles: until the last expected word.
-        words: of each output stream [n, chunks of 32 bits].
-        stamps: cycle of each word.
-    """
+    """The result of a run: cycles until the last expected word, and the words [n, chunks of 32 bits] of each output
+    stream with the cycle of each."""
 
     cycles: int
     words: Mapping[str, Words]

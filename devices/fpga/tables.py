@@ -23,10 +23,7 @@ class TableBuilder(wiring.Component):
     """
 
     def __init__(self, parts: int, width: int, lanes: int) -> None:
-        """
-        Args:
-            width: components of a part, a multiple of `lanes`.
-        """
+        """Builds `parts` tables of `width` components each, a multiple of `lanes`."""
         self.parts, self.width, self.lanes = parts, width, lanes
         self.steps = width // lanes
         self.words = parts * CODES * self.steps

@@ -1,8 +1,6 @@
-"""`Gpu`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue.
-
-The GPU, an adapter in the words of WebGPU, may be a separate card, a part of the processor, or a program that computes
-on the processor. The last two have the host's memory.
-"""
+"""`Gpu`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue. It may be a
+separate card, a part of the processor, or a program that computes on the processor. The last two have the host's
+memory."""
 
 from __future__ import annotations
 
@@ -117,11 +115,8 @@ class Gpu:
             return self.device.create_buffer(size=nbytes, usage=usage.MAP_READ | usage.COPY_DST)
 
     def write(self, buffer: Any, offset: int, data: npt.NDArray[Any]) -> None:
-        """Copies an array to a buffer, its last word filled up with zeros. The caller may change the array at once.
-
-        Args:
-            offset: a multiple of 4.
-        """
+        """Copies an array to a buffer, from an offset that is a multiple of 4, its last word filled up with zeros. The
+        caller may change the array at once."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if len(flat) % 4:
             flat = np.concatenate((flat, np.zeros(-len(flat) % 4, np.uint8)))
@@ -149,12 +144,7 @@ class Gpu:
         return found
 
     def pipeline(self, shader: Path, entry: str, **constants: float) -> Any:
-        """A compiled entry point of a shader.
-
-        Args:
-            shader: a file in WGSL.
-            constants: the values of its `override` constants.
-        """
+        """A compiled entry point of a shader in WGSL, with the values of its `override` constants."""
         key = shader, entry, *sorted(constants.items())
         with self.lock:
             if key not in self._pipelines:
@@ -167,11 +157,8 @@ class Gpu:
             return self._pipelines[key]
 
     def bind(self, pipeline: Any, buffers: dict[int, Any]) -> Any:
-        """Gives a pipeline its buffers, by the numbers of their bindings.
-
-        Args:
-            buffers: each a buffer, or a tuple of a buffer, an offset (a multiple of 256) and a number of bytes.
-        """
+        """Gives a pipeline its buffers, by the numbers of their bindings: each a buffer, or a tuple of a buffer, an
+        offset (a multiple of 256) and a number of bytes."""
         entries = []
         for number, given in buffers.items():
             buffer, offset, size = given if isinstance(given, tuple) else (given, 0, given.size)
@@ -200,19 +187,11 @@ class Gpu:
 
 
 class SharedGpu:
-    """One user's hold on a card, with what the library and the driver take in this process.
-
-    Attributes:
-        card: the card.
-        host: the process's ledger.
-    """
+    """One user's hold on a card, with what the library and the driver take in this process."""
 
     def __init__(self, host: MemoryBudget, on: str, cap: int | str) -> None:
-        """
-        Args:
-            host: the process's ledger. It covers the growth of the process, and the card's limit if the card has the
-                host's memory.
-        """
+        """Opens the card. The process's ledger covers the growth of the process, and the card's limit if it has the
+        host's memory."""
         self.host = host
         self._leases: list[Lease] = []
         self._compiled: set[Hashable] = set()

@@ -61,13 +61,8 @@ Items = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """At most eight queries in the form of the kernels.
-
-    Attributes:
-        numbers: of the queries in the request.
-        values: [queries, n] float32, what a row is multiplied with (flat, sq8) or looked up in (pq).
-        heads: [8, 4] float32: base, margin, floor.
-    """
+    """At most eight queries in the form of the kernels: their numbers in the request; values [queries, n] float32 that
+    a row is multiplied with (flat, sq8) or looked up in (pq); and heads [8, 4] float32: base, margin, floor."""
 
     numbers: list[int]
     values: Vectors
@@ -76,14 +71,8 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows to scan, in items of at most 64 rows of one list.
-
-    Attributes:
-        items: [n, 5] uint32, see scan.wgsl.
-        slabs: of each item.
-        together: of each item, 1 or 8: the queries that it is scored for at once.
-        labels: of each item's row 0.
-    """
+    """The rows to scan, in items [n, 5] uint32 (see scan.wgsl) of at most 64 rows of one list. Of each item: its slab,
+    the queries that it is scored for at once (1 or 8), and the label of its row 0."""
 
     items: Items
     slabs: list[Slab]
@@ -98,17 +87,10 @@ class _Rows:
 
 
 class GpuSearch:
-    """Searches on one card. Threads take turns.
-
-    Attributes:
-        turn: held during a search. Lists do not move meanwhile.
-    """
+    """Searches on one card. Threads take turns: `turn` is held during a search, and lists do not move meanwhile."""
 
     def __init__(self, hold: SharedGpu) -> None:
-        """
-        Args:
-            hold: the hold on the card of the device that searches.
-        """
+        """Searches on the card that the device holds."""
         self._hold = hold
         self._card = hold.card
         self.turn = threading.Lock()
@@ -214,12 +196,8 @@ class GpuSearch:
     def _run(
         self, spec: CodecSpec, batch: _Batch, rows: _Rows, k: int, capacity: int, words: int
     ) -> npt.NDArray[np.int64] | None:
-        """Runs the kernels on a block.
-
-        Returns:
-            Rows that may be among the best, [n, 2 + words]: item and row in one number, query, and the words with the
-            code. None if there are more than `capacity`.
-        """
+        """Runs the kernels on a block. Returns the rows that may be among the best, [n, 2 + words]: item and row in one
+        number, query, and the words with the code; None if there are more than `capacity`."""
         card, size = self._card, spec.code_size
         ranges, slots, groups = _ranges(rows, batch, k)
         nbytes = capacity * (2 + words) * 4

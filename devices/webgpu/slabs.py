@@ -33,11 +33,7 @@ class Slab:
 
 
 class ListBuffer:
-    """Bytes of a slab.
-
-    Attributes:
-        offset: first byte; it changes when the slab is put in order.
-    """
+    """Bytes of a slab from `offset` on, which changes when the slab is put in order."""
 
     __slots__ = ("freed", "nbytes", "offset", "slab")
 
@@ -57,22 +53,15 @@ class Slabs:
     """The lists of one card. Its methods are called with the card's lock, except for `free`."""
 
     def __init__(self, card: Gpu, scratch: Callable[[], Any]) -> None:
-        """
-        Args:
-            scratch: a buffer through which lists are moved, since a buffer cannot be copied to itself.
-        """
+        """Takes what makes a buffer through which lists are moved, since a buffer cannot be copied to itself."""
         self._card = card
         self._scratch = scratch
         self._slabs: list[Slab] = []
         self._freed: deque[ListBuffer] = deque()
 
     def allocate(self, nbytes: int, *, kept: int = 0, move: bool = True) -> ListBuffer:
-        """Room for a list.
-
-        Args:
-            kept: bytes that slabs leave to others.
-            move: whether other lists may change their places for it.
-        """
+        """Room for a list, while slabs leave `kept` bytes to others. `move`: other lists may change their places for
+        it."""
         self._sweep()
         for slab in self._slabs:
             if (found := slab.gap(nbytes)) is not None:

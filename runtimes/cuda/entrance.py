@@ -23,13 +23,8 @@ class Entrance:
     def __init__(
         self, device: Any, staging: Any, model: PackedModel, embedding: InputEmbedding, chunk_tokens: int, longest: int
     ) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-            staging: page-locked buffers through which the rows are transferred.
-            chunk_tokens: number of tokens in the largest chunk.
-            longest: number of tokens in the longest sequence.
-        """
+        """Makes the rows' way to a `CudaDevice`, through page-locked buffers, for chunks and sequences of at most so
+        many tokens."""
         self._card = device.card
         self._staging = staging
         self._model = model
@@ -63,12 +58,7 @@ class Entrance:
         return tokens * (model.embedding.row_nbytes + 8 + 4 + 1) + 8 * _ALIGNMENT
 
     def enter(self, given: tuple[RawRows, npt.NDArray[np.uint8] | None], chunk: TokenChunk, into: Any) -> None:
-        """Computes a chunk's input.
-
-        Args:
-            given: the result of `Feed.raw`.
-            into: the array for the input, [chunk.tokens, hidden].
-        """
+        """Computes a chunk's input, [chunk.tokens, hidden], from the result of `Feed.raw`."""
         raw, types = given
         number = self._turn
         self._turn = (number + 1) % _BUFFERS

@@ -153,10 +153,7 @@ class DeviceWay:
     """
 
     def __init__(self, device: Any, disk: Lane, link: Lane, nbytes: int) -> None:
-        """
-        Args:
-            nbytes: size of the largest block.
-        """
+        """Opens the way for blocks of at most `nbytes`."""
         self._device = device
         self._disk = disk
         self._link = link

@@ -21,10 +21,7 @@ class Readback:
     vectors of one layer are read before those of the second layer after it arrive."""
 
     def __init__(self, device: Any, budget: MemoryBudget, sequences: int, width: int) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-        """
+        """Makes buffers of a `CudaDevice` for the vectors of so many sequences."""
         self._rows = 2 * sequences
         self._width = width
         self._lease = budget.reserve("vectors of a pass", self.memory_needed(sequences, width))
@@ -65,11 +62,7 @@ class Arriving:
 
 
 class DeviceRows(StatesElsewhere):
-    """States [tokens, hidden] of packed sequences on a device.
-
-    Attributes:
-        tensor: the states.
-    """
+    """States [tokens, hidden] of packed sequences on a device."""
 
     def __init__(self, tensor: Any, card: Any, readback: Readback | None = None) -> None:
         self.tensor = tensor
@@ -118,10 +111,7 @@ class KeptPages:
     some tenths of a second. Between passes the budget can release it."""
 
     def __init__(self, device: Any) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-        """
+        """Keeps pages of a `CudaDevice`."""
         self._device = device
         self._pinned: Any = None
         self._in_use = False
@@ -176,13 +166,9 @@ class DeviceStates(HiddenStates):
     def __init__(
         self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
     ) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-            chunk_tokens: number of tokens in the largest chunk. If pruning has left gaps, a chunk is copied to be
-                contiguous. The copy is part of the workspace.
-            entrance: computes layer 0's input. `entrance` and `readback` are closed with the states.
-        """
+        """Makes states on a `CudaDevice` for chunks of at most `chunk_tokens`. If pruning has left gaps, a chunk is
+        copied to be contiguous, in the workspace. `entrance`, which computes layer 0's input, and `readback` are closed
+        with the states."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
@@ -247,11 +233,7 @@ class HostStates(HiddenStates):
         readback: Readback,
         pages: KeptPages,
     ) -> None:
-        """The other arguments are those of `DeviceStates`.
-
-        Args:
-            pages: the host memory for the states.
-        """
+        """As `DeviceStates`, with the host memory for the states."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card

@@ -1,10 +1,9 @@
 """`ChatTemplate`: the form of a conversation that a model was trained on.
 
-A GGUF file contains its template in Jinja. llama.cpp's own `llama_chat_apply_template` does not run Jinja. It
-recognizes about fifty well-known templates and supports no others. So the template is run here. It is a program by an
-author who is not trusted: it runs in Jinja's sandbox, in a process of its own whose time and memory are bounded. The
-texts of messages and documents are not passed through the template. It is run with placeholders that show the place of
-each text, so that no text can be mistaken for the model's control tokens.
+A GGUF file contains its template in Jinja, of which llama.cpp's own function recognizes about fifty. So the template is
+run here. It is a program by an author who is not trusted: it runs in Jinja's sandbox, in a process of its own whose
+time and memory are bounded. The texts of messages and documents are not passed through it. It is run with placeholders
+that show the place of each text, so that no text can be mistaken for the model's control tokens.
 """
 
 from __future__ import annotations
@@ -65,21 +64,16 @@ _PLACE = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class ChatTemplate:
-    """Formats conversations for one model. Thread-safe.
-
-    Attributes:
-        nbytes: memory of the process that runs the template.
-    """
+    """Formats conversations for one model. Thread-safe. `nbytes` is the memory of the process that runs the
+    template."""
 
     def __init__(
         self, source: str | None, budget: MemoryBudget, *, bos: str = "", eos: str = "", thinking: bool = False
     ) -> None:
-        """Takes a template. It runs when it is used first.
+        """Takes a template. It runs when it is used first, in memory of `budget`.
 
         Args:
-            source: the template in Jinja; None for a model without one. Such a model reads the messages with empty
-                lines between them.
-            budget: the memory of the process that runs the template is reserved in it.
+            source: the template in Jinja; None for a model that reads the messages with empty lines between them.
             bos, eos: text of the tokens that begin and end a sequence.
             thinking: allows a model to reason before its answer, if its template has `enable_thinking`.
         """
@@ -92,11 +86,9 @@ class ChatTemplate:
         self._form = lru_cache(_FORMS)(self._run)
 
     def render(self, roles: Sequence[str]) -> list[Part]:
-        """The parts of a conversation with these roles, up to the beginning of the assistant's answer.
-
-        If the template refuses or leaves out a system message, it is put before the first message of the user. A
-        template runs once a day for the same roles, since it may write the date.
-        """
+        """The parts of a conversation with these roles, up to the beginning of the assistant's answer. If the template
+        refuses or leaves out a system message, it is put before the first message of the user. A template runs once a
+        day for the same roles, since it may write the date."""
         if self._source is None:
             return [part for number in range(len(roles)) for part in (number, "\n\n")]
         with self._lock:

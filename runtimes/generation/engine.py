@@ -1,13 +1,13 @@
 """`GenerationEngine`: many answers at once. One thread owns the model's contexts and works step by step.
 
 Each step writes one token of every answer. Between the slices of a prompt the others go on: a step is made, and a
-waiting request with less to compute may begin. Requests join and leave between steps. A reader that is slow, or gone,
-holds nobody, because a request's tokens wait in a queue of its own, which its length bounds.
+waiting request with less to compute may begin. A reader that is slow, or gone, holds nobody, because a request's tokens
+wait in a queue of its own, which its length bounds.
 
-Requests wait in the order of RAGCache (section 5.2): those with the largest share of cached states first, because they
-are soon done and their states are still there. Their urgency goes before that, and then deadlines. If a more urgent one
-finds no room, the answer that loses least is set aside: its states are kept in memory, and it goes on later without
-computing them again.
+Requests wait in the order of their urgency and deadlines, and then of RAGCache (section 5.2): those with the largest
+share of cached states first, because they are soon done and their states are still there. If a more urgent one finds no
+room, the answer that loses least is set aside: its states are kept in memory, and it goes on later without computing
+them again.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class GenerationEngine:
         pool: CellPool | None = None,
         trace: Trace,
     ) -> None:
-        """
+        """Makes the engine.
+
         Args:
             most: number of sequences.
             first: the sequence that always exists.

@@ -45,10 +45,10 @@ class _Candidate:
 class ExtractiveGenerator:
     """A `Generator` without a model: it writes the best sentences of the given documents, best first, as `sentence
     [number]`. The sentence's words are `Quoted`, the citation is not. A part that does not end like a sentence, such as
-    a row of a table, stands on a line of its own.
+    a row of a table, stands on a line of its own. Words are the tokens.
 
-    The answer is deterministic: of equal scores the earlier document and the earlier sentence win. The answer is empty
-    if no sentence scores `floor` or more. Words are the tokens.
+    The answer is deterministic: of equal scores the earlier document and the earlier sentence win. It is empty if no
+    sentence scores `floor` or more.
     """
 
     name = "extractive"
@@ -62,14 +62,9 @@ class ExtractiveGenerator:
         floor: float = float("-inf"),
         context: int = 1_000_000,
     ) -> None:
-        """Makes a generator from a function that judges sentences, such as a reranker.
-
-        Args:
-            score: called once per answer, with the question and all sentences.
-            most: largest number of sentences in an answer.
-            floor: sentences with a lower score are not shown.
-            context: largest number of words to read; the last documents are left out if they do not fit.
-        """
+        """Makes a generator from a function that judges all sentences of an answer at once for the question, such as a
+        reranker. At most `most` sentences are shown, and none with a score below `floor`. It reads `context` words; the
+        last documents are left out if they do not fit."""
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
         self.context = context

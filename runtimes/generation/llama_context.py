@@ -43,15 +43,8 @@ own ratio."""
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """The sizes of a context.
-
-    Attributes:
-        tokens: number of tokens in prompt and answer together.
-        batch: number of tokens that are computed at a time.
-        kv_type: type of keys and values.
-        threads: number of compute threads.
-        sequences: number of sequences. Several share the cells of the `tokens`.
-    """
+    """The sizes of a context: tokens in prompt and answer together, tokens that are computed at a time, the type of
+    keys and values, compute threads, and sequences, which share the cells of the `tokens`."""
 
     tokens: int
     batch: int
@@ -64,17 +57,12 @@ class LlamaContext:
     """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
     Alone, the states of position p always lie in cell p of llama.cpp's cache. The sequence is extended and truncated
-    only at its end, so the next free cell is that of the next position. Attention therefore sums over cells in the
-    order of positions. Equal tokens that are computed in equal batches have bit for bit equal states, with or without
-    earlier truncation.
+    only at its end. Attention therefore sums over cells in the order of positions. Equal tokens that are computed in
+    equal batches have bit for bit equal states, with or without earlier truncation.
     """
 
     def __init__(self, model: LlamaModel, shape: ContextShape, lease: Lease | None = None) -> None:
-        """Allocates caches and buffers.
-
-        Args:
-            lease: covers the memory; it is released when the context is closed.
-        """
+        """Allocates caches and buffers, under a lease that is released when the context is closed."""
         self.model = model
         self.shape = shape
         self.length = 0
@@ -126,16 +114,9 @@ class LlamaContext:
     def append(
         self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Appends `tokens` to the context and computes their states, batch by batch.
-
-        Args:
-            done: number of the first tokens that the context holds already (`reusable`).
-            cancelled: called before each batch or slice; if it returns True, nothing more is computed.
-            logits: also compute the logits of the last token.
-
-        Returns:
-            The number of the tokens that the context holds then.
-        """
+        """Appends `tokens`, of which the context holds the first `done` already (`reusable`), and computes their
+        states, batch by batch, with `logits` also the logits of the last one. Once `cancelled` returns True before a
+        batch or slice, nothing more is computed. Returns the number of the tokens that the context holds then."""
         if self.length + (new := len(tokens) - done) > self.capacity:
             raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
         start = self.length

@@ -189,11 +189,8 @@ class LlamaGenerator(Closing):
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """Answers, token by token; see `Generator.stream`.
-
-        The answer is written by another thread, which may be ahead of the reader. `cancel` is checked before each slice
-        of the prompt and before each token.
-        """
+        """Answers, token by token; see `Generator.stream`. The answer is written by another thread, which may be ahead
+        of the reader. `cancel` is checked before each slice of the prompt and before each token."""
         called = time.perf_counter()
         self._open()
         prompt = self._builder.build(messages, documents, sampling.max_tokens)

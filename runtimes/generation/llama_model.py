@@ -89,12 +89,8 @@ class LlamaModel:
             raise ModelError(f"{self.file.path} ({self.file.architecture}) {unfit}; take a model that generates")
 
     def tokenize(self, text: str, *, control: bool = False, continues: bool = True) -> list[int]:
-        """Tokens of a text.
-
-        Args:
-            control: replace names of control tokens in the text by these tokens; only for text of a chat template.
-            continues: the text follows other text, so the space that the vocabulary puts before a beginning is omitted.
-        """
+        """Tokens of a text. With `control`, only for text of a chat template, names of control tokens in it become
+        these tokens. If it `continues` other text, the space that the vocabulary puts before a beginning is omitted."""
         if self._spaced and continues:
             tokens = self._tokens("\n" + text, control=control)
             if tokens[: len(self._line)] == self._line:

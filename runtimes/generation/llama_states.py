@@ -2,7 +2,7 @@
 
 llama.cpp writes and reads the states of a whole sequence. So a document's states are first copied to a second sequence,
 which costs no memory because the cells are shared, and are written from there. To restore them, they are read into the
-second sequence and then added to the first. The stored bytes therefore cover the document's own tokens only.
+second sequence and then added to the first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ class LlamaStates:
     """A `KVBackend` over one context. Not thread-safe."""
 
     def __init__(self, context: LlamaContext, *, hashes: Path) -> None:
-        """Measures the size of states, and leaves the context empty.
-
-        Args:
-            hashes: directory of stored hashes of model files.
-        """
+        """Measures the size of states, and leaves the context empty. `hashes` is the directory of stored hashes of
+        model files."""
         self.context = context
         self._api = context.model.library.api
         self._hashes = hashes
@@ -157,12 +154,8 @@ def _pointer(state: State) -> tuple[object, object]:
 
 
 def file_sha256(file: GGUFFile, directory: Path) -> str:
-    """SHA-256 of a model file, stored as long as the file's size and time of change are the same.
-
-    Args:
-        directory: the directory with the stored hashes. If a hash cannot be read there, it is computed. If it cannot be
-            written, it is computed again the next time.
-    """
+    """SHA-256 of a model file, stored in a directory as long as the file's size and time of change are the same. It is
+    computed wherever it cannot be read or written there."""
     name, stat = str(file.path.resolve()), file.path.stat()
     state = [stat.st_size, stat.st_mtime_ns]
     known = recall(directory / _HASHES, "the hashes of model files")

@@ -233,11 +233,8 @@ class _Run:
     finish: Finish = "cancelled"
 
     def take(self, event: ServerEvent) -> Sequence[tuple[str, float | None]]:
-        """Counts an event's tokens, and returns those that fit the longest answer.
-
-        The answer is `cut` only when a token arrives that does not fit. A server that keeps to the requested length
-        sends its counts after the last token, and they must still be read.
-        """
+        """Counts an event's tokens, and returns those that fit the longest answer. It is `cut` only when a token
+        arrives that does not fit: a server that keeps to the requested length sends its counts after the last token."""
         tokens = event.tokens[: max(0, self.longest - self.new)]
         if tokens:
             self.first = self.first or time.perf_counter()

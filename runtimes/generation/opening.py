@@ -24,14 +24,14 @@ def open_generator(
     score: Score | None = None,
     trace: Trace | None = None,
 ) -> Generator:
-    """Opens a generator in `budget`.
+    """Opens a generator in `budget`, by the configuration's `context`, `answers`, `generation`, `llm_key` and
+    `llm_remote`.
 
     Args:
         spec: path of a GGUF file; or the name of a known generator that was pulled; or `http://` or `https://` address
             of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `extractive`
             or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
-        config: the configuration; its `context`, `answers`, `generation`, `llm_key` and `llm_remote` are used.
     """
     text = str(spec)
     if text in ("", ExtractiveGenerator.name):

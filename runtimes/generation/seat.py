@@ -9,13 +9,8 @@ from edge.kv_cache.backend import KVBackend
 
 
 class Seat(Protocol):
-    """One sequence of tokens with its context.
-
-    Attributes:
-        slice: number of tokens of a prompt that are computed at a time.
-        length: number of tokens.
-        backend: the sequence's states for the knowledge tree; None if they cannot be parted.
-    """
+    """One sequence of `length` tokens with its context, in which `slice` tokens of a prompt are computed at a time, and
+    its states for the knowledge tree (None if they cannot be parted)."""
 
     slice: int
     length: int
@@ -58,12 +53,7 @@ class Vocabulary(Protocol):
 
 
 class CellPool(Protocol):
-    """The cells that several sequences share.
-
-    Attributes:
-        cells: number of cells.
-        together: most tokens of a step.
-    """
+    """The cells that several sequences share, and the most tokens of a step."""
 
     cells: int
     together: int

@@ -51,12 +51,11 @@ class ServerEvent:
     """One message of the server.
 
     Attributes:
-        tokens: text and log-probability of each token. The log-probability is None if the server gives none or an
-            invalid one. The text is used in either case.
+        tokens: text and log-probability of each token; None if the server gives none or an invalid one.
         count: number of tokens in the text. Only log-probabilities show it; without them it is 1.
         finish: the reason for the end, in the message that ends the answer.
-        usage: number of prompt tokens, cached prompt tokens and tokens of the answer, in the last message of a server
-            that counts them. None if the server gives invalid numbers.
+        usage: prompt tokens, cached prompt tokens and tokens of the answer, in the last message of a server that counts
+            them. None if the server gives invalid numbers.
     """
 
     tokens: tuple[tuple[str, float | None], ...]
@@ -66,11 +65,8 @@ class ServerEvent:
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> ServerEvent:
-        """Reads a message. A field may be missing or null.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError, OverflowError: `event` does not have a message's form.
-        """
+        """Reads a message. A field may be missing or null. ValueError, TypeError, KeyError, AttributeError or
+        OverflowError if `event` does not have a message's form."""
         choices = event.get("choices") or ()
         usage = _counted(event.get("usage") or {})
         if not choices:
@@ -92,11 +88,8 @@ class EventReader(AbstractContextManager["EventReader"]):
     """Reads an answer in a separate thread, so that a cancelled answer ends at once, even if the server is silent."""
 
     def __init__(self, request: Callable[[], AbstractContextManager[Any]], check: Callable[[Any], None]) -> None:
-        """
-        Args:
-            request: sends the question, and returns an `httpx.Response` with an unread body.
-            check: called with the response; raises an error if it is not an answer.
-        """
+        """Takes what sends the question and returns an `httpx.Response` with an unread body, and what raises an error
+        if the response is not an answer."""
         self._request = request
         self._check = check
         self._found: queue.Queue[ServerEvent | BaseException | None] = queue.Queue(_WAITING)
@@ -114,11 +107,8 @@ class EventReader(AbstractContextManager["EventReader"]):
         threading.Thread(target=self._read, name="edge-server", daemon=True).start()
 
     def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The messages as they arrive. Ends with the stream, or soon after `cancel` is set.
-
-        Raises:
-            Exception: any error of the reading thread.
-        """
+        """The messages as they arrive, until the stream ends, or soon after `cancel` is set. Errors of the reading
+        thread are raised."""
         while not cancel.is_set():
             try:
                 found = self._found.get(timeout=_LOOK_S)

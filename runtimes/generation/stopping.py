@@ -12,11 +12,9 @@ from edge.text.control_characters import CONTROL
 
 
 class Stopping:
-    """Holds tokens back as long as they may be the beginning of a stop string.
-
-    A stop string may begin and end inside tokens. Pieces stay whole tokens, so that each keeps its own probability.
-    Only the token in which a stop string begins is cut.
-    """
+    """Holds tokens back as long as they may be the beginning of a stop string, which may begin and end inside tokens.
+    Pieces stay whole tokens, so that each keeps its own probability. Only the token in which a stop string begins is
+    cut."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.stopped = False

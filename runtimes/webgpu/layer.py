@@ -40,13 +40,8 @@ def refusal(spec: LayerSpec) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GpuWeights(Mapping[str, Any]):
-    """A layer's weights on the GPU.
-
-    Attributes:
-        buffer: holds all tensors.
-        places: the first byte of each.
-        own: whether the kernel made the buffer.
-    """
+    """A layer's weights in a buffer on the GPU, the first byte of each tensor, and whether the kernel made the
+    buffer."""
 
     buffer: Any
     places: Mapping[str, int]
@@ -63,18 +58,11 @@ class GpuWeights(Mapping[str, Any]):
 
 
 class WebGpuLayerKernel(LayerKernel):
-    """One layer for packed sequences. fp16 weights are multiplied in float32. int8 layers quantize
-    activations per token and multiply integers, as in all runtimes.
-
-    Attributes:
-        buffers: what chunks are computed in, by name.
-    """
+    """One layer for packed sequences. fp16 weights are multiplied in float32. int8 layers quantize activations per
+    token and multiply integers. Chunks are computed in `buffers`, by name."""
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, device: Any) -> None:
-        """
-        Args:
-            device: `edge.devices.webgpu.device.WebGpuDevice`, whose owner calls `release` before it is closed.
-        """
+        """Makes a kernel of a `WebGpuDevice`, whose owner calls `release` before it is closed."""
         if (reason := refusal(spec)) is not None:
             raise CapabilityError(reason)
         self.spec = spec
@@ -149,11 +137,7 @@ class WebGpuLayerKernel(LayerKernel):
         return {name: 4 * tokens * width for name, width in widths.items()}
 
     def _submit(self, states: Any, first: int, lengths: npt.NDArray[np.int32], w: GpuWeights) -> None:
-        """Puts the kernels of a chunk into the queue.
-
-        Args:
-            states: the buffer with the chunk's states, which begin at row `first`.
-        """
+        """Puts the kernels of a chunk, whose states begin at row `first` of a buffer, into the queue."""
         spec, card = self.spec, self._card
         tokens = int(lengths.sum())
         tiles = _tiles(lengths)

@@ -135,10 +135,7 @@ class GpuWay:
     buffer after the kernels that were put into it before."""
 
     def __init__(self, device: Any, disk: Lane, link: Lane, nbytes: int) -> None:
-        """
-        Args:
-            nbytes: size of the largest block.
-        """
+        """Opens the way for blocks of at most `nbytes`."""
         self._device = device
         self._disk = disk
         self._link = link

@@ -34,11 +34,7 @@ class GpuVectors:
 
 
 class GpuRows(StatesElsewhere):
-    """States [tokens, hidden] of a chunk.
-
-    Attributes:
-        buffer: holds them, from row `first` on.
-    """
+    """States [tokens, hidden] of a chunk, from row `first` of a buffer on."""
 
     def __init__(self, states: GpuStates, buffer: Any, first: int) -> None:
         self._states = states
@@ -60,13 +56,9 @@ class GpuStates(HiddenStates):
     """All hidden states on the GPU."""
 
     def __init__(self, shape: StatesShape, device: Any, chunk_tokens: int, finished: Any) -> None:
-        """
-        Args:
-            device: `edge.devices.webgpu.device.WebGpuDevice`.
-            chunk_tokens: tokens of the largest chunk. A chunk in which pruning has left gaps is copied together; layer
-                0's input of a chunk is computed in host memory.
-            finished: is called when the states are closed.
-        """
+        """Makes states on a `WebGpuDevice` for chunks of at most `chunk_tokens`. A chunk in which pruning has left gaps
+        is copied together; layer 0's input of a chunk is computed in host memory. `finished` is called when the states
+        are closed."""
         super().__init__(shape)
         self.card = device.card
         self._row = self.width * self.dtype.itemsize
@@ -122,11 +114,8 @@ class GpuStates(HiddenStates):
         self.card.write(self._flat, first * self._row, states)
 
     def pool(self, buffer: Any, rows: npt.NDArray[np.uint32]) -> GpuVectors:
-        """Starts computing means of rows of a buffer and sending them to the host.
-
-        Args:
-            rows: the first row and the number of rows of each mean [n, 2].
-        """
+        """Starts computing means of rows of a buffer (first row and number of rows of each mean, [n, 2]) and sending
+        them to the host."""
         card, (vectors, bounds), nbytes = self.card, self._small, 4 * len(rows) * self.width
         landing = card.landing(nbytes)
         self._landings.append(landing)
