@@ -9,8 +9,7 @@ from typing import Any
 
 from edge.budget import MemoryBudget
 from edge.config import parse_size
-from edge.devices.cpu import CpuDevice
-from edge.devices.profiling import MeasuredScan
+from edge.devices.cpu import CpuDevice, MeasuredScan
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, SearchPlace, SearchRequest

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
-from edge.devices.cpu import HostMemory
-from edge.devices.profiling import MeasuredScan
+from edge.devices.cpu import HostMemory, MeasuredScan
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest

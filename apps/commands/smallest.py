@@ -134,8 +134,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "search": Operation(("edge.apps.commands.search", "edge.apps.verbs.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
     "memory": Operation(("edge.apps.memory.command", "edge.apps.verbs.remembering"), _remembering),
-    "rerank": Operation(("edge.apps.commands.rerank", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
-    "embed": Operation(("edge.apps.commands.embed", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
+    "rerank": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
+    "embed": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio"), _searching, _load_sdk),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving, _load_server),
 }

@@ -23,8 +23,7 @@ from edge.errors import InputError, RangeError, as_storage_error
 from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
-from edge.tuning.choosing import ParameterChoice, grid, least_probed
-from edge.tuning.tuner import TuningCandidates
+from edge.tuning.tuner import ParameterChoice, TuningCandidates, grid, least_probed
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
 
 def write_design(folder: Path, found: Planned) -> None:
     """Writes the design in Verilog, the constraints of its clock, and a report."""
-    from edge.devices.fpga.synthesis import component_of, constraints, verilog
+    from edge.devices.fpga.simulation import component_of, constraints, verilog
 
     text = verilog(component_of(found.design.shape))
     report = json.dumps(as_figures(found) | {"shape": asdict(found.design.shape)}, indent=1)

@@ -17,8 +17,17 @@ from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_text
 from edge.planner.schedule import Group, Plan, Problem, cluster_placements, plans, stage_costs
-from edge.planner.schema import MODELS, PUBLISHED, Model, RagSchema
-from edge.planner.tables import ACCELERATORS, BATCHES, HOST, StageTable, modelled_tables
+from edge.planner.tables import (
+    ACCELERATORS,
+    BATCHES,
+    HOST,
+    MODELS,
+    PUBLISHED,
+    Model,
+    RagSchema,
+    StageTable,
+    modelled_tables,
+)
 
 _OPTIONS = AskOptions()
 _PASSAGE = 200

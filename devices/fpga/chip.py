@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.devices.fpga.cycles import stages
-from edge.devices.fpga.shape import CODES, ENTRY, Shape
+from edge.devices.fpga.shape import CODES, ENTRY, Shape, stages
 from edge.devices.searchers import queue_length
 from edge.errors import RangeError
 

@@ -194,8 +194,7 @@ class SimulatedAccelerator:
     """A design as a program, with the set-up and the words that it takes."""
 
     def __init__(self, shape: Shape, folder: Path, *, level: int = 1) -> None:
-        from edge.devices.fpga.simulation import Simulation
-        from edge.devices.fpga.synthesis import component_of
+        from edge.devices.fpga.simulation import Simulation, component_of
 
         self.shape = shape
         setup = [*(["codebook"] if shape.codec == "pq" else []), *(["centroids", "directory"] if shape.lists else [])]

@@ -1,4 +1,5 @@
-"""Simulation of a design by a compiled program (CXXRTL): yosys translates the design to C++, and g++ compiles it."""
+"""A design in Verilog, and its simulation by a compiled program (CXXRTL): yosys translates it to C++, and g++ compiles
+it."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.devices.fpga.shape import Shape
 from edge.errors import CapabilityError, DeviceLost
 from edge.interpreter import python
 
@@ -211,3 +213,25 @@ def _run(command: list[str], folder: Path, name: str) -> str:
         lines = (done.stderr or done.stdout).strip()
         raise CapabilityError(f"{name} failed: {lines[-400:]}")
     return done.stdout
+
+
+def component_of(shape: Shape) -> Any:
+    """The design of a shape."""
+    try:
+        from edge.devices.fpga.accelerator import Accelerator
+    except ImportError as error:
+        raise CapabilityError(f"a design needs {error.name}: {EXTRA}") from error
+    return Accelerator(shape)
+
+
+def verilog(component: Any) -> str:
+    """The design as Verilog."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "design.il").write_text(rtlil(component))
+        yosys("read_rtlil design.il; proc -noopt; write_verilog -noattr design.v", Path(folder))
+        return (Path(folder) / "design.v").read_text()
+
+
+def constraints(frequency: float) -> str:
+    """The constraints of a design whose clock has this many cycles per second, in the form of Lattice (LPF)."""
+    return f'FREQUENCY PORT "clk" {frequency / 1e6:g} MHZ;\n'

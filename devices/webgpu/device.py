@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.devices.profiling import MeasuredScan
-from edge.devices.webgpu.card import SharedGpu
+from edge.devices.cpu import MeasuredScan
+from edge.devices.webgpu.card import ListBuffer, SharedGpu, Slabs
 from edge.devices.webgpu.search import GpuSearch
-from edge.devices.webgpu.slabs import ListBuffer, Slabs
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, SearchRequest
 from edge.link import Lane

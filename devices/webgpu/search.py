@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease
 from edge.devices.faiss_codec import turn_of
-from edge.devices.webgpu.card import SharedGpu
-from edge.devices.webgpu.slabs import Slab
+from edge.devices.webgpu.card import SharedGpu, Slab
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, CodecSpec, Scanner, Vectors
 from edge.ivf.device import Candidates, ListScan, SearchRequest

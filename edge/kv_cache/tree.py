@@ -17,8 +17,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
-from edge.kv_cache.backend import KVBackend, StateSegment
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import KVBackend, LearnedCosts, StateSegment
 from edge.kv_cache.prefix_tree import PGDSF, Match, Node, PreparedPath, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore

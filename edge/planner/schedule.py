@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError, RangeError
-from edge.planner.schema import RagSchema, Stage
-from edge.planner.tables import ORIGINS, Costs, Origin, Point, StageTable, frontier
+from edge.planner.tables import ORIGINS, Costs, Origin, Point, RagSchema, Stage, StageTable, frontier
 
 _SEQUENCES = 4000
 """Smallest number of sequences that are measured; it is two for each place in the batch if that is more."""

@@ -16,9 +16,8 @@ from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import DevicePlace, HiddenDtype, Pass, Runtime
-from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
-from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
+from edge.runtimes.cuda.states import DeviceRows, DeviceStates, Entrance, HostStates, KeptPages, Readback
 from edge.runtimes.input import Feed
 from edge.streaming.forwarding import SLACK, PassSizes
 from edge.streaming.hidden_states import HiddenStates, TokenChunk

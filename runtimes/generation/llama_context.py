@@ -18,8 +18,7 @@ from edge.budget import Lease
 from edge.errors import InputError, ModelError
 from edge.kv_cache.backend import KVBackend
 from edge.runtimes.generation.base import Sampling
-from edge.runtimes.generation.llama_library import Said
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaModel, Said
 
 KVType = Literal["f16", "q8_0"]
 KV_TYPES: Mapping[KVType, int] = {"f16": 1, "q8_0": 8}

@@ -20,9 +20,8 @@ from edge.runtimes.generation.base import Document, GenerationStats, Message, Pi
 from edge.runtimes.generation.engine import GenerationEngine, Request
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
-from edge.runtimes.generation.llama_library import llama_library
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
-from edge.runtimes.generation.llama_model import LlamaModel, Load
+from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import PromptBuilder
 from edge.scheduling.predictor import PromptWork

@@ -12,8 +12,7 @@ from edge.errors import BudgetExceeded, ConfigError
 from edge.resident import measured_growth
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, KVType, LlamaContext
-from edge.runtimes.generation.llama_library import LlamaLibrary
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
 
 Weights = Literal["auto", "read", "map"]
 """The place of the weights: `read` into memory under a lease, or `map` from the file, where the kernel decides which

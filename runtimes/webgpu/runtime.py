@@ -16,8 +16,7 @@ from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import DevicePlace, HiddenDtype, Pass, Runtime
-from edge.runtimes.webgpu.layer import GpuWeights, WebGpuLayerKernel, refusal
-from edge.runtimes.webgpu.states import GpuStates
+from edge.runtimes.webgpu.layer import GpuStates, GpuWeights, WebGpuLayerKernel, refusal
 from edge.streaming.forwarding import SLACK, PassSizes
 from edge.streaming.hidden_states import HiddenStates, OffloadedStates
 from edge.streaming.window import Way

@@ -21,11 +21,10 @@ from bench.figures import Figure, lower, neither, tabulate
 from bench.hardware.synthesis import placed, synthesized
 from bench.options import Output, benchmark, stated
 from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
-from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.device import programs
 from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
-from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
-from edge.devices.fpga.synthesis import component_of
+from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, cycles, levels
+from edge.devices.fpga.simulation import component_of
 from edge.devices.searchers import queue_length
 
 SHAPES = (

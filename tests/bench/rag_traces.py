@@ -40,8 +40,7 @@ from edge.models.training.corpora import Corpus
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, LlamaContext
-from edge.runtimes.generation.llama_library import llama_library
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaModel, llama_library
 from edge.text.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from edge.planner.schedule import Problem, cluster_placements, plans, stall_factor
-from edge.planner.schema import MODELS, PUBLISHED, RagSchema
 from edge.planner.tables import (
     ACCELERATORS,
     BATCHES,
     HOST,
+    MODELS,
+    PUBLISHED,
     Point,
+    RagSchema,
     StageTable,
     modelled_tables,
 )

@@ -10,8 +10,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from edge.devices.fpga.queues import TruncatedQueues, flow
-from edge.devices.fpga.scoring import delayed
+from edge.devices.fpga.units import TruncatedQueues, delayed, flow
 
 GROUP = 16
 """Inputs of a sorter."""

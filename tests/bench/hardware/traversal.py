@@ -13,9 +13,8 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from edge.devices.fpga.queues import flow
-from edge.devices.fpga.scoring import added, delayed
 from edge.devices.fpga.shape import levels
+from edge.devices.fpga.units import added, delayed, flow
 
 FETCH = 64
 """Bytes that a unit fetches in one cycle, as in the thesis."""

@@ -14,10 +14,8 @@ from bench.hardware.sorting import SORTED, BitonicGroups
 from bench.hardware.traversal import BloomFilter, ReplacingQueue, bloom_places
 from circuits import streamed
 
-from edge.devices.fpga.queues import SystolicQueue, TruncatedQueues
-from edge.devices.fpga.scoring import PqScorer, WeightedScorer
 from edge.devices.fpga.shape import CODES, KeyForm
-from edge.devices.fpga.tables import TableBuilder
+from edge.devices.fpga.units import PqScorer, SystolicQueue, TableBuilder, TruncatedQueues, WeightedScorer
 
 WIDTH = 20
 RANDOM = np.random.default_rng(5)

@@ -17,8 +17,7 @@ from naive.published_rago import (
     stall_errors,
 )
 
-from edge.planner.schema import MODELS, PUBLISHED
-from edge.planner.tables import retrieval_seconds
+from edge.planner.tables import MODELS, PUBLISHED, retrieval_seconds
 
 
 def test_figures_that_take_one_formula() -> None:

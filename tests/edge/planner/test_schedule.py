@@ -12,8 +12,7 @@ from naive.planning import every_schedule, exhaustive, one_device
 from edge.errors import InputError, RangeError
 from edge.planner import schedule, tables
 from edge.planner.schedule import Problem, cluster_placements, evaluate, plans, stall_factor
-from edge.planner.schema import MODELS, PUBLISHED, RagSchema
-from edge.planner.tables import ACCELERATORS, Point, StageTable, frontier, modelled_tables
+from edge.planner.tables import ACCELERATORS, MODELS, PUBLISHED, Point, RagSchema, StageTable, frontier, modelled_tables
 
 XPU = ACCELERATORS["xpu-c"]
 

@@ -20,13 +20,17 @@ from edge.planner.schedule import (
     loop_batches,
     stage_costs,
 )
-from edge.planner.schema import MODELS, PUBLISHED, Model, RagSchema, Stage
 from edge.planner.tables import (
     ACCELERATORS,
     BATCHES,
     HOST,
+    MODELS,
+    PUBLISHED,
     Host,
+    Model,
     Point,
+    RagSchema,
+    Stage,
     StageTable,
     accelerator_points,
     forward_seconds,
