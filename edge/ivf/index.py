@@ -72,7 +72,6 @@ class VectorIndex(Closing):
         budget: MemoryBudget,
         trace: Trace | None = None,
         device: SearchPlace | None = None,
-        fast: SearchPlace | None = None,
         places: Sequence[SearchPlace] = (),
         search_on: str = "",
         codecs: Codecs | None = None,
@@ -86,7 +85,6 @@ class VectorIndex(Closing):
             directory: folder of the segments, made when the first segment is written.
             dim: width of the vectors.
             device: the device that scans lists; the host if not given. The caller closes it.
-            fast: a second device, filled by `lookahead` alone.
             places: further devices that hold and search lists. The caller closes them.
             search_on: further devices by name and options, as `--device` takes them. The index opens and closes them.
             codecs: the library that trains and encodes; faiss if not given.
@@ -116,7 +114,7 @@ class VectorIndex(Closing):
         try:
             host = device or self._opened("cpu")[0]
             others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
-            self._searcher = IndexSearcher(host, fast=fast, places=others, within=within, trace=self._trace)
+            self._searcher = IndexSearcher(host, places=others, within=within, trace=self._trace)
         except BaseException:
             self._close_devices()
             raise

@@ -64,7 +64,6 @@ class DeviceTier:
     """A device and the list parts that are resident on it.
 
     Attributes:
-        fills: whether searches put cold parts here; otherwise only lookahead does.
         lost: whether the device is not used any more: it has stopped answering, or is of no benefit (see `learn`).
         pace: the fewest seconds that the device has taken for a byte of a scan; infinite before the first one.
     """
@@ -75,21 +74,16 @@ class DeviceTier:
         *,
         policy: Policy | None = None,
         capacity: int | None = None,
-        share: float = 1.0,
         trace: Trace | None = None,
         name: str = "lists",
         behind: DeviceTier | None = None,
-        fills: bool = False,
     ) -> None:
         """
         Args:
             policy, capacity, name: see `Residency`.
-            share: after a search, cached lists keep at most this share of the room (see `Residency.trim`).
             behind: the host's tier. A part that it holds is copied from there instead of being read from the file.
         """
         self.device = device
-        self.share = share
-        self.fills = fills
         self.lost = False
         self.pace = math.inf
         self._scans = 0
@@ -152,10 +146,10 @@ class DeviceTier:
         self.lost = self.lost or self.pace > host.pace
 
     def end_round(self) -> None:
-        """Ends a search: cached lists shrink to this tier's share, or to nothing if the device has failed."""
-        nothing, self._emptied = self.lost or self._emptied, False
-        if nothing or self.share < 1:
-            self.residency.trim(0.0 if nothing else self.share)
+        """Ends a search. A device that has failed gives its lists up."""
+        if self.lost or self._emptied:
+            self._emptied = False
+            self.residency.trim(0.0)
 
     def close(self) -> None:
         """Releases all memory."""
@@ -232,7 +226,6 @@ class Reader:
         parts: Sequence[ListPart],
         wanted: Iterable[int],
         *,
-        read: bool = True,
         stream: bool = True,
         evict: bool = True,
         now: int | None = None,
@@ -241,7 +234,6 @@ class Reader:
 
         Args:
             wanted: numbers of the parts to hand out.
-            read: whether cold parts are read.
             stream: whether cold parts that do not fit the cache go through a few buffers; otherwise they are `missing`.
             evict: see `Residency.admit`.
             now: the round of an earlier reader of the same search; a new round if not given.
@@ -266,8 +258,7 @@ class Reader:
                 else:
                     self._handles[number] = handle
             self.hits = len(self._handles)
-            if read:
-                self._read(now, evict, stream)
+            self._read(now, evict, stream)
         except BaseException:
             self.close()
             raise

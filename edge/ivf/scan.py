@@ -108,7 +108,7 @@ class Scan(Closing):
             wanted: Sequence[int] = range(len(self.plan.parts))
             for tier in self._places:
                 try:
-                    reader = Reader(tier, self.plan.parts, wanted, read=tier.fills, stream=False, evict=self._evict)
+                    reader = Reader(tier, self.plan.parts, wanted, stream=False, evict=self._evict)
                 except DeviceLost as error:
                     tier.fail(error)
                     continue

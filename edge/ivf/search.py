@@ -50,9 +50,6 @@ _GROUP = 16
 
 _SMOOTHING = 0.2
 
-_FAST_SHARE = 0.5
-"""Share of a fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction)."""
-
 _NEXT = 0.5
 """Priority of the lists of the search that is next in line: after those that are needed now."""
 
@@ -92,7 +89,6 @@ class IndexSearcher:
         self,
         device: SearchPlace,
         *,
-        fast: SearchPlace | None = None,
         places: Sequence[SearchPlace] = (),
         policy: Callable[[], Policy] = DecayedHotness,
         capacity: int | None = None,
@@ -102,7 +98,6 @@ class IndexSearcher:
         """
         Args:
             device: the host's device. It scans the lists that no other device holds, and cold lists come over its link.
-            fast: a device that is filled by lookahead alone.
             places: devices that searches and lookahead fill.
             policy: makes the eviction policy of each tier; see `edge.cache.residency`.
             capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
@@ -111,20 +106,10 @@ class IndexSearcher:
         """
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
-        self.places: list[DeviceTier] = []
-        for place in (*places, *([] if fast is None else [fast])):
-            name = "fast" if place is fast else f"lists on {place.name}"
-            self.places.append(
-                DeviceTier(
-                    place,
-                    policy=policy(),
-                    share=_FAST_SHARE if place is fast else 1.0,
-                    trace=self.trace,
-                    name=name,
-                    behind=self.host,
-                    fills=place is not fast,
-                )
-            )
+        self.places = [
+            DeviceTier(place, policy=policy(), trace=self.trace, name=f"lists on {place.name}", behind=self.host)
+            for place in places
+        ]
         self.dispatch = Dispatch(self.places)
         self._budget = device.memory
         self._shadows: dict[DeviceTier, DemandShadow] = {}
@@ -527,9 +512,10 @@ class IndexSearcher:
         if (shadow := self._shadows.get(tier)) is None:
             return set()
         blocks: dict[Hashable, int] = {part.key: charge_of(part.nbytes) for part in sorted(needed, key=read_order)}
-        # Without lookahead, a tier that lookahead alone fills would be empty.
-        room = tier.residency.usable if tier is self.host or tier.fills else 0
-        return shadow.search(blocks, room, absent=tier.residency.absent(blocks), seconds=tier.device.link.rate.seconds)
+        return shadow.search(
+            blocks, tier.residency.usable, absent=tier.residency.absent(blocks),
+            seconds=tier.device.link.rate.seconds,
+        )  # fmt: skip
 
     @staticmethod
     def _throughput(tier: DeviceTier, snapshot: Snapshot) -> float:
