@@ -210,37 +210,3 @@ class BloomFilter:
         mixed *= _SECOND
         places: npt.NDArray[np.uint64] = ((mixed >> _HALF) + self._steps * (mixed | _ODD)) & self._mask
         return places.view(np.int64)
-
-
-_BLOCK = 256
-"""Vectors that are compared with all others at a time."""
-
-Vectors = npt.NDArray[np.float32]
-
-
-def nearest_graph(vectors: Vectors, degree: int, far: int = 2) -> list[list[int]]:
-    """A neighbour graph by comparison of all pairs.
-
-    Each vertex is connected with its nearest vertices, and with a few random ones. Without the latter a search could
-    not leave the cluster where it begins.
-
-    Args:
-        vectors: [n, dim].
-        degree: number of nearest vertices that each vertex chooses.
-        far: number of random vertices that each vertex chooses.
-    """
-    squares = (vectors**2).sum(axis=1)
-    nearest = np.empty((len(vectors), degree), np.int64)
-    for start in range(0, len(vectors), _BLOCK):
-        own = slice(start, start + _BLOCK)
-        distances = squares[own, None] + squares[None, :] - 2 * vectors[own] @ vectors.T
-        distances[np.arange(len(distances)), np.arange(start, start + len(distances))] = np.inf
-        nearest[own] = np.argpartition(distances, degree, axis=1)[:, :degree]
-    anywhere = np.random.default_rng(0).integers(len(vectors), size=(len(vectors), far))
-    edges: list[set[int]] = [set(row) for row in nearest.tolist()]
-    for vertex, row in enumerate(np.concatenate((nearest, anywhere), axis=1).tolist()):
-        for other in row:
-            if other != vertex:
-                edges[vertex].add(other)
-                edges[other].add(vertex)
-    return [sorted(row) for row in edges]
