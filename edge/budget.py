@@ -92,11 +92,7 @@ class Lease:
         self.nbytes = nbytes
 
     def resize(self, nbytes: int) -> None:
-        """Changes the size. A larger size may call shrinkers.
-
-        Raises:
-            BudgetExceeded: the growth does not fit; the lease keeps its old size.
-        """
+        """Changes the size. A larger size may call shrinkers; if it does not fit, the lease keeps its old size."""
         self._budget._resize(self, nbytes)
 
     def release(self) -> None:
@@ -179,25 +175,16 @@ class MemoryBudget:
         return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
     def reserve(self, owner: str, nbytes: int, *, wait: bool = True) -> Lease:
-        """Reserves `nbytes` for `owner`.
-
-        Args:
-            wait: whether to wait for blocks that cannot be evicted before they have arrived.
-
-        Raises:
-            BudgetExceeded: there is not enough free memory, even after shrinking.
-        """
+        """Reserves `nbytes` for `owner`. With `wait` it waits for blocks that cannot be evicted before they have
+        arrived. BudgetExceeded if there is not enough free memory, even after shrinking."""
         lease = Lease(self, owner, 0)
         self._resize(lease, nbytes, wait=wait)
         return lease
 
     def waiting(self, reserve: Callable[[], Result]) -> Result:
         """Calls code that reserves while it locks the ledger. Before that is refused, the ledger waits for blocks on
-        their way to caches, without its lock, and calls it again.
-
-        Raises:
-            BudgetExceeded: as `reserve` does at its last call. It must have left everything as it was.
-        """
+        their way to caches, without its lock, and calls it again. So a refused call must have left everything as it
+        was."""
         left = _WAITS
         while True:
             try:
@@ -309,14 +296,11 @@ class MemoryBudget:
             growth.nbytes = most
 
     def relieve(self) -> int:
-        """Compares the ledger with the process's real memory.
+        """Compares the ledger with the process's real memory, and returns the anonymous resident bytes afterwards.
 
         If the process holds more than the limit, memory that no lease covers is counted as a lease of its own
         (`unleased`), and caches give memory back for it. The lease ends when the process has shrunk, or when its bytes
         are needed.
-
-        Returns:
-            Anonymous resident bytes afterwards.
         """
         resident = anonymous_resident()
         if self._part:
@@ -441,22 +425,15 @@ class OperationPlan:
         return self._largest()[0]
 
     def check(self, budget: MemoryBudget) -> None:
-        """Asks caches to make room for the operation.
-
-        Raises:
-            BudgetExceeded: it does not fit even then. The error names the smallest limit that works.
-        """
+        """Asks caches to make room for the operation. If it does not fit even then, BudgetExceeded names the smallest
+        limit that works."""
         nbytes = self.nbytes
         budget.make_room(nbytes)
         if nbytes > budget.free:
             raise self.refusal(budget.limit, budget.used)
 
     def refusal(self, limit: int, held: int) -> BudgetExceeded:
-        """The error for a limit that is too small for the operation.
-
-        Args:
-            held: bytes held before the operation begins.
-        """
+        """The error for a limit that is too small for the operation, with so many bytes held before it begins."""
         nbytes, stage = self._largest()
         needed = held + nbytes + SPREAD
         return BudgetExceeded(

@@ -2,8 +2,7 @@
 
 A `Link` has one worker thread and moves one block at a time. Every user of the link has its own `Lane`, which counts
 for that user's trace, and gets a `Ticket` for each transfer. Positioned reads release the interpreter lock, so
-transfers overlap with compute. A link learns its latency and bandwidth (`LinkRate`). A lane counts the seconds its
-callers waited, and the transfer time that their work hid.
+transfers overlap with compute.
 """
 
 from __future__ import annotations
@@ -245,12 +244,8 @@ class Ticket:
 
 
 class Link:
-    """One physical link with one worker thread. The thread runs while a lane is open.
-
-    Attributes:
-        rate: latency and bandwidth, from the transfers so far.
-        clock: the clock that times the transfers.
-    """
+    """One physical link with one worker thread, which runs while a lane is open. `rate` has its latency and bandwidth,
+    from the transfers so far; `clock` times the transfers."""
 
     def __init__(
         self,
@@ -431,13 +426,10 @@ _sharing = threading.Lock()
 
 
 class Lane(Closing):
-    """One user's access to a link.
+    """One user's access to a link, which has the queue of the transfers of all its lanes.
 
     Counters (in `trace`): `<name>.bytes`, `.transfers`, `.busy_s`, `.stall_s` (waiting time of callers), `.hidden_s`
     (transfer time for which no caller waited), `.missed` (deadlines that passed before the transfer could start).
-
-    Attributes:
-        link: the link, with the queue of the transfers of all its lanes.
     """
 
     def __init__(
@@ -508,9 +500,6 @@ class Lane(Closing):
             wake: whether the link's worker is woken for it. If not, the thread that waits for the ticket transfers the
                 block itself if the link is idle then. This saves switches of threads where every request is waited for
                 soon. Such a ticket must be waited for or withdrawn.
-
-        Raises:
-            RuntimeError: the lane is closed.
         """
         if self.closed:
             raise RuntimeError(f"lane {self.name} is closed")

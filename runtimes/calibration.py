@@ -4,8 +4,7 @@ keep the results of full depth.
 The scores of a sequence do not depend on its pool. So every query is run once at full depth, and any margin can be
 replayed on the record. Half of the queries are used to fit the lens (a ridge regression per layer to the final logit).
 The other half are used to choose between head and lens after each layer, to measure the error of each layer's scores,
-and to find the smallest margins that keep the target: one for each share of results in the pool, for texts in no order
-and for retrieved texts.
+and to find the smallest margins that keep the target.
 """
 
 from __future__ import annotations
@@ -209,20 +208,15 @@ def calibrate(
     target: float = TARGET,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Measures a model's operating points.
+    """Measures a model's operating points. `save` stores the result with the model.
 
     Args:
         reranker: an open reranker. Its own thresholds are not used.
         examples: at least 8 queries, better about 100, of the kind that the model will be used for.
-        ks: numbers of results.
-        pools: sizes of pools; larger ones are cut to them.
-        modes: modes of pruning.
+        ks, pools: numbers of results, and sizes of pools; larger ones are cut to them.
         orders: False for candidates in no order, True for candidates with retrieval scores that are blended in.
         target: share of full depth's K results that must be found, in (0, 1]; see `find_margins`.
         progress: called with (queries done, queries in all).
-
-    Returns:
-        The calibration; `save` stores it with the model.
     """
     if len(examples) < 8:
         raise InputError(f"calibration needs at least 8 queries, not {len(examples)}")

@@ -154,19 +154,13 @@ class Engine(Closing):
             weakref.finalize(self, lane.close)
 
     def run(self, job: Job) -> RunStats:
-        """Runs a job. Its observer sees the hidden states and decides which sequences continue.
+        """Runs a job. Its observer sees the hidden states and decides which sequences continue; its errors are raised.
 
         While a pass runs, other threads' jobs wait. The next pass takes the most urgent job first (see `Urgency`), and
         then others as long as a shared pass is quicker, so that each layer is read once for all. The hidden states that
         a job's observer sees are bit for bit those of a pass of its own. The job is begun at the start of its pass,
-        possibly in another thread. Texts are truncated so that a sequence has `max_tokens`.
-
-        Raises:
-            InputError: the query is empty, a text is not valid Unicode, or the engine has been closed.
-            BudgetExceeded: the job does not fit; the error names the limit that would be enough.
-            CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
-            Withdrawn, DeadlinePassed: the request was cancelled.
-            Exception: any error that the job's observer raises.
+        possibly in another thread. Texts are truncated so that a sequence has `max_tokens`. Raises `Withdrawn` or
+        `DeadlinePassed` if the request was cancelled.
         """
         self._line.run(job)
         return job.result

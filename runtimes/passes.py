@@ -120,19 +120,15 @@ class Job:
     """One request: its texts, which travel to the pass and are tokenized there, and the observer of the pass.
 
     Attributes:
-        texts: the texts, one sequence each, or their tokens.
+        texts: the texts, one sequence each, or their tokens; with `query`, paired with it. `queries`: single texts are
+            queries (see `PairTokenizer.encode_texts`).
         observe: makes the observer. It is called again if the first attempt shared a pass that did not fit. The
             observer's `decide(0, ...)` chooses the texts that enter the pass.
-        query: the query that is paired with each text; None for single texts.
-        queries: single texts are queries (see `PairTokenizer.encode_texts`).
         undo: frees the memory that `observe` took.
         urgency: the job leaves the pass when this is withdrawn or its deadline has passed.
         batch: the tokens of the texts that entered the pass.
-        observer: the result of `observe`.
-        evaluations: layer x sequence evaluations done for this job.
-        layers: the job's deepest layer.
-        stats: the figures of the pass, once the job has succeeded.
-        error: the error that ended the job.
+        evaluations, layers: layer x sequence evaluations done for this job, and its deepest layer.
+        stats: the figures of the pass, once the job has succeeded; else the `error` that ended it.
     """
 
     texts: Sequence[str] | TokenBatch
@@ -183,11 +179,10 @@ class Job:
 
 @dataclass(slots=True)
 class JoinedJobs:
-    """The jobs of one pass, as one batch of sequences and one observer.
+    """The jobs of one pass, as one batch of sequences, job by job, and one observer.
 
     Attributes:
-        batch: the sequences of all jobs, job by job. Its prefix is that of a single job, or all prefixes one after
-            another.
+        batch: its prefix is that of a single job, or all prefixes one after another.
         groups: number of the job that each sequence belongs to [n].
         ended: called with each job that needs no further layer or has failed.
     """

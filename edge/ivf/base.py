@@ -64,7 +64,6 @@ class Tuned:
     """The parameters that were chosen for an index, and why.
 
     Attributes:
-        goal: the wishes.
         rows: number of vectors when the choice was made.
         nprobe: number of lists to probe, chosen with the parameters.
         aim: the recall on the index's own curve that needs `nprobe` lists. Searches aim at it, so that the number of
@@ -87,11 +86,7 @@ class Tuned:
 
     @classmethod
     def from_json(cls, text: str) -> Tuned:
-        """The record that `to_json` wrote.
-
-        Raises:
-            CorruptBlock: the text is no such record.
-        """
+        """The record that `to_json` wrote; CorruptBlock if the text is none."""
         try:
             values = json.loads(text)
             parameters, goal = Parameters(**values.pop("parameters")), Goal(**values.pop("goal"))
@@ -102,10 +97,8 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class IndexTuning:
-    """The result of tuning an index: its parameters, and whether they were chosen now.
-
-    If not, an earlier choice for the same goal still holds.
-    """
+    """The result of tuning an index: its parameters, and whether they were chosen now, or an earlier choice for the
+    same goal still holds."""
 
     tuned: Tuned
     changed: bool
@@ -245,10 +238,8 @@ class Codec(Protocol):
         """The approximate vectors float32 [n, dim] that `codes` [n, code_size] represent."""
 
     def deviation(self, query: Vectors) -> float:
-        """Standard deviation of the error of a code's inner product with `query` [dim].
-
-        The error is the difference from the inner product of the exact vector. Infinite if the codec cannot tell.
-        """
+        """Standard deviation of the error of a code's inner product with `query` [dim], beside that of the exact
+        vector. Infinite if the codec cannot tell."""
 
     def scanner(self) -> Scanner:
         """A new scanner, for one thread."""
@@ -261,11 +252,8 @@ class Codecs(Protocol):
         """Opens the codec that a spec describes."""
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits codec `name` (flat, sq8, pq or opq) on `sample` [n, dim].
-
-        Args:
-            code_size: bytes of a code of pq or opq; 0 for the default.
-        """
+        """Fits codec `name` (flat, sq8, pq or opq) on `sample` [n, dim]. `code_size` is that of pq or opq; 0 for the
+        default."""
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
@@ -298,11 +286,8 @@ class ListPart:
     deleted: npt.NDArray[np.int32] = field(default_factory=lambda: NO_ROWS, repr=False)
 
     def split(self, block: Bytes) -> tuple[Ids, Bytes, npt.NDArray[np.uint32]]:
-        """Views of a block that was read into `block` [>= nbytes].
-
-        Returns:
-            The ids [rows], the codes [rows, code_size], and the checksums of the float32 rows [rows].
-        """
+        """Views of a block that was read into `block` [>= nbytes]: the ids [rows], the codes [rows, code_size], and the
+        checksums of the float32 rows [rows]."""
         block = block[: self.nbytes]
         ids_end = self.rows * ID_NBYTES
         codes_end = self.nbytes - self.rows * CHECKSUM_NBYTES
@@ -374,11 +359,7 @@ class Found:
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """The result of one `maintain`.
-
-    It counts rows flushed, merged and reclaimed, lists split, and files removed, and says whether the index was
-    trained. `busy` means that nothing was done because another thread or process was maintaining the index.
-    """
+    """What one `maintain` did. `busy`: nothing, because another thread or process was maintaining the index."""
 
     flushed: int = 0
     merged: int = 0

@@ -1,9 +1,8 @@
 """`WaitingLine`: threads wait in line for the same kind of work, and one of them works for several at a time.
 
-The line has no thread of its own. The thread whose task is first does the work, and includes other tasks that can share
-it. The other threads sleep until their tasks are done. The `Urgency` of a request is a context variable, so that the
-layers between a server and the core need not pass it on. A thread that works on the request must run in a copy of its
-context.
+The thread whose task is first does the work, and includes other tasks that can share it. The others sleep until their
+tasks are done. The `Urgency` of a request is a context variable, so that the layers between a server and the core need
+not pass it on. A thread that works on the request must run in a copy of its context.
 """
 
 from __future__ import annotations
