@@ -1,5 +1,4 @@
-"""The device of the host's own processor and memory, whose link is the disk; and the profile of devices that are
-measured by their own searches."""
+"""The device of the host's own processor and memory, whose link is the disk; and the profile by own searches."""
 
 from __future__ import annotations
 
@@ -32,25 +31,22 @@ class HostMemory:
     in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
-        """Takes the process's memory budget. `link` is the lane that transfers lists; None opens one for the process's
-        disk, which `close` closes."""
+        """Takes the process's budget. `link` transfers lists; None opens a lane of the process's disk, which `close`
+        closes."""
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None
 
     def allocate(self, nbytes: int) -> Bytes:
-        """A buffer in host memory. The caller holds a lease for it."""
         return page_buffer(nbytes)
 
     def write(self, buffer: Bytes, data: Bytes) -> None:
-        """Copies into a buffer."""
         buffer[: data.size] = data.reshape(-1)
 
     def free(self, buffer: Bytes) -> None:
         """Does nothing. The system gets the pages back when the last reference is gone."""
 
     def close(self) -> None:
-        """Closes the link."""
         if self._own_link:
             self.link.close()
 

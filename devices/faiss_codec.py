@@ -52,12 +52,10 @@ class FaissCodecs:
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
-        """The codec that a spec describes."""
         return FaissCodec(spec)
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits a codec on `sample` [n, dim]. `code_size` is that of pq or opq; 0 for one byte for each four
-        components."""
+        """Fits a codec on `sample` [n, dim]. `code_size` is that of pq or opq; 0: a byte for each four components."""
         dim = sample.shape[1]
         if name == "flat":
             return CodecSpec("flat", dim, 4 * dim)
@@ -87,7 +85,6 @@ class FaissCodecs:
         return CodecSpec(name, dim, index.sa_code_size(), np.asarray(state, "<f4").tobytes())
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
-        """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
         faiss = self._faiss()
         dim = sample.shape[1]
         clustering = faiss.Clustering(dim, nlist)
@@ -123,7 +120,6 @@ class FaissCodec:
         self._rotation = turn_of(spec)
 
     def encode(self, vectors: Vectors) -> Bytes:
-        """Codes of `vectors` [n, dim]: uint8 [n, code_size]."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         if self.spec.exact:
             return vectors.view(np.uint8)
@@ -133,7 +129,6 @@ class FaissCodec:
         return codes
 
     def decode(self, codes: Bytes) -> Vectors:
-        """The vectors that `codes` [n, code_size] represent: float32 [n, dim]."""
         codes = np.ascontiguousarray(codes)
         if self.spec.exact:
             return codes.view(np.float32)
@@ -153,7 +148,6 @@ class FaissCodec:
         return float(np.linalg.norm(query * steps)) / math.sqrt(12)
 
     def scanner(self) -> Scanner:
-        """A new scanner for the caller."""
         faiss = _faiss()
         with self._lock:
             if self._lists is None:
@@ -188,7 +182,6 @@ class FaissScanner:
             self._destroy(self._scanner)
 
     def set_query(self, query: Vectors) -> None:
-        """Sets the query [dim] for the following scans."""
         turned = query if self._rotation is None else self._rotation @ query
         if turned.shape != (self._lists.d,):
             raise ValueError(f"a query has {self._lists.d} values, not the shape {turned.shape}")
@@ -197,8 +190,7 @@ class FaissScanner:
         self._scanner.set_list(0, 0.0)
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`. ValueError if the arrays are
-        of other types or lengths, or have gaps."""
+        """See `edge.ivf.base.Scanner`. ValueError if the arrays are of other types or lengths, or have gaps."""
         if self._query is None:
             raise ValueError("no query is set")
         gaps = not all(array.flags.c_contiguous for array in (codes, labels, scores, found))

@@ -28,8 +28,8 @@ _DEEPEST = 1 << 20
 
 
 class LimitedDevice(MeasuredScan):
-    """A device with limited memory and a limited link. It computes on the device that it wraps, in whose memory one
-    lease covers the cap."""
+    """A device with limited memory and a limited link. It computes on the device that it wraps, whose memory it
+    takes."""
 
     kind = "limited"
 
@@ -78,7 +78,6 @@ class LimitedDevice(MeasuredScan):
         self.memory = MemoryBudget(cap, part=True)
 
     def allocate(self, nbytes: int) -> Any:
-        """A buffer of this device. The caller holds a lease of `memory` for it."""
         return self._inner.allocate(nbytes)
 
     def write(self, buffer: Any, data: Bytes) -> None:
@@ -86,7 +85,6 @@ class LimitedDevice(MeasuredScan):
         self._inner.write(buffer, data)
 
     def free(self, buffer: Any) -> None:
-        """Frees a buffer."""
         self._inner.free(buffer)
 
     def search(self, request: SearchRequest) -> Candidates:

@@ -28,13 +28,12 @@ Decode = Callable[[Any], Any]
 
 
 class MetalDevice(HostMemory, MeasuredScan):
-    """Lists in memory that host and GPU share. They are read from the disk into this memory, and the GPU reads them in
-    place. The process's budget covers them."""
+    """Lists in memory that host and GPU share: read from the disk into it, and by the GPU in place, under one
+    budget."""
 
     name = "metal"
 
     def __init__(self, memory: MemoryBudget, *, trace: Trace | None = None) -> None:
-        """Takes the process's memory budget."""
         try:
             self._mx = importlib.import_module("mlx.core")
         except ImportError as error:
@@ -84,7 +83,6 @@ class MetalDevice(HostMemory, MeasuredScan):
         return request.seen
 
     def close(self) -> None:
-        """Frees the codecs' tables and closes the link."""
         super().close()
         with self._lock:
             for _, _, lease in self._codecs.values():
@@ -106,7 +104,6 @@ class MetalDevice(HostMemory, MeasuredScan):
     def _offer(
         request: SearchRequest, query: int, lists: list[ListScan], scores: list[npt.NDArray[np.float32]]
     ) -> None:
-        """Adds the best rows of some lists to the candidates of one query."""
         seen = request.seen
         rows = [np.arange(scan.count) if scan.rows is None else np.asarray(scan.rows) for scan in lists]
         values = np.concatenate([own[which] for own, which in zip(scores, rows, strict=True)])

@@ -47,8 +47,7 @@ def send(stream: IO[bytes], header: dict[str, Any], arrays: Sequence[Array] = ()
 
 
 def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
-    """Reads one message. EOFError if the other side has closed the stream, OSError or ValueError if the message is
-    broken."""
+    """Reads one message. EOFError if the other side has closed the stream, OSError or ValueError if it is broken."""
     (length,) = struct.unpack("<I", _exactly(stream, 4))
     if length > _LONGEST_HEADER:
         raise ValueError(f"a header of {length:,} bytes is no header")
@@ -89,7 +88,6 @@ class RemoteServer:
         self._device = CpuDevice(self._memory, link=Lane("unused"))
 
     def answer(self, header: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
-        """Carries out a request."""
         for buffer in header["freed"]:
             self._buffers.pop(buffer, None)
             self._codes.pop(buffer, None)
@@ -173,8 +171,7 @@ class RemoteDevice:
     in_host_memory = False
 
     def __init__(self, memory: MemoryBudget, *, cap: int | str = 64 << 20, trace: Trace | None = None) -> None:
-        """Starts the process. Both processes together stay within this memory budget; `cap` bounds the bytes of lists
-        on the device."""
+        """Starts the process. Both processes stay within this budget; `cap` bounds the bytes of lists on the device."""
         cap = parse_size(cap)
         self.name = "remote"
         self._lock = threading.Lock()
@@ -204,7 +201,6 @@ class RemoteDevice:
         return int(self._ask({"op": "allocate", "nbytes": nbytes})[0]["buffer"])
 
     def write(self, buffer: int, data: Bytes) -> None:
-        """Sends codes [rows, code_size]."""
         self._ask({"op": "write", "buffer": buffer}, [data])
 
     def free(self, buffer: int) -> None:
@@ -232,7 +228,6 @@ class RemoteDevice:
         return request.seen
 
     def close(self) -> None:
-        """Ends the process and frees its memory."""
         self.link.close()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):

@@ -84,8 +84,6 @@ class Stripe:
 
 
 class Stripes:
-    """The stripes of one list."""
-
     def __init__(self, parts: list[Stripe]) -> None:
         self.parts = parts
 
@@ -215,15 +213,14 @@ class SearchersDevice:
 
     @property
     def answering(self) -> list[StripeSearcher]:
-        """The searchers that still answer."""
         alive = [searcher for searcher in self._searchers if not searcher.lost]
         if not alive:
             raise DeviceLost(f"all {self.name} are lost; what they held is searched elsewhere")
         return alive
 
     def allocate(self, nbytes: int) -> Stripes:
-        """Leases memory for a list at every searcher, or for a whole list at the searcher with the most free memory.
-        `write` allocates the buffers."""
+        """Leases memory for a list at every searcher, or for a whole list at the one with most. `write` makes the
+        buffers."""
         chosen = self.answering
         if self._whole:
             chosen = [max(chosen, key=lambda searcher: searcher.device.memory.free)]
@@ -250,7 +247,6 @@ class SearchersDevice:
         self._all([(searcher, _settled(ticket.wait)) for searcher, ticket in tickets])
 
     def free(self, buffer: Stripes) -> None:
-        """Frees a list's stripes."""
         for part in buffer.parts:
             part.release()
 
@@ -345,8 +341,7 @@ def _offer(seen: Candidates, share: Share, found: Candidates, query: int) -> Non
 
 
 def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
-    """The score of the worst row in the merged results; -inf as long as there are fewer rows than places. Rows with a
-    lower score cannot be among the results."""
+    """The score of the worst row in the merged results, below which no row counts; -inf while there are fewer rows."""
     width = seen.scores.shape[1]
     every: list[Vectors] = [each.scores[query][each.labels[query] >= 0] for each in (seen, *found)]
     scores = np.concatenate(every)

@@ -97,7 +97,6 @@ class BlockFile:
         return f"; {self.remedy}" if self.remedy else ""
 
     def nbytes(self, block: BlockId) -> int:
-        """Size of a block in bytes."""
         return self.extents[block].nbytes
 
     def read(self, block: BlockId, into: memoryview) -> None:
@@ -128,8 +127,8 @@ class BlockFile:
         return out.nbytes
 
     def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
-        """Reads rows of one size at `offsets` [n], in bytes, ascending, in one pass into `out` [n, row_nbytes],
-        C-contiguous; adjacent rows share a read."""
+        """Reads rows at `offsets` [n], in bytes, ascending, into `out` [n, row_nbytes], C-contiguous; adjacent ones
+        together."""
         size = out.shape[1]
         flat = out.reshape(-1).data
         for low, high in _runs(offsets, size):

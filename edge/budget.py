@@ -425,8 +425,8 @@ class OperationPlan:
         return self._largest()[0]
 
     def check(self, budget: MemoryBudget) -> None:
-        """Asks caches to make room for the operation. If it does not fit even then, BudgetExceeded names the smallest
-        limit that works."""
+        """Asks caches to make room. If the operation does not fit even then, the error names the smallest limit that
+        works."""
         nbytes = self.nbytes
         budget.make_room(nbytes)
         if nbytes > budget.free:

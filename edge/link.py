@@ -102,7 +102,6 @@ class LinkRate:
         return self.seconds(nbytes) / nbytes if nbytes and self._sizes else _ASSUMED
 
     def add(self, nbytes: int, seconds: float) -> None:
-        """Learns from a finished transfer."""
         if nbytes <= 0 or seconds <= 0:
             return
         with self._lock:
@@ -118,7 +117,6 @@ class LinkRate:
             self._fit = None
 
     def _fitted(self) -> tuple[float, float]:
-        """Latency in seconds, and seconds per byte."""
         with self._lock:
             if self._fit is None:
                 self._fit = _fit(list(self._sizes.values()))
@@ -126,8 +124,7 @@ class LinkRate:
 
 
 def _fit(sizes: list[_Size]) -> tuple[float, float]:
-    """The line (latency, per_byte), neither below 0, with the least sum of count * ((latency + nbytes * per_byte -
-    seconds) / seconds)**2."""
+    """The line (latency, per_byte), neither below 0, with the least count-weighted sum of squared relative errors."""
     if not sizes:
         return 0.0, 0.0
     weights = [min(size.count, _FULL_WEIGHT) / size.seconds**2 for size in sizes]
@@ -181,7 +178,6 @@ class Ticket:
 
     @property
     def failed(self) -> bool:
-        """Whether the transfer has failed."""
         return self._error is not None
 
     def wait(self) -> None:
@@ -205,8 +201,7 @@ class Ticket:
                 del self  # the error keeps this frame, and the frame would keep the ticket and its buffer
 
     def join(self) -> None:
-        """Blocks until the transfer has ended. It counts no waiting time, and leaves the transfer's error to those who
-        need the block."""
+        """Blocks until the transfer has ended, without counting waiting time or raising the transfer's error."""
         if not self._finished.is_set():
             if self._lane.link._claim(self):
                 self._lane.link._transfer(self)
@@ -223,8 +218,7 @@ class Ticket:
         return self._lane.link._cancel(self)
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Calls `call`, which must not wait for anything, when the transfer has ended, failed or been withdrawn, in the
-        thread that ends it; now, if it is over."""
+        """Calls `call`, which must not wait, when the transfer is over, in the thread that ends it; now, if it is."""
         with _ending:
             if not self._finished.is_set():
                 self._callbacks = [*(self._callbacks or ()), call]
@@ -349,8 +343,7 @@ class Link:
             del ticket  # otherwise an idle link would keep the last buffer alive
 
     def _claim(self, ticket: Ticket) -> bool:
-        """Whether the waiting thread runs the transfer itself, which saves two switches of threads: the link is idle,
-        and the transfer is the next one."""
+        """Whether the waiting thread runs the transfer itself: the link is idle, and the transfer is the next one."""
         with self.condition:
             quiet = self._speak(ticket)
             mine = self._running is None and bool(self._queue) and self._queue[0][3] is ticket

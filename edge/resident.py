@@ -124,8 +124,7 @@ class ResidentWatch(Closing):
     """Samples anonymous resident memory from a thread and keeps the highest value seen."""
 
     def __init__(self, interval: float = 0.02) -> None:
-        """Starts sampling every `interval` seconds. A shorter spike can be missed. At 5 ms samples took 2 % of the
-        processor time of a reranking."""
+        """Starts sampling every `interval` seconds. At 5 ms samples took 2 % of the processor time of a reranking."""
         self.high_water = anonymous_resident()
         self._interval = interval
         self._stop = threading.Event()

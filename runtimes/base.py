@@ -105,8 +105,7 @@ class LayerKernel(ABC):
     def advance(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> None:
-        """Like `run`, but replaces the content of `states` with the result. A kernel that can write its result in place
-        saves an array and a copy."""
+        """Like `run`, but replaces the content of `states`. A kernel that writes in place saves an array and a copy."""
         states[...] = self.run(states, lengths, weights, prefix)
 
     def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, object]:
@@ -163,7 +162,7 @@ class Runtime(ABC):
         return least(one)
 
     def refusal(self, spec: LayerSpec) -> str | None:
-        """The reason why this runtime cannot run such layers on this machine. None if it can, or if only `layer_kernel`
+        """Why this runtime cannot run such layers on this machine. None if it can, or if only `layer_kernel`
         finds out."""
         return None
 
@@ -353,8 +352,7 @@ class Workplace:
         return model.tensors(model.layer_blocks[layer], buffer)
 
     def states(self, run: Pass) -> HiddenStates:
-        """The storage for a pass's hidden states between layers: memory, or a scratch file. Raises the errors of
-        `HiddenStates`."""
+        """The storage for a pass's hidden states between layers: memory, or a scratch file."""
         if run.memory_plan.resident:
             return ResidentStates(run.shape, self.memory)
         return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)

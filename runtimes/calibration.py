@@ -67,8 +67,7 @@ class RecordedScores:
 
 @dataclass(frozen=True, slots=True)
 class PruningOutcome:
-    """The result of pruning for one query: the best K candidates, best first, and the number of layer x candidate
-    evaluations."""
+    """The result of pruning for one query: the best K candidates, best first, and the layer x candidate evaluations."""
 
     chosen: Ids
     evaluations: int
@@ -352,8 +351,8 @@ def _agreement(scores: Scores, final: Scores) -> float:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Records the inputs of the lens [layers, candidates, hidden] and the logits of the head [layers, candidates] after
-    every layer."""
+    """Records the lens's inputs [layers, candidates, hidden] and the head's logits [layers, candidates] of every
+    layer."""
 
     spec: ModelSpec
     tensors: Mapping[str, npt.NDArray[Any]]

@@ -227,8 +227,7 @@ class Engine(Closing):
         return job.batch
 
     def _check_room(self, texts: Sequence[str], query: str) -> None:
-        """Frees memory for a request before any work is done for it: other holders in the budget release their
-        caches."""
+        """Frees memory for a request before any work is done for it."""
         # Tokenizer and layers can be released as well, because the pass needs only one of them at a time. What each
         # text needs besides its tokens is leased by then.
         needed = self.working + tokens_nbytes(texts, self.max_tokens, query)
@@ -309,7 +308,7 @@ class Engine(Closing):
             self.model.close()
 
     def _check_fits(self) -> None:
-        """Frees memory for the engine before anything is loaded: other holders in the budget release their caches."""
+        """Frees memory for the engine before anything is loaded."""
         budget, needs = self.budget, self.needs
         budget.make_room(needs.nbytes)
         if needs.nbytes > budget.free:

@@ -113,12 +113,10 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
-    """Opens the collection, which must exist."""
     return Collection(existing_collection(locate(chosen)), config=configure(memory=memory))
 
 
 def _nbytes(path: Path) -> int:
-    """Bytes of a collection's files."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 

@@ -32,8 +32,7 @@ class Operation:
 
 
 def smallest_limits() -> dict[str, int | str]:
-    """For each operation, the smallest limit in bytes for one short request, or a sentence that says why there is
-    none."""
+    """For each operation, the smallest limit in bytes for one short request, or a sentence why there is none."""
     return {name: _asked(name) for name in OPERATIONS}
 
 

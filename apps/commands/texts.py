@@ -1,5 +1,4 @@
-"""`edge rerank` and `edge embed`; and `read_texts` and `Lines`, which read texts line by line, with one copy of each in
-memory, within the memory limit."""
+"""`edge rerank` and `edge embed`; and `read_texts` and `Lines`, which read texts within the memory limit."""
 
 from __future__ import annotations
 
@@ -78,7 +77,6 @@ class InputText:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that the document takes."""
         return _SLOT + sum(_held(part) for part in (self, self.text, self.id))
 
 
@@ -135,7 +133,6 @@ class Lines:
         self._libraries = libraries
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Reads to the end of the file."""
         # With surrogates the message can name the line that is not UTF-8.
         file = io.TextIOWrapper(self._file, encoding="utf-8", errors="surrogateescape")
         try:
@@ -276,8 +273,7 @@ def _show(found: dict[str, Any], documents: list[InputText], figures: dict[str, 
 
 
 def _print_layer(layer: dict[str, Any]) -> None:
-    """Prints of a layer the dispersion, the clusters with their score ranges, and the candidates that were selected,
-    dropped or deferred."""
+    """Prints a layer's dispersion, clusters with score ranges, and candidates selected, dropped or deferred."""
     scores: dict[str, float] = layer["scores"]
     order = sorted(scores.items(), key=lambda pair: (-pair[1], int(pair[0])))
     best = "  ".join(f"{i}:{score:.3f}" for i, score in order[:8])

@@ -71,7 +71,6 @@ def tune_options(command: Command) -> Command:
 
 
 def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTuning:
-    """Tunes a collection's vector index."""
     index = collection.vectors
     if index is None:
         raise InputError("the collection has no vectors yet; index something before it is tuned")
@@ -97,7 +96,6 @@ def as_figures(done: IndexTuning) -> dict[str, Any]:
 
 
 def sentence(done: IndexTuning) -> str:
-    """The choice and its reason."""
     chosen = done.tuned
     aim = wished(chosen.goal)
     verb = "tuned" if done.changed else "already tuned"
@@ -111,7 +109,6 @@ def sentence(done: IndexTuning) -> str:
 
 
 def wished(goal: Goal) -> str:
-    """A goal in words."""
     parts = [
         f"a recall of {goal.recall:g}" if goal.recall is not None else "",
         f"{goal.seconds * 1e3:g} ms per query" if goal.seconds is not None else "",

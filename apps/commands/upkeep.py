@@ -59,8 +59,8 @@ def repair_command(
 
 
 def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
-    """The verb `backup` of the store of the named folder, or of the default one. `what` is the noun for the copied data
-    in the help text, with its article."""
+    """The verb `backup` of the store of the named folder, or of the default one. `what` is the noun in the help
+    text."""
 
     @click.command("backup", help=f"Copy {what} into the new folder DEST, as of one moment; others may go on writing.")
     @click.argument("target", metavar="DEST", type=click.Path(path_type=Path))

@@ -1,5 +1,4 @@
-"""`edge plan index`: the parameters that a collection's vector index should have, here or on an
-accelerator in hardware."""
+"""`edge plan index`: the parameters that a collection's vector index should have, here or on an accelerator."""
 
 from __future__ import annotations
 
@@ -140,7 +139,6 @@ def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
 
 
 def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
-    """The choice and its reason."""
     choice = found.choice if isinstance(found, Planned) else found
     start = f"for {wished(goal)}: {described(choice.parameters, choice.rows, choice.nprobe)}. "
     recall = f"a recall of {choice.expected.recall:.3f} on made-up questions, {format_size(choice.nbytes)} of lists"

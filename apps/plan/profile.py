@@ -1,5 +1,4 @@
-"""`edge profile`, `edge plan here` and `edge plan serve`: the duration of an answer's stages on this machine, and plans
-of `edge ask` and of a server from it."""
+"""`edge profile`, `edge plan here` and `edge plan serve`: the stages of an answer here, and plans from them."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def say(text: str) -> None:
 
 
 def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
-    """Adds the options of `Questions`, which the function gets as `questions`, with the help of `--questions` and of
-    `--llm`."""
+    """Adds the options of `Questions`, which the function gets as `questions`, with two help texts."""
     return gathered(
         "questions",
         Questions,
@@ -210,7 +208,6 @@ def here(
 
 
 def known_profile(config: Config, pipeline: str, collection: Path | None) -> MachineProfile:
-    """The profile of a collection on this machine."""
     current = conditions(config, pipeline)
     known = MachineProfile.load(profile_path(locate(collection), current), current)
     if not known.limits:
@@ -237,7 +234,6 @@ def chosen(found: list[Prediction], within: float | None, memory: int | None) ->
 
 
 def command(p: Prediction, pipeline: str, llm: str) -> str:
-    """The command line of a choice."""
     model = f" --llm {llm}" if llm else ""
     rerank = "" if p.depth else " --no-rerank"
     chosen = "" if pipeline == "plain" else f" --pipeline {pipeline}"
@@ -271,14 +267,12 @@ class ServerPlan:
 
     @classmethod
     def of(cls, serving: Serving, llm: str) -> ServerPlan:
-        """The plan of a schedule."""
         p, company = serving.prediction, serving.company
         llm = str(Path(llm).absolute()) if llm and Path(llm).is_file() else llm
         return cls(p.limit, company.answers, company.generation, p.passages, p.depth > 0, llm)
 
     @classmethod
     def read(cls, path: Path) -> ServerPlan:
-        """The plan in a file."""
         try:
             values = json.loads(read_small(path))
             kinds = {"memory": int, "answers": int, "generation": str, "passages": int, "rerank": bool, "llm": str}

@@ -210,8 +210,8 @@ def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:
 
 
 def arranged(plan: Plan) -> str:
-    """The groups of stages that share devices, with batch sizes and numbers of devices, such as
-    `[encode 2 + prefill 128] x 64`."""
+    """The groups of stages that share devices, with batch sizes and numbers of devices: `[encode 2 + prefill 128] x
+    64`."""
     groups = []
     for group in plan.schedule.groups:
         stages = " + ".join(f"{choice.stage} {choice.point.batch}" for choice in group.choices)
@@ -250,7 +250,6 @@ def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
 
 
 def sentence(problem: Problem, plan: Plan) -> str:
-    """A summary of a plan in one sentence."""
     o = plan.outcome
     group, stage = bottleneck(problem, plan)
     where = "servers" if group.retrieves else "devices"

@@ -42,8 +42,6 @@ Streams = Callable[[str], Stream]
 
 @dataclass(frozen=True, slots=True)
 class _CudaEvent:
-    """A `torch.cuda.Event`."""
-
     event: Any
 
     @property
@@ -55,8 +53,6 @@ class _CudaEvent:
 
 
 class CudaStream:
-    """A `torch.cuda.Stream`."""
-
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
         self._stream = torch.cuda.Stream(device)
@@ -162,7 +158,6 @@ class Card:
             ) from error
 
     def synchronize(self) -> None:
-        """Blocks until every stream is done."""
         for stream in (self.inward, self.compute, self.outward):
             stream.synchronize()
 
@@ -256,11 +251,10 @@ class Pinned:
 
 
 class UploadBuffers:
-    """A ring of page-locked buffers through which bytes go to the device. Threads may share it: `lock` is held from
-    `next` to `send`."""
+    """A ring of page-locked buffers through which bytes go to the device. A thread holds `lock` from `next` to
+    `send`."""
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
-        """Makes buffers of `nbytes` each, in the host's ledger."""
         self.nbytes = max(_OWN_PAGES, nbytes)
         self._card = card
         self._lease = budget.reserve("pinned staging", _BUFFERS * self.nbytes)
@@ -291,8 +285,7 @@ class UploadBuffers:
         return event
 
     def upload(self, data: Bytes, into: Any, after: Event | None = None) -> Event:
-        """Copies bytes of the caller, which it may change at once, to the device, in pieces where they are many; see
-        `send`."""
+        """Copies bytes of the caller, which it may change at once, to the device, in pieces; see `send`."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         event = None
         with self.lock:
@@ -304,7 +297,6 @@ class UploadBuffers:
         return event or self._card.inward.record()
 
     def close(self) -> None:
-        """Gives the buffers back."""
         with self.lock:
             for sent in self._sent:
                 if sent is not None:

@@ -37,8 +37,7 @@ class DeviceBuffer:
 
 
 class CudaDevice(MeasuredScan):
-    """A GPU's memory under a ledger of its own, and the search of the lists in it. All devices of this process that are
-    open on a GPU share its card."""
+    """A GPU's memory under a ledger of its own, and the search of its lists. All devices on a GPU share its card."""
 
     name = "cuda"
     in_host_memory = False
@@ -78,7 +77,6 @@ class CudaDevice(MeasuredScan):
         self._search = DeviceSearch(self.card)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
-        """A buffer of the device for a list. The caller holds a lease of `memory` for it."""
         self._search.prepare()
         return DeviceBuffer(self.card.allocate(nbytes))
 
@@ -93,7 +91,6 @@ class CudaDevice(MeasuredScan):
         buffer.filled.wait()
 
     def pinned(self, nbytes: int) -> Pinned:
-        """A page-locked buffer of the host. The caller holds a lease for it."""
         return Pinned(self.card, nbytes)
 
     def staging(self, nbytes: int) -> UploadBuffers:
@@ -105,11 +102,9 @@ class CudaDevice(MeasuredScan):
         buffer.tensor = buffer.tensor[:0].clone()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans all lists of the request as products of matrices."""
         return self._search.search(request)
 
     def close(self) -> None:
-        """Gives everything back."""
         if self._closed:
             return
         self._closed = True
@@ -140,8 +135,7 @@ _PQ_CENTROIDS = 256
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A codec on the device: the bytes of a code, the function that makes float32 vectors [rows, dim] of bytes [rows *
-    size], and the lease of its tables."""
+    """A codec on the device: bytes of a code, a function from bytes [rows * size] to float32 [rows, dim], its lease."""
 
     size: int
     decode: Callable[[Any], Any]
@@ -161,7 +155,6 @@ class _Piece:
         return self.high - self.low
 
     def live(self) -> npt.NDArray[np.bool_]:
-        """Which of the rows count."""
         mask = np.full(self.rows, self.scan.rows is None)
         if self.scan.rows is not None:
             first, last = np.searchsorted(self.scan.rows, (self.low, self.high))
@@ -185,7 +178,6 @@ class DeviceSearch:
             self._lease = memory.reserve("search", min(_WORKING_NBYTES, memory.limit // _WORKING_SHARE))
 
     def search(self, request: SearchRequest) -> Candidates:
-        """See `edge.ivf.device.Search`."""
         if not request.lists:
             return request.seen
         torch, card = self._card.torch, self._card
@@ -212,7 +204,6 @@ class DeviceSearch:
         return request.seen
 
     def close(self) -> None:
-        """Gives the memory back."""
         with self._lock:
             for _, decoder in self._codecs.values():
                 decoder.lease.release()
@@ -292,8 +283,8 @@ class _Found:
 
 
 class _Blocks:
-    """Scans block after block and keeps the best rows of each query [q, width], the best first, on the device; -inf and
-    -1 where nothing was found."""
+    """Scans block after block, and keeps the best rows of each query [q, width] on the device; -inf and -1 where
+    none."""
 
     def __init__(self, torch: Any, device: Any, decoder: Decoder, queries: Any, width: int) -> None:
         self._torch = torch
@@ -348,13 +339,12 @@ def _blocks(lists: Sequence[ListScan], rows: int) -> Iterator[list[_Piece]]:
 
 
 def _row_nbytes(spec: CodecSpec, queries: int) -> int:
-    """Device memory for each row of a block: its code, its vector twice (float32), and scores with the
-    memory for finding the best ones."""
+    """Device memory for each row of a block: its code, its vector twice (float32), scores, and finding the best
+    ones."""
     return spec.code_size + 8 * spec.dim + 12 * queries + 48
 
 
 def _decoder(card: Card, spec: CodecSpec) -> Decoder:
-    """A codec on the device."""
     torch, device, dim = card.torch, card.device, spec.dim
     if spec.name not in ("flat", "sq8", "pq", "opq"):
         raise CapabilityError(f"device cuda scans lists of the codecs flat, sq8, pq and opq, not {spec.name}")

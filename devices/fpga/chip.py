@@ -65,7 +65,6 @@ class Synthesized:
 
 @cache
 def reports() -> tuple[Synthesized, ...]:
-    """The stored designs."""
     return tuple(
         Synthesized(Shape(**row["shape"]), Resources(**row["resources"]), row["frequency"])
         for row in json.loads(REPORTS.read_text())["designs"]
@@ -141,7 +140,6 @@ def resources(shape: Shape, factors: Any = None) -> Resources:
 
 
 def fits(taken: Resources) -> bool:
-    """Whether a design fits the chip."""
     return taken.luts <= USABLE * WHOLE.luts and taken.blocks <= WHOLE.blocks and taken.multipliers <= WHOLE.multipliers
 
 

@@ -80,8 +80,8 @@ class RoundedBytes:
     """Codes of a byte for each component: SQ8 as it is, and vectors between the extremes of each component."""
 
     def __init__(self, spec: CodecSpec, total: int, score: int, vectors: Sequence[Vectors]) -> None:
-        """Takes the bits of a sum in the design and of the score that is left of it, and the rows of all lists, if the
-        codes are vectors."""
+        """Takes the bits of a sum in the design and of its score, and the rows of all lists, if the codes are
+        vectors."""
         self._shift = max(0, total - score)
         if spec.name == "sq8":
             state = np.frombuffer(spec.state, "<f4").astype(np.float64)
@@ -164,8 +164,7 @@ def _divisor(number: int) -> int:
 
 @dataclass(slots=True)
 class Counted:
-    """What a simulated search took: cycles, queries that the design answered (a query that is asked again counts
-    again), and rows that the host scored exactly."""
+    """What a simulated search took: cycles, queries (also again), and rows that the host scored exactly."""
 
     cycles: int = 0
     passes: int = 0
@@ -174,8 +173,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class AskedRows:
-    """A query for a design: its beats, the largest key that counts, and the lists to scan (empty if the chip chooses
-    them)."""
+    """A query for a design: its beats, the largest key that counts, and the lists to scan (none if the chip
+    chooses)."""
 
     beats: Integers
     ceiling: int

@@ -45,15 +45,12 @@ class KeyForm:
 
     @property
     def width(self) -> int:
-        """Bits of a key."""
         return self.score + self.row
 
     def of(self, score: int, row: int) -> int:
-        """The key of a row."""
         return (score + (1 << self.score - 1)) << self.row | (~row & self.no_row)
 
     def parts(self, key: int) -> tuple[int, int]:
-        """The score and the row of a key."""
         return (key >> self.row) - (1 << self.score - 1), ~key & self.no_row
 
     @property
@@ -117,7 +114,6 @@ class Shape:
 
     @property
     def keys(self) -> KeyForm:
-        """The keys of rows."""
         return KeyForm(SCORE, ADDRESS)
 
 
@@ -141,8 +137,7 @@ class StageCycles:
 
     @property
     def slowest(self) -> int:
-        """Cycles between two queries in the long run. Scan and emptying exclude each other, as queues take no rows
-        while they are emptied."""
+        """Cycles between two queries in the long run. Queues take no rows while they are emptied."""
         return max(self.choice, self.tables, self.scan + self.emptying, self.emptying + self.results)
 
 

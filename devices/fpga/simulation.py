@@ -1,5 +1,4 @@
-"""A design in Verilog, and its simulation by a compiled program (CXXRTL): yosys translates it to C++, and g++ compiles
-it."""
+"""A design in Verilog, and its simulation by a program (CXXRTL): yosys translates it to C++, and g++ compiles it."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ _DRIVER = Path(__file__).with_name("simulate.cc")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The result of a run: cycles until the last expected word, and the words [n, chunks of 32 bits] of each output
-    stream with the cycle of each."""
+    """A run: cycles until the last expected word, and the words [n, chunks of 32 bits] of each output with their
+    cycles."""
 
     cycles: int
     words: Mapping[str, Words]
@@ -216,7 +215,6 @@ def _run(command: list[str], folder: Path, name: str) -> str:
 
 
 def component_of(shape: Shape) -> Any:
-    """The design of a shape."""
     try:
         from edge.devices.fpga.accelerator import Accelerator
     except ImportError as error:
@@ -225,7 +223,6 @@ def component_of(shape: Shape) -> Any:
 
 
 def verilog(component: Any) -> str:
-    """The design as Verilog."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "design.il").write_text(rtlil(component))
         yosys("read_rtlil design.il; proc -noopt; write_verilog -noattr design.v", Path(folder))

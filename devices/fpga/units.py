@@ -20,7 +20,6 @@ def flow(**fields: Any) -> Any:
 
 
 def key_signal(keys: KeyForm, score: Value, row: Value) -> Value:
-    """The key of a row as a value of the design."""
     raised = Cat(score[: keys.score - 1], ~score[keys.score - 1])
     return Mux(row == keys.no_row, 0, Cat(~row, raised))
 
@@ -260,8 +259,8 @@ class PqScorer(wiring.Component):
 
 
 class WeightedScorer(wiring.Component):
-    """Scores rows of `beats` times `lanes` bytes, one beat a cycle: the sum of each byte times its weight. Weights are
-    double, as the tables of `PqScorer`."""
+    """Scores rows of `beats` times `lanes` bytes, one beat a cycle, by doubled weights: the sum of byte times
+    weight."""
 
     def __init__(self, lanes: int, beats: int, keys: KeyForm) -> None:
         self.lanes, self.beats, self.keys = lanes, beats, keys

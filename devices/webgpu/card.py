@@ -31,8 +31,7 @@ UPLOAD_NBYTES = 1 << 20
 
 _SHARED_CAP = 64 << 20
 _CAP = 1 << 30
-"""The limits where none is given: of a GPU that shares the host's memory, and of another. WebGPU does not tell how much
-memory a GPU has."""
+"""The limits where none is given: of a GPU that shares the host's memory, and of another. WebGPU does not tell them."""
 
 _KINDS = {
     "DiscreteGPU": "a separate GPU",
@@ -117,8 +116,8 @@ class Gpu:
             return self.device.create_buffer(size=nbytes, usage=usage.MAP_READ | usage.COPY_DST)
 
     def write(self, buffer: Any, offset: int, data: npt.NDArray[Any]) -> None:
-        """Copies an array to a buffer, from an offset that is a multiple of 4, its last word filled up with zeros. The
-        caller may change the array at once."""
+        """Copies an array, which the caller may change at once, to an offset (a multiple of 4), filled up with
+        zeros."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if len(flat) % 4:
             flat = np.concatenate((flat, np.zeros(-len(flat) % 4, np.uint8)))
@@ -182,7 +181,6 @@ class Gpu:
             raise DeviceLost(f"the device webgpu does not answer: {error}") from error
 
     def close(self) -> None:
-        """Frees everything."""
         self._pipelines.clear()
         self._modules.clear()
         self.device.destroy()
@@ -192,8 +190,8 @@ class SharedGpu:
     """One user's hold on a card, with what the library and the driver take in this process."""
 
     def __init__(self, host: MemoryBudget, on: str, cap: int | str) -> None:
-        """Opens the card. The process's ledger covers the growth of the process, and the card's limit if it has the
-        host's memory."""
+        """Opens the card. The host's ledger covers the process's growth, and the card's limit if it has the host's
+        memory."""
         self.host = host
         self._leases: list[Lease] = []
         self._compiled: set[Hashable] = set()
@@ -258,7 +256,6 @@ def _library() -> Any:
 
 
 def _adapter(wgpu: Any, on: str) -> Any:
-    """The best GPU whose name contains `on`."""
     found: Sequence[Any] = [
         adapter for adapter in wgpu.gpu.enumerate_adapters_sync() if adapter.info["backend_type"] in _BACKENDS
     ]
@@ -325,8 +322,7 @@ class Slabs:
         self._freed: deque[ListBuffer] = deque()
 
     def allocate(self, nbytes: int, *, kept: int = 0, move: bool = True) -> ListBuffer:
-        """Room for a list, while slabs leave `kept` bytes to others. `move`: other lists may change their places for
-        it."""
+        """Room for a list, while slabs leave `kept` bytes to others. `move`: other lists may change their places."""
         self._sweep()
         for slab in self._slabs:
             if (found := slab.gap(nbytes)) is not None:
@@ -360,7 +356,6 @@ class Slabs:
             self._card.destroy(slab.buffer)
 
     def close(self) -> None:
-        """Gives all slabs back."""
         for slab in self._slabs:
             self._card.destroy(slab.buffer)
         self._slabs.clear()

@@ -63,7 +63,6 @@ class WebGpuDevice(MeasuredScan):
         self._closed = False
 
     def allocate(self, nbytes: int) -> ListBuffer:
-        """Room for a list. The caller holds a lease of `memory` for it."""
         self._search.prepare()
         with self.card.lock:
             idle = self._search.turn.acquire(blocking=False)
@@ -100,7 +99,6 @@ class WebGpuDevice(MeasuredScan):
         return self._search.search(request)
 
     def close(self) -> None:
-        """Gives everything back."""
         if self._closed:
             return
         self._closed = True

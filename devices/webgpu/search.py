@@ -89,7 +89,6 @@ class GpuSearch:
     """Searches on one card. Threads take turns: `turn` is held during a search, and lists do not move meanwhile."""
 
     def __init__(self, hold: SharedGpu) -> None:
-        """Searches on the card that the device holds."""
         self._hold = hold
         self._card = hold.card
         self.turn = threading.Lock()
@@ -118,7 +117,6 @@ class GpuSearch:
         return self._buffers["scores"]
 
     def search(self, request: SearchRequest) -> Candidates:
-        """See `edge.ivf.device.Search`."""
         if not request.lists:
             return request.seen
         with self.turn:
@@ -136,7 +134,6 @@ class GpuSearch:
         return request.seen
 
     def close(self) -> None:
-        """Gives the memory back."""
         with self.turn, self._card.lock:
             for buffer in self._buffers.values():
                 self._card.destroy(buffer)

@@ -144,8 +144,8 @@ class Lookahead:
         self._base = (earlier._base or earlier) if follows else None
 
     def finish(self) -> None:
-        """Ends the window: waits for the overrun, then withdraws the transfers that have not begun. Blocks that have
-        arrived stay protected until `cancel`."""
+        """Ends the window after the overrun, and withdraws the transfers that have not begun. The others stay until
+        `cancel`."""
         if self._overrun:
             self._thread.join(self._overrun)
         self._end()
@@ -158,8 +158,8 @@ class Lookahead:
         self.residency.withdraw(self, self._guarded)
 
     def search_needs(self, keys: Collection[Hashable], unread: Collection[Hashable]) -> None:
-        """Reports the blocks that a search, or a part of it, needs; and those that would have to be read now if nothing
-        had been fetched ahead (`unread`)."""
+        """Reports blocks that a search, or a part of it, needs, and those to be read if nothing had been fetched
+        ahead."""
         self._needed = {*(self._needed or ()), *keys}
         self._unread |= {*unread}
 
@@ -195,18 +195,15 @@ class Lookahead:
         self.residency.unguard(self, guarded)
 
     def _drop_all_but(self, keys: Collection[Hashable]) -> None:
-        """Drops what this prediction and the superseded ones have fetched, except `keys`, so that it takes no used
-        blocks' room."""
+        """Drops what this prediction and the superseded ones have fetched, except `keys`."""
         fetched = [key for window in (*self._earlier, self) for key in window._moved_blocks]
         self.residency.discard(key for key in fetched if key not in keys)
 
     def _used(self, needed: set[Hashable]) -> int:
-        """Bytes that arrived in time and were needed."""
         return sum(n for key, (n, transfer) in self._moved_blocks.items() if key in needed and transfer.arrived)
 
     def _would_use(self, nbytes: int, needed: set[Hashable]) -> int:
-        """Bytes needed among the next `nbytes` bytes of this prediction. The next call continues where this one
-        ended."""
+        """Bytes needed among the next `nbytes` bytes of this prediction. The next call goes on where this one ended."""
         used = 0
         while nbytes > 0 and (block := next(self._going_on, None)) is not None:
             key, size = block
@@ -215,8 +212,8 @@ class Lookahead:
         return used
 
     def _rest(self) -> Iterator[tuple[Hashable, int]]:
-        """Keys and sizes of the blocks that would have been fetched next: the withdrawn ones, those that did not fit,
-        the rest."""
+        """Keys and sizes of the blocks that would have been fetched next: withdrawn ones, those that did not fit, the
+        rest."""
         yield from [(key, nbytes) for key, (nbytes, transfer) in self._moved_blocks.items() if not transfer.arrived]
         for group in chain(self._skipped, *zip_longest(*self._orders, fillvalue=())):
             yield from [(block.key, block.nbytes) for block in group if block.key not in self._moved_blocks]
@@ -314,7 +311,6 @@ class _Transfer:
 
     @property
     def over(self) -> bool:
-        """Whether the transfer has ended or was withdrawn."""
         return self.ended or (self.ticket is not None and self.ticket.done)
 
 
@@ -322,7 +318,7 @@ _SAMPLES = 4096
 
 
 class MissCurve:
-    """Share of needed blocks that a prediction misses, as a function of the bytes fetched, learned from earlier ones.
+    """Share of needed blocks that a prediction misses, by the bytes fetched, as learned from earlier ones.
     Thread-safe."""
 
     def __init__(self) -> None:
@@ -379,8 +375,7 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Displacement:
-    """The blocks that one prediction displaced. `lost` is called with the seconds that searches wait for them, and
-    would not have waited without the prediction."""
+    """The blocks that one prediction displaced. `lost` gets the seconds that searches wait for them because of it."""
 
     lost: Callable[[float], object] | None = None
     keys: set[Hashable] = field(default_factory=set)
@@ -390,8 +385,7 @@ class DemandShadow:
     """Names and sizes of the blocks that reading on demand would hold. Thread-safe."""
 
     def __init__(self, held: Mapping[Hashable, int], policy: Policy) -> None:
-        """Begins with these blocks and their bytes, and an eviction policy that knows them and that nobody else
-        uses."""
+        """Begins with these blocks and their bytes, and an eviction policy of its own that knows them."""
         self._held = dict(held)
         self._policy = policy
         self._nbytes = sum(self._held.values())
@@ -450,8 +444,7 @@ class DemandShadow:
         return set(absent)
 
     def _displacer(self, key: Hashable) -> Callable[[float], object] | None:
-        """The `lost` function of the last prediction that displaced a block. None: it is missing because the simulation
-        is not exact."""
+        """The `lost` of the last prediction that displaced a block; None where the simulation is not exact."""
         latest = reversed(self._displacements)
         return next((one.lost for one in latest if key in one.keys), None)
 

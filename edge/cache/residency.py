@@ -36,7 +36,7 @@ from edge.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Predicted blocks that were admitted: the bytes that had to be requested, and the keys of the blocks evicted for
+    """Predicted blocks that were admitted: the bytes that were requested, and the keys of the blocks evicted for
     them."""
 
     asked: int
@@ -102,7 +102,6 @@ class Residency:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return self._lease.nbytes
 
     @property
@@ -268,15 +267,13 @@ class Residency:
             return len(blocks)
 
     def _held_before(self, blocks: Sequence[tuple[Hashable, int, Fetch]], end: int) -> int:
-        """Releases the blocks from number `end` on; returns `end`."""
         for key, _, _ in blocks[end:]:
             if (entry := self._entries.get(key)) is not None:
                 entry.guards.discard(_HELD)
         return end
 
     def withdraw(self, owner: object, keys: Iterable[Hashable]) -> None:
-        """Drops those of `keys` that were only predicted and whose transfer has not begun, and that nobody else
-        wants."""
+        """Drops those of `keys` that were only predicted, by nobody else, and whose transfer has not begun."""
         with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._entries.get(key)
@@ -480,7 +477,6 @@ class Residency:
         return bool(tickets)
 
     def _shrink(self, nbytes: int, *, held: bool = False) -> None:
-        """Gives bytes back. `held`: also those of the blocks that are held."""
         with self._lock:
             target = max(0, self._lease.nbytes - nbytes)
             self._give_back(nbytes)

@@ -82,8 +82,7 @@ def read_text(name: str) -> str:
 
 
 def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
-    """Reads a line in bounded memory, of which `most` bytes with its end are kept: the line, and its whole length in
-    bytes, which is 0 at the end of the file."""
+    """A line, of which `most` bytes with its end are kept, and its whole length in bytes, which is 0 at the end."""
     line = piece = file.readline(most)
     length = len(line)
     while piece and not piece.endswith(b"\n"):

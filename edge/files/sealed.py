@@ -33,8 +33,7 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """The document that was passed to `sealed`. ValueError, which tells the difference, if the bytes are not from
-    there."""
+    """The document that was passed to `sealed`. ValueError, which tells the difference, if the bytes are others."""
     try:
         content = json.loads(data)
         if not isinstance(content, dict):

@@ -96,7 +96,6 @@ def fitting_nprobe(expected: Seconds, slack: float) -> int:
 
 
 def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
-    """Total bytes of the parts before each of `ends` [n]."""
     return np.concatenate(([0], np.cumsum(nbytes, dtype=np.int64)))[ends]
 
 
@@ -132,7 +131,6 @@ class Dispatch:
 
     @property
     def answering(self) -> list[DeviceTier]:
-        """The devices that have not been lost."""
         return [tier for tier in self.tiers if not tier.lost]
 
     def choose(self, keys: Keys, *, idle: bool = False) -> DeviceTier | None:

@@ -147,8 +147,8 @@ class VectorIndex(Closing):
         return count
 
     def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
-        """The stored vectors [n, dim] of `ids` [n], in that order. An id that is not in the index is an InputError, or
-        a row of zeros if `absent_as_zero`."""
+        """The vectors [n, dim] of `ids` [n], in that order. A missing id is an InputError, or zeros if
+        `absent_as_zero`."""
         wanted, inverse = np.unique(np.asarray(ids, np.int64), return_inverse=True)
         out = np.zeros((len(wanted), self.dim), np.float32)
         found = np.zeros(len(wanted), np.bool_)
@@ -248,8 +248,7 @@ class VectorIndex(Closing):
         return installed(self._work(write), quantizer)
 
     def drawn(self, db: Connection, count: int, seed: int) -> Vectors:
-        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer. Raises as
-        `search` does."""
+        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer."""
         from edge.ivf.maintenance.training import sample
         from edge.ivf.maintenance.work import VectorSource
 
@@ -330,7 +329,6 @@ class VectorIndex(Closing):
         return resident(self._snapshots.current(db), [*self._searcher.places, self._searcher.host])
 
     def picture(self) -> dict[str, Any]:
-        """See `IndexSearcher.picture`."""
         return self._searcher.picture()
 
     def release_lists(self) -> None:
@@ -338,7 +336,6 @@ class VectorIndex(Closing):
         self._searcher.release_lists()
 
     def status(self, db: Connection) -> IndexStatus:
-        """The state of the index in numbers."""
         manifest = IndexManifest(db)
         state = manifest.state()
         training = self._snapshots.training(manifest)
@@ -357,8 +354,7 @@ class VectorIndex(Closing):
         )
 
     def verify(self, db: Connection, *, read_data: bool) -> Verification:
-        """Checks that the stored data is the data that was written; with `read_data`, every byte of it. CorruptBlock if
-        the centroids or the codec are damaged."""
+        """Checks that the stored data is the data that was written; with `read_data`, every byte of it."""
         from edge.ivf.storage.verification import verify
 
         manifest = IndexManifest(db)
@@ -390,7 +386,6 @@ class VectorIndex(Closing):
         self._close_devices()
 
     def _opened(self, text: str) -> list[SearchPlace]:
-        """Opens devices that `close` closes."""
         opened = open_devices(text, self._budget, trace=self._trace)
         self._own_devices += opened
         searching: list[SearchPlace] = [device for device in opened if isinstance(device, Search)]
@@ -404,7 +399,6 @@ class VectorIndex(Closing):
             self._own_devices.pop().close()
 
     def _manifest(self, db: Connection) -> IndexManifest:
-        """The index's tables."""
         manifest = IndexManifest(db)
         self._snapshots.state(manifest)
         return manifest

@@ -74,8 +74,8 @@ _PRIORITY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A search of the past: when it was asked, in seconds; the lists [n] that it probed, each once; and the seconds
-    until its end."""
+    """A search of the past: when it was asked, the lists [n] that it probed, each once, and the seconds until its
+    end."""
 
     at: float
     lists: Lists
@@ -186,8 +186,7 @@ class Placement:
     def __init__(
         self, tier: DeviceTier, within: float, seconds: Callable[[Snapshot], Seconds], most: int, trace: Trace
     ):
-        """Places lists in a tier, whose link cold lists cross. `seconds` gives the times of batches of at most `most`
-        searches, as measured until now."""
+        """Places lists in a tier. `seconds` gives the measured times of batches of at most `most` searches."""
         self.within = within
         self.share: Share | None = None
         self.nbytes = 0
@@ -205,8 +204,7 @@ class Placement:
         self._lease = tier.device.memory.reserve("placement", _LOG_NBYTES)
 
     def note(self, snapshot: Snapshot, probes: Lists, asked: float, took: float) -> None:
-        """Notes a search that was asked at a time and has taken so many seconds, and the lists that its queries probed
-        [q, nprobe]."""
+        """Notes a search, when it was asked and how many seconds it took, and the lists that it probed [q, nprobe]."""
         lists = np.unique(probes)
         late = took > self.within
         self._trace.count("placement.searches")
@@ -229,7 +227,6 @@ class Placement:
             self._searches = self._late = 0
 
     def close(self) -> None:
-        """Waits for a choice that is being made."""
         self._background.settle()
         self._lease.release()
 

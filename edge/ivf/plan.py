@@ -35,8 +35,7 @@ def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
 
 
 def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, float]:
-    """The first point (lists, recall@10) of an ascending measured curve that reaches `recall`, or else its highest
-    recall."""
+    """The first point (lists, recall@10) of an ascending curve that reaches `recall`, or else its highest recall."""
     wanted = min(recall, curve[-1][1])
     return next(point for point in curve if point[1] >= wanted)
 
@@ -93,8 +92,7 @@ class ScanPlan:
     """
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
-        """Plans for the lists of each query [q, n], best first, and the ids that may be returned, ascending (None for
-        all)."""
+        """Plans for the lists of each query [q, n], best first; `allowed` ids ascend (None for all)."""
         self._allowed = allowed
         self.parts: list[ListPart] = []
         self.queries: list[list[int]] = []
@@ -130,8 +128,7 @@ class ScanPlan:
         return int(rows * per_row + largest * 32 + 2 * copied + probes.nbytes * 4 + len(parts) * 512)
 
     def scan(self, number: int, ids: Ids, codes: Any, checksums: npt.NDArray[np.uint32]) -> ListScan:
-        """Describes part `number`, whose codes are in a device's buffer, for the device, and remembers the ids of its
-        rows."""
+        """Describes part `number`, whose codes are in a device's buffer, and remembers the ids of its rows."""
         first, end = self._starts[number], self._starts[number + 1]
         self.ids[first:end] = ids
         if len(self.checksums):

@@ -28,8 +28,7 @@ Unpacked = tuple[Ids, Any, npt.NDArray[np.uint32]]
 
 
 class Remote:
-    """The buffer of one part on a device outside this process's memory. The device holds only the codes. The part's ids
-    and checksums stay in host memory."""
+    """The buffer of a part on a device outside this process's memory. Its ids and checksums stay in host memory."""
 
     def __init__(self, tier: DeviceTier, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -121,7 +120,6 @@ class DeviceTier:
         return part.nbytes
 
     def unpack(self, part: ListPart, buffer: Any) -> Unpacked:
-        """The ids, codes and checksums of a part that has arrived."""
         if isinstance(buffer, Remote):
             assert buffer.kept is not None
             return buffer.kept
@@ -152,7 +150,6 @@ class DeviceTier:
             self.residency.trim(0.0)
 
     def close(self) -> None:
-        """Releases all memory."""
         self.residency.close()
 
     def _allocate(self, nbytes: int) -> Any:
@@ -267,7 +264,6 @@ class Reader:
         self._waiting.extend(sorted(self._coming, key=self._coming.__getitem__))
 
     def __len__(self) -> int:
-        """Number of parts it will hand out."""
         return len(self._handles) + len(self._streams)
 
     @property
@@ -305,8 +301,7 @@ class Reader:
         self._streams.close()
 
     def _next(self) -> list[int]:
-        """Numbers of the next parts to hand out: several that are resident, or one that is being read; none at the
-        end."""
+        """Numbers of the next parts to hand out: several resident ones, or one that is being read; none at the end."""
         batch: list[int] = []
         with self._taking:
             self._begun = True

@@ -189,7 +189,6 @@ class Scan(Closing):
         return self._host_seconds * len(self.plan.parts) / self._host_parts if self._host_parts else 0.0
 
     def close(self) -> None:
-        """Releases the working memory."""
         self._seen.clear()
         self._lease.release()
 
@@ -260,7 +259,6 @@ class _Worker:
         self.thread.start()
 
     def join(self) -> None:
-        """Waits until all parts are scanned."""
         self.thread.join()
         if self._errors:
             raise self._errors.pop()
@@ -290,8 +288,8 @@ _PRIORITY = -1.0
 
 
 def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
-    """Inner products [n] of rows [n, dim] with one query [dim], row by row, because the last bit of a row in a matrix
-    product depends on the number of rows."""
+    """Inner products [n] of rows [n, dim] and a query, row by row: in a matrix product the last bit depends on the
+    others."""
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
 
@@ -320,7 +318,7 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
-    """Candidates `labels` [n] of one query whose vectors are being read. `rows` [n, dim * 4] are valid once `ticket` is
+    """Candidates `labels` [n] of a query whose vectors are read. `rows` [n, dim * 4] are valid once `ticket` is
     done."""
 
     query: int

@@ -70,7 +70,6 @@ class _Waiting:
     alone: bool = False
 
     def joins(self, other: _Waiting) -> bool:
-        """Whether it can be searched with another one."""
         alike = self.snapshot is other.snapshot and (self.k, self.nprobe) == (other.k, other.nprobe)
         return alike and not self.alone and not other.alone
 
@@ -486,8 +485,8 @@ class IndexSearcher:
         )
 
     def picture(self) -> dict[str, Any]:
-        """The parts of lists in the host's memory at this moment, their bytes, those held for a deadline, and the
-        searches that wait for the link or read."""
+        """The parts in the host's memory, their bytes, those held for a deadline, and the searches that wait for the
+        link."""
         placed, residency = self.placement, self.host.residency
         return {
             "parts": len(residency), "nbytes": residency.nbytes, "waiting": len(self._line),
@@ -495,12 +494,10 @@ class IndexSearcher:
         }  # fmt: skip
 
     def release_lists(self) -> None:
-        """Releases the memory of all lists that are not in use."""
         for tier in (self.host, *self.places):
             tier.residency.trim(0.0)
 
     def close(self) -> None:
-        """Releases all memory."""
         if self.placement is not None:
             self.placement.close()
         for tier in (*self.places, self.host):

@@ -1,5 +1,4 @@
-"""`KVBackend`: a generator's interface to the knowledge tree: a context whose KV states can be cut and restored; and
-`LearnedCosts`, the seconds of its prefills."""
+"""`KVBackend`: a generator's contexts, whose KV states can be cut and restored; `LearnedCosts` of its prefills."""
 
 from __future__ import annotations
 
@@ -175,7 +174,6 @@ class LearnedCosts:
 
     @property
     def known(self) -> bool:
-        """Whether there was a prefill to learn from."""
         return bool(self._targets.any())
 
     def estimate(self, cached: int, computed: int) -> float:
@@ -192,7 +190,6 @@ class LearnedCosts:
         self._terms = _fitted(self._products, self._targets)
 
     def save(self) -> None:
-        """Stores the learned costs for the next process."""
         if self._path is not None and self.known:
             remember(
                 self._path,

@@ -33,11 +33,9 @@ class Usage:
         return self.total_cost / self.computed if self.computed else 0.0
 
     def requested(self) -> None:
-        """Counts a request."""
         self.frequency += 1
 
     def missed(self, seconds_per_token: float) -> None:
-        """Counts a request that had to compute the entry."""
         self.computed += 1
         self.total_cost += seconds_per_token
 
@@ -93,8 +91,8 @@ class Node:
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
-        """Makes a node, not among its parent's children yet, with a name for traces. Its int32 token ids are its key
-        there."""
+        """Makes a node, not among its parent's children yet. Its int32 token ids are its key there; `id` is for
+        traces."""
         self.parent = parent
         self.id = id
         self.tokens = tokens
@@ -111,7 +109,6 @@ class Node:
 
     @property
     def length(self) -> int:
-        """Tokens of the segment."""
         return self.end - self.start
 
     @property
@@ -192,7 +189,6 @@ class PrefixTree:
         return True
 
     def clear(self) -> None:
-        """Removes all nodes and all history."""
         self.root.children.clear()
         self._past.clear()
 
@@ -225,7 +221,6 @@ class Match:
 
     @property
     def cached(self) -> int:
-        """Number of tokens that need not be computed."""
         return self.context + self.host + self.disk
 
 
@@ -252,24 +247,20 @@ class PreparedPath:
 
     @property
     def end(self) -> int:
-        """Number of tokens of the path."""
         return self.nodes[-1].end if self.nodes else 0
 
     @property
     def cached_tokens(self) -> int:
-        """Number of tokens whose states were reused."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place != "nowhere")
 
     @property
     def restored_tokens(self) -> int:
-        """Number of tokens whose states were copied into the context."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place in ("host", "disk"))
 
     @property
     def computed_tokens(self) -> int:
-        """Number of tokens whose states were computed."""
         return sum(self.computed)
 
     def release(self) -> None:

@@ -91,7 +91,6 @@ class KnowledgeStates:
             return self._tree.enter(path)
 
     def leave(self, nodes: Sequence[Node]) -> None:
-        """Unlocks nodes of one path."""
         with self.locked():
             self._tree.leave(nodes)
 
@@ -184,8 +183,7 @@ class KnowledgeStates:
                 self.disk.remove(node)
 
     def keep(self, node: Node, nbytes: int, extract: Callable[[], State]) -> None:
-        """Copies a locked node's state, of about `nbytes`, into host memory, or to disk if host memory has no room for
-        it."""
+        """Copies a locked node's state, of about `nbytes`, into host memory, or to disk if there is no room for it."""
         if node in self.host:
             return
         if not self._make_room(nbytes):
@@ -209,8 +207,7 @@ class KnowledgeStates:
         self._trace.count("knowledge.kept_nbytes", size)
 
     def write_later(self) -> None:
-        """Has the writer, if there is one, write the states that are on their way to disk, and those that would leave
-        host memory next."""
+        """Has the writer, if there is one, write the states on their way to disk, and those that would leave next."""
         if self._writer is not None:
             self._writer.submit(self._write)
 
@@ -315,8 +312,8 @@ class KnowledgeStates:
             self._swap_out(node, evict=True)
 
     def _swap_out(self, node: Node, *, evict: bool) -> None:
-        """Saves a node's state, and unlocks the node. The state leaves host memory if that is wanted, or if it is not
-        worth the space on disk."""
+        """Saves a node's state, and unlocks it. It leaves host memory if wanted, or if it is not worth space on
+        disk."""
         saved = False
         try:
             saved = self.disk.save(node, self.host[node])
@@ -367,7 +364,6 @@ class KnowledgeStates:
             self._lease.resize(self._lease.nbytes - nbytes)
 
     def _keep_on_disk(self, node: Node, nbytes: int, extract: Callable[[], State]) -> bool:
-        """Copies a state straight to disk; returns whether it is kept."""
         if not self.disk.available:
             return False
         if any(leaving.node is node for leaving in list(self._leaving)):

@@ -170,7 +170,6 @@ class KnowledgeStore:
             file.write(_usage(usage, priority))
 
     def remove(self, stored: StoredState) -> None:
-        """Deletes a state."""
         with self._counting:
             self._nbytes -= stored.nbytes
         self._unlink(stored.path)
@@ -233,8 +232,7 @@ class KnowledgeStore:
 
 
 def forget_states(directory: Path) -> None:
-    """Removes the states of all models below a directory. Processes that hold such states in memory write none any
-    more."""
+    """Removes the states of all models below a directory. Processes that hold such states write none any more."""
     with as_storage_error(f"states in {directory} cannot be removed"):
         make_folder(directory)
         (directory / f"{_ERASED}.tmp").write_bytes(os.urandom(16))

@@ -26,8 +26,7 @@ class _HeldState(Generic[Payload]):
 
 
 class StateTier(Generic[Payload]):
-    """The nodes whose states are in one kind of memory, up to a number of bytes, ranked by a policy. Not
-    thread-safe."""
+    """The nodes whose states are in one kind of memory of so many bytes, ranked by a policy. Not thread-safe."""
 
     def __init__(self, limit: int, policy: Replacement) -> None:
         self.limit = limit
@@ -52,7 +51,6 @@ class StateTier(Generic[Payload]):
         return self._entries[node].priority
 
     def put(self, node: Node, payload: Payload, nbytes: int, priority: float) -> None:
-        """Adds a node's state."""
         if node in self._entries:
             raise ValueError(f"the state of {node.id!r} is held already")
         self._entries[node] = _HeldState(payload, nbytes, priority)
@@ -84,7 +82,6 @@ class StateTier(Generic[Payload]):
         return entry.payload
 
     def nbytes(self, node: Node) -> int:
-        """Bytes of the node's state."""
         return self._entries[node].nbytes
 
     def _is_leaf(self, node: Node, gone: Container[Node]) -> bool:
@@ -121,24 +118,19 @@ class DiskStates:
 
     @property
     def available(self) -> bool:
-        """Whether there is a store."""
         return self._store is not None
 
     def used(self, node: Node) -> None:
-        """Ranks the node again, after a request for it."""
         self.tier.touch(node)
         self._changed.add(node)
 
     def nbytes(self, node: Node) -> int:
-        """Bytes of a node's state."""
         return self.tier[node].extent.nbytes
 
     def file_nbytes(self, node: Node, state: State) -> int:
-        """Bytes that a node's state would take on disk."""
         return self._store.file_nbytes(node, memoryview(state).nbytes) if self._store else 0
 
     def read(self, node: Node, into: memoryview) -> None:
-        """Reads a node's state."""
         assert self._store is not None
         started = time.perf_counter()
         with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
@@ -194,7 +186,6 @@ class DiskStates:
         return True
 
     def remove(self, node: Node) -> None:
-        """Deletes a node's state."""
         self._delete(node, self.tier.remove)
 
     def resume(self) -> None:

@@ -1,2 +1,1 @@
-"""The planner: divides the stages of a retrieval pipeline over devices, and predicts the cost (RAGO, Jiang et al. 2025;
-Jiang's thesis, chapter 3)."""
+"""The planner: stages of a retrieval pipeline over devices (RAGO, Jiang et al. 2025; Jiang's thesis, chapter 3)."""

@@ -38,13 +38,11 @@ class Curve:
 
     @classmethod
     def measured(cls, points: Sequence[tuple[int, float]]) -> Curve:
-        """A curve through measurements in any order. Noise that makes it fall is flattened upwards, so that the curve
-        promises no time that was not measured."""
+        """A curve through measurements in any order. Noise that makes it fall is flattened upwards."""
         ordered = sorted(points)
         return cls(tuple(count for count, _ in ordered), tuple(accumulate((s for _, s in ordered), max)))
 
     def __call__(self, count: float) -> float:
-        """Seconds at `count`."""
         if len(self.counts) == 1 or count <= self.counts[0]:
             return self.seconds[0]
         right = min(bisect.bisect_left(self.counts, count), len(self.counts) - 1)
@@ -236,8 +234,7 @@ def _curve(points: Sequence[tuple[int, float]]) -> Curve:
 
 @dataclass(slots=True)
 class MachineProfile:
-    """The measurements of one collection on one machine, by memory limit in bytes. A profile of other conditions
-    (machine, models, threads) is ignored."""
+    """The measurements of a collection on a machine by memory limit in bytes, valid under their conditions alone."""
 
     conditions: Mapping[str, str]
     limits: dict[int, LimitProfile] = field(default_factory=dict)
@@ -292,8 +289,7 @@ def _company(row: Any) -> Company:
 
 
 BUSIEST = 0.9
-"""The largest share of the time that a planned server is at work. Above it a small error of the profile doubles the
-wait."""
+"""The largest share of the time that a planned server is at work. Above it small errors double the wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,12 +122,10 @@ class Outcome:
 
     @property
     def throughput(self) -> float:
-        """Requests per second."""
         return 1 / self.interval
 
     @property
     def throughput_per_device(self) -> float:
-        """Requests per second and accelerator."""
         return 1 / (self.interval * self.devices)
 
     @property
@@ -161,7 +159,6 @@ class Problem:
 
     @property
     def origins(self) -> list[Origin]:
-        """The origins of the costs."""
         used = {table.origin for table in self.tables.values()}
         return [origin for origin in ORIGINS if origin in used]
 
@@ -186,7 +183,6 @@ def cluster_placements(schema: RagSchema) -> list[Placement]:
 
 
 def _cuts(run: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """All ways to cut a run of stages into groups."""
     if len(run) == 1:
         return [[run[0]]]
     rest = _cuts(run[1:])
@@ -204,8 +200,8 @@ def group_weights(stages: Mapping[str, Stage], choices: Sequence[Choice]) -> flo
 
 
 def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int) -> tuple[float, float, float, float]:
-    """The cost that one stage adds: seconds to the first token, device seconds per request, seconds per token, and
-    bytes in addition to the weights."""
+    """What a stage adds: seconds to the first token, device seconds per request, seconds per token, bytes beside
+    weights."""
     point, loop = choice.point, choice.loop
     per_request = stage.calls * point.interval / point.batch
     ttft = stage.calls * point.latency if stage.before else 0.0
@@ -264,8 +260,6 @@ def loop_batches(problem: Problem) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule and its cost."""
-
     schedule: Schedule
     outcome: Outcome
 
@@ -280,8 +274,7 @@ class _Some:
 
 
 def plans(problem: Problem) -> list[Plan]:
-    """The schedules that no other one dominates in TTFT, time per token, throughput per device and peak memory
-    together, ascending by TTFT."""
+    """The schedules that no other dominates in TTFT, time per token, throughput per device and memory, by TTFT."""
     found: list[_Some] = []
     for loop_batch in loop_batches(problem):
         options: dict[tuple[tuple[str, ...], bool], _Some] = {}
@@ -330,8 +323,8 @@ def _placed(
 
 
 def _joined(problem: Problem, some: _Some, more: _Some, *, last: bool) -> _Some:
-    """Every way of `some` combined with every way of `more`, without the dominated ones. After the `last` group the
-    objectives alone tell what is dominated."""
+    """Every way of `some` with every way of `more` that is not dominated, after the `last` group in the objectives
+    alone."""
     a, b = some.costs[:, None, :], more.costs[None, :, :]
     costs = a + b
     costs[:, :, 1] = np.maximum(a[:, :, 1], b[:, :, 1])
@@ -350,8 +343,7 @@ def _within(problem: Problem, costs: Costs) -> npt.NDArray[np.bool_]:
 
 
 def _group(problem: Problem, names: Sequence[str], loop_batch: int, *, apart: bool) -> _Some:
-    """Ways to run the stages of one group, without the dominated ones. Only if there are other groups (`apart`) does
-    retrieval alone run on servers."""
+    """Ways to run a group, without the dominated ones. Only beside other groups (`apart`) retrieval runs on servers."""
     stages = {stage.name: stage for stage in problem.schema.stages()}
     members = [stages[name] for name in names]
     retrieves = apart and all(stage.kind == "retrieve" for stage in members)

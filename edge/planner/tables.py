@@ -49,8 +49,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class StageTable:
-    """The points of one stage."""
-
     stage: str
     points: tuple[Point, ...]
     origin: Origin
@@ -64,11 +62,9 @@ class StageTable:
         return sorted({point.devices for point in self.points})
 
     def at(self, devices: int) -> list[Point]:
-        """The points for this number of devices."""
         return [point for point in self.points if point.devices == devices]
 
     def batched(self, devices: int, batch: int) -> list[Point]:
-        """The points for this number of devices and this batch."""
         return [point for point in self.points if point.devices == devices and point.batch == batch]
 
 
@@ -120,8 +116,7 @@ def frontier(costs: Costs) -> npt.NDArray[np.intp]:
 
 
 def _hopeful(costs: Costs) -> npt.NDArray[np.intp]:
-    """The rows that are left after a comparison with the few whose ranks in all columns have the smallest sum. Of many
-    rows these dominate most."""
+    """The rows that the few with the smallest sum of ranks in all columns do not dominate."""
     if len(costs) <= 2 * _STRONGEST:
         return np.arange(len(costs))
     ranks = costs.argsort(axis=0).argsort(axis=0).sum(axis=1)
@@ -190,8 +185,7 @@ BATCHES: Sequence[int] = tuple(2**i for i in range(11))
 
 
 def roofline(flops: float, nbytes: float, comm: float, chips: int, device: Accelerator) -> float:
-    """Seconds of an operator that is divided over `chips`: the longest of computing, reading memory, and sending `comm`
-    bytes from each chip."""
+    """Seconds of an operator over `chips`: the longest of computing, reading memory, and sending `comm` bytes each."""
     peak = device.efficiency * chips
     return max(flops / (device.flops * peak), nbytes / (device.bandwidth * peak), comm / device.network)
 
@@ -315,7 +309,6 @@ class Model:
 
     @property
     def nbytes(self) -> float:
-        """Bytes of all weights."""
         return self.params * self.weight_nbytes
 
 
@@ -415,7 +408,6 @@ class RagSchema:
 
     @property
     def database_nbytes(self) -> float:
-        """Bytes of all vectors."""
         return self.vectors * self.vector_nbytes
 
     @property
@@ -424,7 +416,6 @@ class RagSchema:
         return self.retrieval_frequency - self.rounds
 
     def stages(self) -> list[Stage]:
-        """The stages in order."""
         return list(self._stages())
 
     def _stages(self) -> Iterator[Stage]:
@@ -451,7 +442,6 @@ class RagSchema:
             yield Stage("decode", "decode", self.llm, self.decode_tokens, context, before=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as `from_json` reads them."""
         return asdict(self)
 
     @classmethod

@@ -40,7 +40,6 @@ class Background:
 
     @property
     def seconds(self) -> float:
-        """Total seconds of the work so far."""
         with self._lock:
             return self._took + (0.0 if self._began is None else time.perf_counter() - self._began)
 
@@ -53,8 +52,8 @@ class Background:
                 self._thread.start()
 
     def settle(self) -> None:
-        """Drops waiting work, and waits for running work to end. What a piece of work raised since the last call is
-        raised again."""
+        """Drops waiting work, and waits for running work. What a piece of work raised since the last call is raised
+        again."""
         with self._lock:
             self._waiting = None
             thread = self._thread
@@ -102,8 +101,7 @@ class RetrievalPipeline(Closing, Generic[Query, Result]):
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts a thread that waits for queries. `search` is called with a query and the seconds that the search may
-        take."""
+        """Starts a thread that waits for queries. `search` gets a query and the seconds that the search may take."""
         self._search = search
         self._trace = trace or Trace()
         self._clock = clock

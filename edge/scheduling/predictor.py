@@ -17,8 +17,7 @@ _DEVIATIONS = 2.0
 
 
 class RunningMean:
-    """Exponentially smoothed mean and deviation of `count` readings (assumed ones included). The first reading counts
-    fully. Thread-safe."""
+    """Exponentially smoothed mean and deviation of `count` readings (assumed ones included). Thread-safe."""
 
     def __init__(self, mean: float = 0.0, deviation: float = 0.0, *, count: int = 0) -> None:
         """Begins with a mean and a deviation that are assumed from `count` earlier readings."""
@@ -29,12 +28,10 @@ class RunningMean:
 
     @property
     def upper(self) -> float:
-        """The mean plus two deviations."""
         with self._lock:
             return self.mean + _DEVIATIONS * float(self._variance**0.5)
 
     def add(self, reading: float) -> None:
-        """Adds one reading."""
         with self._lock:
             self.count += 1
             step = max(_SMOOTHING, 1 / self.count)
@@ -50,8 +47,7 @@ _FORGET = 0.9
 """Factor by which the weight of earlier readings falls with each further one."""
 
 _FADE = 0.97
-"""Factor by which the weight of earlier savings falls each time the work is refused, so that it is tried again
-later."""
+"""Factor by which earlier savings lose weight each time the work is refused, so that it is tried again later."""
 
 _DOUBT_S = 0.02
 """Assumed deviation of the saving of one piece of speculative work: the time of a few disk reads."""
@@ -69,7 +65,6 @@ class Seconds:
 
     @property
     def upper(self) -> float:
-        """Two deviations above the mean."""
         return self.mean + _DEVIATIONS * self.deviation
 
     def __add__(self, other: Seconds) -> Seconds:
@@ -78,8 +73,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class PromptWork:
-    """The work of reading a prompt: tokens whose states must be computed, and tokens whose states are copied into the
-    context."""
+    """The work of reading a prompt: tokens whose states must be computed, and tokens whose states are copied."""
 
     computed: int
     restored: int = 0
@@ -113,11 +107,9 @@ class Rate(_Sums):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the seconds per unit."""
         return math.sqrt(max(0.0, self._squares / self.weight - self.mean**2)) if self.weight else 0.0
 
     def add(self, units: float, seconds: float) -> None:
-        """Learns one reading."""
         self._learn(units, seconds, seconds**2 / units)
 
 
@@ -153,7 +145,6 @@ class ReplyLengths:
         self.lengths = list(lengths)[-_LENGTHS:]
 
     def add(self, length: int) -> None:
-        """Learns the length of one reply."""
         self.lengths = [*self.lengths, length][-_LENGTHS:]
 
     def remaining(self, written: int, most: int) -> tuple[float, float]:
@@ -173,8 +164,7 @@ class ReplyLengths:
 
 
 class TimePredictor:
-    """Learns times of work by name. Thread-safe. A file that cannot be read or written is ignored: the times are then
-    learned again."""
+    """Learns times of work by name. Thread-safe. A file that cannot be read or written is ignored."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Loads the state saved at `path`; with None nothing is stored."""
@@ -210,7 +200,6 @@ class TimePredictor:
                 self._savings.setdefault(work, Saving()).charge(seconds)
 
     def saving(self, work: str) -> Saving:
-        """The savings by such work so far."""
         with self._lock:
             return Saving(self._savings.get(work, Saving()).sums)
 
@@ -250,7 +239,6 @@ class TimePredictor:
         return total
 
     def save(self) -> None:
-        """Stores the learned state for the next process."""
         if self._path is None:
             return
         with self._lock:

@@ -63,8 +63,7 @@ class Urgency:
 
     @contextmanager
     def heard(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Inside the block, `cancel` calls `listener`, in the thread that cancels. A request that was withdrawn before
-        the block has it called at once."""
+        """Inside the block, `cancel` calls `listener` in its thread; at once, if the request was withdrawn before."""
         with self._lock:
             self._listeners.append(listener)
             cancelled = self._cancelled
@@ -98,8 +97,7 @@ def urgent(urgency: Urgency) -> Iterator[None]:
 Task = TypeVar("Task")
 
 WINDOW = 16
-"""Number of more urgent later tasks that may go before an earlier one; with 0, tasks are served in the order of
-arrival."""
+"""Number of more urgent later tasks that may go before an earlier one; with 0, tasks are served as they arrive."""
 
 
 class Overtaken(Protocol):

@@ -112,7 +112,6 @@ class RowCache:
             self._last_use[slots] = self._clock
 
     def close(self) -> None:
-        """Releases the memory."""
         self._rows = np.empty((0, self.table.row_nbytes), np.uint8)
         self._slot_of = np.empty(0, np.int32)
         self._lease.release()

@@ -199,7 +199,6 @@ class ResidentStates(HiddenStates):
     """All hidden states in memory."""
 
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
-        """Reserves memory for `tokens * width` values."""
         super().__init__(shape)
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
         self._flat = np.empty((self.tokens, self.width), self.dtype)
@@ -266,7 +265,6 @@ class OffloadedStates(HiddenStates):
 
     @staticmethod
     def memory_needed(chunk_tokens: int, width: int, dtype: str) -> int:
-        """Bytes of the three buffers."""
         return 3 * chunk_tokens * width * np.dtype(dtype).itemsize
 
     def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
@@ -282,7 +280,6 @@ class OffloadedStates(HiddenStates):
             yield chunk, self._buffers[self._current][: chunk.tokens]
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
-        """As that of `ResidentStates`."""
         self._current = self._next_buffer()
         return self._buffers[self._current][: chunk.tokens]
 

@@ -86,12 +86,10 @@ class ProgressivePruning(_Pruning):
         self.threshold = threshold
 
     def wants(self, layer: int) -> bool:
-        """Whether `decide` would use the scores after `layer` layers; if not, computing them is wasted."""
         return layer > 0 and math.isfinite(self.threshold)
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision:
-        """Judges the active candidates [active] after `layer` layers by their provisional scores [active],
-        probabilities."""
+        """Judges the active candidates [active] after `layer` layers by their scores [active], probabilities."""
         none = np.empty(0, np.int64)
         cv = dispersion(scores)
         go_on = Decision(layer, cv, none, none, none, ids, finished=False)
@@ -249,8 +247,8 @@ class BoundedPruning(_Pruning):
         self.margin = margin
 
     def wants(self, layer: int) -> bool:
-        """Whether `decide` would use the scores after `layer` layers (0: those known before); if not, computing them is
-        wasted."""
+        """Whether `decide` would use the scores after `layer` layers (0: those known before); if not, they are not
+        computed."""
         return not self._everybody and math.isfinite(self._errors[layer] * self.margin)
 
     def reach(self, layer: int) -> float:

@@ -70,11 +70,9 @@ class HostWay:
         """Does nothing, because the pages are freed with the last reference to them."""
 
     def fetch(self, source: BlockSource, block: BlockId, into: Any, *, priority: float = 0.0) -> Arrival:
-        """Requests a block from the lane."""
         return self._lane.fetch(source, block, into, priority=priority)
 
     def loss(self, nbytes: int) -> float:
-        """Seconds per byte to read a block again."""
         return self._lane.rate.loss(nbytes)
 
 
@@ -143,16 +141,14 @@ class SlidingWindow:
         return self.buffers == len(self.order)
 
     def widen(self) -> None:
-        """Adds as many buffers as fit into the free memory, without asking caches to give way; between `start` and the
-        first block."""
+        """Adds as many buffers as fit into the free memory, between `start` and the first block."""
         with self._budget.lock, self._lock:
             wanted = min(self._widest - self.buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
                 self._add_buffers(wanted)
 
     def prefetch(self) -> None:
-        """Requests the first blocks of the next pass, which arrive while the caller prepares it, as far as there are
-        buffers."""
+        """Requests the first blocks of the next pass, while the caller prepares it, as far as there are buffers."""
         with self._lock:
             for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
                 self._drop(index)  # a read ahead that failed earlier; the block is read again

@@ -1,5 +1,4 @@
-"""`StageCosts`: the time of a search as a sum over its stages, with rates that searches of small indexes of the
-collection's own rows give (`calibrated`)."""
+"""`StageCosts`: the time of a search as a sum over stages, with rates from searches of small indexes (`calibrated`)."""
 
 from __future__ import annotations
 
@@ -52,7 +51,6 @@ class Load:
 
 
 def scan_of(codec: tuple[str, int]) -> str:
-    """The name of the stage that scans the rows of a codec."""
     return f"scan of {codec[0]} {codec[1]}"
 
 
@@ -68,14 +66,12 @@ def queue_places(rescore: int, *, exact: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """Seconds of one unit of work in each stage, by the names of `Load.amounts`, and the largest relative error on the
-    measurements that they were fitted to."""
+    """Seconds of a unit of work in each stage, by the names of `Load.amounts`, and their largest relative error."""
 
     rates: Mapping[str, float]
     error: float
 
     def seconds(self, load: Load) -> float:
-        """Predicted seconds of a query."""
         return sum(self.rates.get(name, 0.0) * amount for name, amount in load.amounts().items())
 
     @classmethod
@@ -123,8 +119,7 @@ LEAST_ROWS = 1_024
 
 QUERIES = 16
 _ROUNDS = 7
-"""Times that each search is measured; the shortest counts. All searches take turns, so that other programs slow all of
-them alike."""
+"""Times that each search is measured, in turns; the shortest counts."""
 
 _FEW, _MANY = 32, 256
 """Numbers of lists. Long and short lists tell the time for a list from the time for its rows."""

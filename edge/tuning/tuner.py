@@ -1,5 +1,4 @@
-"""Chooses the parameters of an index that reach a goal in the least time: draws rows and queries, trains candidates,
-measures, and searches."""
+"""Chooses the parameters of an index that reach a goal in the least time."""
 
 from __future__ import annotations
 
@@ -106,12 +105,10 @@ class TuningCandidates:
         self.sampled = self._sampled(sources, np.random.default_rng(seed).permutation(queries), rows)
 
     def choose(self, goal: Goal) -> ParameterChoice:
-        """The best parameters for a goal. Raises as `edge.tuning.tuner.choose`."""
         room = self.work.budget.limit // 2 if goal.nbytes is None else goal.nbytes
         return choose(self.sampled, self.costs, self.dim, self.lists, goal, room)
 
     def record(self, choice: ParameterChoice, goal: Goal) -> Tuned:
-        """The record of a choice."""
         expected = choice.expected
         return Tuned(
             choice.parameters, goal, self.sampled.rows, choice.nprobe, 1.0, choice.seconds, expected.recall,
@@ -231,15 +228,14 @@ def numbers_of_lists(rows: int, standard: int) -> list[int]:
 
 
 def codecs_of(dim: int, sample: int) -> list[tuple[str, int]]:
-    """The codecs that can be tried for vectors of this width, with the bytes of their codes. Each entry of a table of
-    pq needs a vector of the sample."""
+    """The codecs that can be tried for vectors of this width, with bytes of their codes. pq needs a sample of its
+    entries."""
     tables = [("pq", 4), ("opq", 4), ("opq", 8)]
     coded = [(name, dim // width) for name, width in tables if dim % width == 0 and sample >= _TABLE]
     return [("flat", 4 * dim), ("sq8", dim), *coded]
 
 
 def lists_nbytes(rows: int, code_size: int) -> int:
-    """Bytes of all lists: codes, ids and checksums."""
     return rows * (code_size + ID_NBYTES + CHECKSUM_NBYTES)
 
 
@@ -262,7 +258,6 @@ def probes(lists: int) -> Iterator[int]:
 
 
 def load_of(sampled: Sampled, dim: int, parameters: Parameters, nprobe: int, rescored: float) -> Load:
-    """The work of a query with these parameters."""
     queue = queue_places(parameters.rescore, exact=parameters.codec == "flat")
     codec = (parameters.codec, parameters.code_size)
     rows = sampled.scanned(parameters.lists, nprobe)
@@ -278,8 +273,8 @@ def evaluated(sampled: Sampled, costs: StageCosts, dim: int, parameters: Paramet
 
 
 def better(one: ParameterChoice, other: ParameterChoice | None, goal: Goal) -> bool:
-    """Whether a choice that keeps the goal is better than another one that does: faster, or without a wanted recall
-    the one of higher recall."""
+    """Whether a choice that keeps the goal is better than another one: faster, or of higher recall if none is
+    wanted."""
     if other is None:
         return True
     if goal.recall is None:
@@ -339,7 +334,6 @@ def least_probed(
 
 
 def within(tried: list[Parameters], rows: int, room: int, *, strict: bool) -> list[Parameters]:
-    """Those of the parameters whose lists have at most `room` bytes."""
     fitting = [p for p in tried if lists_nbytes(rows, p.code_size) <= room]
     if fitting:
         return fitting

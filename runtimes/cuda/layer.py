@@ -41,8 +41,8 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """The places of a chunk's sequences: that of each token in its sequence (int64 [tokens] on the device), and the
-    tokens of the longest one, prefix included."""
+    """The places of a chunk's tokens in their sequences (int64 [tokens] on the device), and the longest, with the
+    prefix."""
 
     groups: tuple[AttentionGroup, ...]
     positions: Any
@@ -184,8 +184,8 @@ class CudaLayerKernel(LayerKernel):
         self._angles: tuple[Any, Any] | None = None
 
     def bind(self, weights: Weights) -> Bound:
-        """Converts weights that products cannot use in their stored form. The stored bytes may be overwritten after the
-        compute stream has passed this point."""
+        """Converts weights that products cannot use as stored, whose bytes may be overwritten behind this point of
+        `compute`."""
         if isinstance(weights, Bound):
             return weights
         bound = Bound()
@@ -222,7 +222,6 @@ class CudaLayerKernel(LayerKernel):
         return (self._download(rows) if rows is not states else rows), found
 
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
-        """Bytes of device memory."""
         spec, size = self.spec, self._compute.itemsize
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         up = spec.ffn * (2 if spec.gated else 1)

@@ -40,7 +40,6 @@ class CudaWay(DeviceWay):
     _staging: Any = None
 
     def allocate(self, nbytes: int) -> Any:
-        """A tensor of bytes on the device."""
         return self._device.card.allocate(nbytes)
 
     def free(self, buffer: Any) -> None:
@@ -71,8 +70,6 @@ class CudaWay(DeviceWay):
 
 
 class _DeviceArrival:
-    """A block that is being transferred to the device."""
-
     def __init__(self, ticket: Ticket, arrived: list[Event], compute: Stream) -> None:
         self._ticket = ticket
         self._arrived = arrived
@@ -103,7 +100,6 @@ class CudaPlace(DevicePlace):
         self._pages = KeptPages(device)
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
-        """Views of the tensors in device memory."""
         torch, places = self.device.card.torch, model.places[model.layer_blocks[layer]]
         kinds = {dtype: getattr(torch, dtype.name) for _, _, dtype, _ in places}
         return {name: buffer[part].view(kinds[dtype]).view(shape) for name, part, dtype, shape in places}
@@ -130,7 +126,6 @@ class CudaPlace(DevicePlace):
             raise
 
     def embed(self, feed: Feed, states: HiddenStates) -> Callable[[TokenChunk], Any]:
-        """The device computes layer 0's input."""
         return feed.raw
 
     def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:

@@ -1,5 +1,4 @@
-"""Hidden states in a device's memory, or in page-locked memory of the host if they do not fit the device; and layer 0's
-input, which the device computes."""
+"""Hidden states in a device's memory, or in page-locked memory of the host; and layer 0's input on the device."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ class Readback:
     vectors of one layer are read before those of the second layer after it arrive."""
 
     def __init__(self, device: Any, budget: MemoryBudget, sequences: int, width: int) -> None:
-        """Makes buffers of a `CudaDevice` for the vectors of so many sequences."""
         self._rows = 2 * sequences
         self._width = width
         self._lease = budget.reserve("vectors of a pass", self.memory_needed(sequences, width))
@@ -113,7 +111,6 @@ class KeptPages:
     some tenths of a second. Between passes the budget can release it."""
 
     def __init__(self, device: Any) -> None:
-        """Keeps pages of a `CudaDevice`."""
         self._device = device
         self._pinned: Any = None
         self._in_use = False
@@ -130,7 +127,6 @@ class KeptPages:
         self._in_use = False
 
     def close(self) -> None:
-        """Gives the memory back."""
         with self._device.host.lock:
             self._drop()
             self._unregister()
@@ -235,7 +231,6 @@ class HostStates(HiddenStates):
         readback: Readback,
         pages: KeptPages,
     ) -> None:
-        """As `DeviceStates`, with the host memory for the states."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
@@ -346,8 +341,7 @@ class Entrance:
     def __init__(
         self, device: Any, staging: Any, model: PackedModel, embedding: InputEmbedding, chunk_tokens: int, longest: int
     ) -> None:
-        """Makes the rows' way to a `CudaDevice`, through page-locked buffers, for chunks and sequences of at most so
-        many tokens."""
+        """Makes the rows' way to a `CudaDevice`, for chunks and sequences of at most so many tokens."""
         self._card = device.card
         self._staging = staging
         self._model = model

@@ -64,8 +64,7 @@ _PLACE = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class ChatTemplate:
-    """Formats conversations for one model. Thread-safe. `nbytes` is the memory of the process that runs the
-    template."""
+    """Formats conversations for one model. Thread-safe. `nbytes` is that of the process that runs the template."""
 
     def __init__(
         self, source: str | None, budget: MemoryBudget, *, bos: str = "", eos: str = "", thinking: bool = False
@@ -144,8 +143,7 @@ class ChatTemplate:
 
 
 def _read(child: subprocess.Popen[bytes], asked: bytes, nbytes: int) -> bytes:
-    """What the process says until it ends. It is killed if it takes too much; where the system can bound a process, it
-    has ended before."""
+    """What the process says until it ends. It is killed if it takes too much, unless the system has ended it before."""
     import psutil  # not by the process that runs a template
 
     process = psutil.Process(child.pid)

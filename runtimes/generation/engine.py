@@ -125,7 +125,6 @@ class _Aside:
     lease: Lease
 
     def drop(self) -> None:
-        """Frees the memory."""
         self.writing.chooser.close()
         self.lease.release()
 
@@ -191,7 +190,6 @@ class GenerationEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._closed
 
     def picture(self) -> dict[str, Any]:
@@ -334,8 +332,7 @@ class GenerationEngine:
         return chosen, seat
 
     def _set_aside(self, urgent: Request) -> bool:
-        """Sets a less urgent answer aside; returns whether there was one. Of the least urgent ones it is the one with
-        the fewest tokens besides its path."""
+        """Sets the least urgent answer with the fewest tokens besides its path aside; returns whether there was one."""
         candidates = [
             (writing.request.urgency.priority, writing.path.end - writing.seat.length, writing, writing.path)
             for writing in self._writing
@@ -367,7 +364,6 @@ class GenerationEngine:
         return True
 
     def _dismiss(self, request: Request, error: Exception | None = None) -> None:
-        """Ends a request that waits."""
         if request.aside is not None:
             request.aside.drop()
         request.end(error)
@@ -402,8 +398,8 @@ class GenerationEngine:
         return path + self._held.common(seat, prompt)
 
     def _fits(self, chosen: Request) -> bool:
-        """Whether the pool has room for a request. Sequences without work give up theirs if need be, the one that has
-        had none for the longest time first."""
+        """Whether the pool has room for a request. Sequences that have had no work for longest give up theirs if need
+        be."""
         pool, prompt, held = self._pool, chosen.prompt, self._held
         assert pool is not None
         # The states of an answer that was set aside come back into cells of their own.
@@ -537,7 +533,6 @@ class GenerationEngine:
             self._end(writing, error)
 
     def _end(self, writing: _Writing, error: Exception | None = None) -> None:
-        """Ends an answer, and frees its sequence."""
         if writing.request.aside is not None:
             writing.request.aside.lease.release()
         writing.request.end(error)

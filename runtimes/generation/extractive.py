@@ -75,11 +75,9 @@ class ExtractiveGenerator:
 
     @property
     def stats(self) -> GenerationStats | None:
-        """The figures of the last answer; None before the first."""
         return self._stats
 
     def count(self, text: str) -> int:
-        """Number of words in a text."""
         return len(text.split())
 
     def stream(
@@ -120,8 +118,7 @@ class ExtractiveGenerator:
             self._stats = GenerationStats(read, 0, written, first - called, ended - called, dropped, finish)
 
     def _candidates(self, documents: Sequence[Document], read: int) -> tuple[list[_Candidate], int, int]:
-        """Every different sentence with the first document that contains it, the number of words read, and the number
-        of documents left out."""
+        """Every different sentence with its first document, the number of words read, and of documents left out."""
         found: dict[str, _Candidate] = {}
         for number, document in enumerate(documents, 1):
             size = self.count(document.text)

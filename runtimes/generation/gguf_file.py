@@ -79,7 +79,6 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | Path) -> GGUFFile:
-        """Reads and checks the header."""
         path = Path(path)
         try:
             with open_input(path, pipes=False) as file:

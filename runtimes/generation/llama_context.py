@@ -259,7 +259,6 @@ class LlamaSampler:
         return token, log_probability(logits, token, context.scratch)
 
     def close(self) -> None:
-        """Frees the samplers. A second call does nothing."""
         chain, self._chain = self._chain, None
         if chain:
             self._api.llama_sampler_free(chain)

@@ -127,7 +127,6 @@ class LlamaGenerator(Closing):
 
     @property
     def stats(self) -> GenerationStats | None:
-        """The figures of the last answer that this thread read; None before the first."""
         stats: GenerationStats | None = getattr(self._answered, "stats", None)
         return stats
 
@@ -137,7 +136,6 @@ class LlamaGenerator(Closing):
         return {"model": self.name, "context": self.context, **picture}
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text."""
         return len(self._open().tokenize(text))
 
     def path(

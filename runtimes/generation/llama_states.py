@@ -28,8 +28,7 @@ class LlamaStates:
     """A `KVBackend` over one context. Not thread-safe."""
 
     def __init__(self, context: LlamaContext, *, hashes: Path) -> None:
-        """Measures the size of states, and leaves the context empty. `hashes` is the directory of stored hashes of
-        model files."""
+        """Measures the size of states, and leaves the context empty. `hashes` holds hashes of model files."""
         self.context = context
         self._api = context.model.library.api
         self._hashes = hashes
@@ -83,7 +82,7 @@ class LlamaStates:
         return self.context.append(tokens, cancelled=cancelled)
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and a few hundred bytes
+        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and some hundred bytes
         more."""
         if not 0 <= start < end <= self.length:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")

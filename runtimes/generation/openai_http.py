@@ -137,8 +137,7 @@ class OpenAIGenerator:
     def _turns(
         self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int
     ) -> tuple[list[Message], int, int]:
-        """The conversation with the documents in its system message, the estimated tokens, and the number of documents
-        left out."""
+        """The conversation with the documents in its system message, the estimated tokens, and documents left out."""
         turns = list(messages)
         used = sum(self.count(message.content) for message in turns)
         room = self.context - used - answer_room(self.context, max_tokens)
@@ -382,8 +381,7 @@ class EventReader(AbstractContextManager["EventReader"]):
     """Reads an answer in a separate thread, so that a cancelled answer ends at once, even if the server is silent."""
 
     def __init__(self, request: Callable[[], AbstractContextManager[Any]], check: Callable[[Any], None]) -> None:
-        """Takes what sends the question and returns an `httpx.Response` with an unread body, and what raises an error
-        if the response is not an answer."""
+        """Takes what returns an `httpx.Response` with an unread body, and what raises an error if it is no answer."""
         self._request = request
         self._check = check
         self._found: queue.Queue[ServerEvent | BaseException | None] = queue.Queue(_WAITING)
@@ -401,8 +399,8 @@ class EventReader(AbstractContextManager["EventReader"]):
         threading.Thread(target=self._read, name="edge-server", daemon=True).start()
 
     def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The messages as they arrive, until the stream ends, or soon after `cancel` is set. Errors of the reading
-        thread are raised."""
+        """The messages as they arrive, until the stream ends or soon after `cancel`. Errors of the thread are
+        raised."""
         while not cancel.is_set():
             try:
                 found = self._found.get(timeout=_LOOK_S)

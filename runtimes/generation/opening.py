@@ -60,8 +60,7 @@ def open_generator(
 
 
 def generator_stages(spec: str | os.PathLike[str], config: Config) -> tuple[OperationStage, ...]:
-    """The memory that a generator in this process needs, for the plan of an operation. A missing or damaged file is
-    reported when it is opened."""
+    """The memory that a generator in this process needs. A missing or damaged file is reported when it is opened."""
     from edge.runtimes.generation.llama_memory import least_nbytes
 
     text = os.fspath(spec)

@@ -23,8 +23,8 @@ class Seat(Protocol):
     def append(
         self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Appends tokens, of which the first `done` are there already, and returns how many are there then;
-        `cancelled` is asked before each slice."""
+        """Appends tokens but the first `done`, and returns how many are there then; `cancelled` is asked before each
+        slice."""
 
     def reusable(self, common: int, tokens: int) -> int:
         """How many of the first `common` tokens of a text of `tokens` may stay, if others follow them."""

@@ -40,8 +40,7 @@ def refusal(spec: LayerSpec) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GpuWeights(Mapping[str, Any]):
-    """A layer's weights in a buffer on the GPU, the first byte of each tensor, and whether the kernel made the
-    buffer."""
+    """A layer's weights in a buffer of the GPU, the first byte of each tensor, and whether the kernel made it."""
 
     buffer: Any
     places: Mapping[str, int]
@@ -330,8 +329,7 @@ class GpuStates(HiddenStates):
         self.card.write(self._flat, first * self._row, states)
 
     def pool(self, buffer: Any, rows: npt.NDArray[np.uint32]) -> GpuVectors:
-        """Starts computing means of rows of a buffer (first row and number of rows of each mean, [n, 2]) and sending
-        them to the host."""
+        """Starts means of rows of a buffer (first row and number of rows of each, [n, 2]) on their way to the host."""
         card, (vectors, bounds), nbytes = self.card, self._small, 4 * len(rows) * self.width
         landing = card.landing(nbytes)
         self._landings.append(landing)

@@ -161,8 +161,7 @@ _READ_NBYTES = 8 << 20
 
 
 def split(work: Work) -> None:
-    """Splits all lists that are too large, each once: their rows are copied into one new segment, list by list, and
-    deleted in the old segments."""
+    """Splits all lists that are too large, each once. Their rows are copied into one new segment, list by list."""
     with work.write() as db:
         manifest = IndexManifest(db)
         if manifest.state().quantizer:
@@ -245,8 +244,7 @@ def _nearer(
 
 
 def _halves(sources: list[VectorSource], number: int, rows: int, seed: int) -> Vectors | None:
-    """Two unit centroids [2, dim], by spherical 2-means over (a sample of) a list's vectors; None if one half would be
-    too small."""
+    """Two unit centroids [2, dim] of a list, by spherical 2-means over a sample; None if a half would be too small."""
     random = np.random.default_rng((seed, number))
     share = min(1.0, _SAMPLE / rows)
     held: list[Vectors] = []

@@ -40,7 +40,6 @@ def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> Mainten
 
 
 def installed(work: Work, quantizer: Quantizer) -> Curve:
-    """Installs a quantizer; see `edge.ivf.maintenance.retraining.install`."""
     from edge.ivf.maintenance.retraining import install
 
     with Guard(work.folder / _LOCK) as guard:

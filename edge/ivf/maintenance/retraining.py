@@ -46,8 +46,8 @@ class Runs(Closing):
     """Scratch files, one for each range of lists. A context manager that removes them on exit."""
 
     def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
-        """Makes empty runs. `sizes` are the rows expected in each list [nlist]; `room` the bytes of rows that may be in
-        memory while lists are written."""
+        """Makes empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory while lists are
+        written."""
         self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
         self._room = max(1, room // self._record.itemsize)
         # A file fills half the memory on average, since the sizes are estimates.
@@ -66,7 +66,6 @@ class Runs(Closing):
             raise StorageError(f"{folder} takes no scratch files: {error.strerror}") from error
 
     def add(self, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-        """Adds rows: `lists` [n], `ids` [n], `vectors` [n, dim]."""
         groups = self._group[lists]
         order = np.argsort(groups, kind="stable")
         records = np.empty(len(ids), self._record)
@@ -100,7 +99,6 @@ class Runs(Closing):
             self._remove(self._paths[number])
 
     def close(self) -> None:
-        """Closes and removes the remaining files."""
         for file in self._files:
             file.close()
         for path in self._paths:

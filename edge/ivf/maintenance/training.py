@@ -139,8 +139,7 @@ _ROWS = 512
 def draw(
     sources: Sequence[VectorSource], count: int, random: np.random.Generator
 ) -> Iterator[tuple[VectorSource, Ids]]:
-    """Draws `count` live rows, or all if there are fewer, each with the same chance. Yields each source with the
-    numbers of its drawn rows, ascending."""
+    """Yields each source with the numbers, ascending, of `count` random live rows, or of all if there are fewer."""
     left = live_rows(sources)
     count = min(count, left)
     for source in sources:

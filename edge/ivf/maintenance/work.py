@@ -35,11 +35,9 @@ class VectorSource:
 
     @property
     def live(self) -> int:
-        """Number of rows to copy."""
         return self.segment.rows - len(self.deleted)
 
     def stream(self, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """The rows to copy; see `IndexSegment.stream`."""
         return self.segment.stream(self.deleted, parts)
 
 
@@ -53,8 +51,7 @@ class Copy:
 
 
 class Stopped(Exception):
-    """The caller has asked to stop, or another state is in place. Committed steps stay, and unfinished files are
-    removed."""
+    """The caller asked to stop, or another state is in place. Committed steps stay; unfinished files are removed."""
 
 
 @dataclass(slots=True)
@@ -135,8 +132,8 @@ def retire(manifest: IndexManifest, sources: Iterable[VectorSource]) -> None:
 def carry_deletions(
     manifest: IndexManifest, source: VectorSource, copy: IndexSegment, stamp: int, moved: Ids | None = None
 ) -> None:
-    """Deletes in a copy the rows that were deleted in its source since the copying began; of those in `moved`
-    (ascending), if not all rows were copied."""
+    """Deletes in a copy the rows (of those `moved`, ascending) that were deleted in its source since the copying
+    began."""
     late = np.setdiff1d(manifest.all_deleted_rows(source.segment.name), source.deleted, assume_unique=True)
     if moved is not None:
         late = np.intersect1d(late, moved, assume_unique=True)
@@ -158,5 +155,4 @@ def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
 
 
 def live_rows(sources: Iterable[VectorSource]) -> int:
-    """Number of rows to copy in all sources."""
     return sum(source.live for source in sources)

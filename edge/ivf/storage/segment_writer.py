@@ -36,7 +36,6 @@ class SegmentWriter:
     """A new segment that is being written. A context manager: leaving it without `finish` removes the file."""
 
     def __init__(self, folder: Path, spec: CodecSpec, budget: MemoryBudget) -> None:
-        """Creates the file."""
         self._spec = spec
         self._path = folder / (secrets.token_hex(8) + SUFFIX)
         self._temporary = self._path.with_suffix(".tmp")
@@ -205,15 +204,13 @@ def assign_nbytes(nlist: int) -> int:
 
 
 def misfit(vectors: Vectors, scores: Vectors) -> float:
-    """Sum over `vectors` [n, dim] of 1 - cosine(vector, centroid of its list), from their inner products [n]. Centroids
-    have unit length."""
+    """Sum over `vectors` [n, dim] of 1 - cosine(vector, unit centroid of its list), from their inner products [n]."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     return float(len(vectors) - np.sum(scores / np.maximum(norms, np.finfo(np.float32).tiny)))
 
 
 def append_by_list(writer: SegmentWriter, codec: Codec, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-    """Writes rows sorted by list: `lists` [n], `ids` [n], `vectors` [n, dim] of any strides. No row may belong to a
-    list before the writer's last one."""
+    """Writes rows by list: `lists` [n], `ids` [n], `vectors` [n, dim], none of a list before the writer's last one."""
     order = np.argsort(lists, kind="stable")
     for start in range(0, len(order), _ROWS):
         rows = order[start : start + _ROWS]

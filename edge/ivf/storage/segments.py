@@ -73,7 +73,6 @@ def aligned(offset: int, nbytes: int) -> int:
 
 
 def part_nbytes(rows: int, code_size: int) -> int:
-    """Bytes of a part's block."""
     return rows * (ID_NBYTES + code_size + CHECKSUM_NBYTES)
 
 
@@ -81,7 +80,6 @@ class IndexSegment(BlockFile):
     """An open segment. Thread-safe. It is closed with the last reference to it."""
 
     def __init__(self, folder: Path, entry: SegmentEntry, spec: CodecSpec, budget: MemoryBudget) -> None:
-        """Opens the file."""
         self.name = entry.name
         self.rows = entry.rows
         self.size = entry.nbytes
@@ -111,7 +109,6 @@ class IndexSegment(BlockFile):
             super().close()
 
     def list_part(self, number: int, deleted: npt.NDArray[np.int32] = NO_ROWS) -> ListPart:
-        """Part `number` for a searcher."""
         rows = int(self.parts["rows"][number])
         return ListPart(
             source=self,
@@ -124,8 +121,8 @@ class IndexSegment(BlockFile):
         )
 
     def stream(self, skip: Ids, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """Yields rows in file order, a slice at a time, with their checksums verified: of all parts or of some, without
-        the rows to skip (ascending)."""
+        """Yields verified rows in file order, a slice at a time, of all parts or of some, without those to skip
+        (ascending)."""
         for number in range(len(self.parts)) if parts is None else parts:
             start, end = int(self.starts[number]), int(self.starts[number + 1])
             low, high = np.searchsorted(skip, (start, end))
@@ -253,7 +250,6 @@ class OpenSegments:
         self._lock = threading.Lock()
 
     def open(self, entry: SegmentEntry, spec: CodecSpec) -> IndexSegment:
-        """The segment of that name, opened if necessary."""
         with self._lock:
             segment = self._open.get(entry.name)
             if segment is None:

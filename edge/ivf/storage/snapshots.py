@@ -41,8 +41,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Pending rows in the order of their stamps: ids [n], stamps [n], vectors [n, dim]; and their lists [n], if the
-    lists are shared."""
+    """Pending rows by their stamps: ids [n], stamps [n], vectors [n, dim], and lists [n] if the lists are shared."""
 
     ids: Ids
     stamps: Ids
@@ -97,7 +96,6 @@ class Snapshots:
         raise AssertionError("the last try returns or raises")
 
     def state(self, manifest: IndexManifest) -> State:
-        """The numbers of the state."""
         state = manifest.state()
         if state.dim not in (0, self.dim):
             raise ConfigError(

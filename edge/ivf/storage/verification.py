@@ -40,8 +40,7 @@ class Verification:
 def verify(
     manifest: IndexManifest, spec: CodecSpec, opened: OpenSegments, budget: MemoryBudget, *, read_data: bool
 ) -> Verification:
-    """Checks that the files of the state that `manifest` sees are complete and, with `read_data`, every byte of
-    them."""
+    """Checks that the files of the state that `manifest` sees are complete; with `read_data`, every byte of them."""
     problems: list[str] = []
     damaged: list[str] = []
     found: list[Ids] = []
