@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from edge.ivf.maintenance.training import Curve
     from edge.ivf.maintenance.work import Progress, Work, Write
     from edge.ivf.storage.segment_writer import SegmentWriter
-    from edge.ivf.storage.verification import Verification
+    from edge.ivf.storage.snapshots import Verification
     from edge.tuning.tuner import TuningCandidates
 
 __all__ = ["IndexOptions", "VectorIndex"]
@@ -355,7 +355,7 @@ class VectorIndex(Closing):
 
     def verify(self, db: Connection, *, read_data: bool) -> Verification:
         """Checks that the stored data is the data that was written; with `read_data`, every byte of it."""
-        from edge.ivf.storage.verification import verify
+        from edge.ivf.storage.snapshots import verify
 
         manifest = IndexManifest(db)
         spec = self._snapshots.training(manifest).codec.spec

@@ -12,8 +12,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement
-from edge.kv_cache.store import KnowledgeStore
-from edge.kv_cache.tiers import DiskStates, StateTier
+from edge.kv_cache.store import DiskStates, KnowledgeStore, StateTier
 from edge.scheduling.background import Background
 from edge.trace import Trace
 
