@@ -160,9 +160,6 @@ def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = Tr
 
     Args:
         combine: whether tables may be joined.
-
-    Raises:
-        InputError: there are no tables, or no placement fits.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
     seconds = sum(banks.seconds(table.dim) for table in ordered)

@@ -65,10 +65,6 @@ def at_once(neighbours: Sequence[Sequence[int]], distances: Callable[[Sequence[i
 
 
 def check_sizes(k: int, length: int, groups: int, candidates: int) -> None:
-    """
-    Raises:
-        RangeError: `k` is above `length`, or a number is below 1.
-    """
     if not 1 <= k <= length or min(groups, candidates) < 1:
         raise RangeError(f"{k} results of a queue of {length}, {groups} groups of {candidates} candidates")
 
@@ -93,9 +89,6 @@ def traverse(
         entry: the vertex where the search begins.
         length: length of the queue of results.
         visited: the set that remembers visited vertices; an exact one if not given.
-
-    Raises:
-        RangeError: `k` is above `length`, or a number is below 1.
     """
     check_sizes(k, length, groups, candidates)
     seen = ExactSet() if visited is None else visited
