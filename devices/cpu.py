@@ -1,8 +1,9 @@
-"""The device of the host's own processor and memory. Its link is the disk."""
+"""The device of the host's own processor and memory, whose link is the disk; and the profile by own searches."""
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import page_buffer
-from edge.devices.profiling import MeasuredScan
-from edge.ivf.base import Bytes, Codec, Ids, Scanner
-from edge.ivf.device import Candidates, ListScan, SearchRequest
+from edge.errors import CapabilityError
+from edge.ivf.base import Bytes, Codec, CodecSpec, Ids, Scanner
+from edge.ivf.device import Candidates, Estimate, ListScan, SearchPlace, SearchRequest
 from edge.ivf.plan import COPY_NBYTES
 from edge.link import Lane
 from edge.trace import Trace
@@ -30,30 +31,51 @@ class HostMemory:
     in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
-        """
-        Args:
-            memory: the process's memory budget.
-            link: the lane that transfers lists; None opens one for the process's disk, which `close` closes.
-        """
+        """Takes the process's budget. `link` transfers lists; None opens a lane of the process's disk, which `close`
+        closes."""
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None
 
     def allocate(self, nbytes: int) -> Bytes:
-        """A buffer in host memory. The caller holds a lease for it."""
         return page_buffer(nbytes)
 
     def write(self, buffer: Bytes, data: Bytes) -> None:
-        """Copies into a buffer."""
         buffer[: data.size] = data.reshape(-1)
 
     def free(self, buffer: Bytes) -> None:
         """Does nothing. The system gets the pages back when the last reference is gone."""
 
     def close(self) -> None:
-        """Closes the link."""
         if self._own_link:
             self.link.close()
+
+
+class MeasuredScan:
+    """The capability `Profile` of a device that holds lists and searches them."""
+
+    def profile(self: SearchPlace, stage: str, load: int) -> Estimate:
+        """Measures stage `scan`: a search of `load` queries in 4 MB of float32 vectors on the device."""
+        if stage != "scan":
+            raise CapabilityError(f"device {self.name} profiles the stage scan, not {stage!r}")
+        from edge.devices.faiss_codec import FaissCodec
+
+        random = np.random.default_rng(0)  # of equal rows a device returns all
+        vectors, queries = (random.standard_normal((rows, 256), np.float32) for rows in (4096, load))
+        codec = FaissCodec(CodecSpec("flat", 256, 1024))
+        with self.memory.reserve("profile", vectors.nbytes):
+            buffer = self.allocate(vectors.nbytes)
+            self.write(buffer, vectors.view(np.uint8))
+            codes = buffer.reshape(4096, -1) if self.in_host_memory else buffer
+            seconds = 0.0
+            for _ in range(2):  # the first round compiles or loads the kernels
+                scan = ListScan(codes, 0, 4096, None, range(load))
+                request = SearchRequest(codec, queries, [scan], np.arange(4096), Candidates.empty(load, 10))
+                started = time.perf_counter()
+                self.search(request)
+                seconds = time.perf_counter() - started
+            self.free(buffer)
+        return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
 
 
 class CpuDevice(HostMemory, MeasuredScan):

@@ -48,31 +48,14 @@ class FaissCodecs:
     libraries = ("faiss",)
 
     def __init__(self, *, threads: int = 0) -> None:
-        """
-        Args:
-            threads: number of threads for training; 0 takes faiss's default, all cores.
-        """
+        """Takes the number of threads for training; 0 for faiss's default, all cores."""
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
-        """The codec that a spec describes.
-
-        Raises:
-            CapabilityError: faiss is not installed.
-            StorageError: the training state is not valid for this codec.
-        """
         return FaissCodec(spec)
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits a codec on `sample` [n, dim].
-
-        Args:
-            code_size: bytes of a code of pq or opq; 0 for one byte for each four components.
-
-        Raises:
-            ConfigError: there is no codec of that name, or it cannot encode vectors of this width.
-            CapabilityError: faiss is not installed.
-        """
+        """Fits a codec on `sample` [n, dim]. `code_size` is that of pq or opq; 0: a byte for each four components."""
         dim = sample.shape[1]
         if name == "flat":
             return CodecSpec("flat", dim, 4 * dim)
@@ -102,11 +85,6 @@ class FaissCodecs:
         return CodecSpec(name, dim, index.sa_code_size(), np.asarray(state, "<f4").tobytes())
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
-        """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist.
-
-        Raises:
-            CapabilityError: faiss is not installed.
-        """
         faiss = self._faiss()
         dim = sample.shape[1]
         clustering = faiss.Clustering(dim, nlist)
@@ -142,7 +120,6 @@ class FaissCodec:
         self._rotation = turn_of(spec)
 
     def encode(self, vectors: Vectors) -> Bytes:
-        """Codes of `vectors` [n, dim]: uint8 [n, code_size]."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         if self.spec.exact:
             return vectors.view(np.uint8)
@@ -152,7 +129,6 @@ class FaissCodec:
         return codes
 
     def decode(self, codes: Bytes) -> Vectors:
-        """The vectors that `codes` [n, code_size] represent: float32 [n, dim]."""
         codes = np.ascontiguousarray(codes)
         if self.spec.exact:
             return codes.view(np.float32)
@@ -172,7 +148,6 @@ class FaissCodec:
         return float(np.linalg.norm(query * steps)) / math.sqrt(12)
 
     def scanner(self) -> Scanner:
-        """A new scanner for the caller."""
         faiss = _faiss()
         with self._lock:
             if self._lists is None:
@@ -207,7 +182,6 @@ class FaissScanner:
             self._destroy(self._scanner)
 
     def set_query(self, query: Vectors) -> None:
-        """Sets the query [dim] for the following scans."""
         turned = query if self._rotation is None else self._rotation @ query
         if turned.shape != (self._lists.d,):
             raise ValueError(f"a query has {self._lists.d} values, not the shape {turned.shape}")
@@ -216,11 +190,7 @@ class FaissScanner:
         self._scanner.set_list(0, 0.0)
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`.
-
-        Raises:
-            ValueError: the arrays are of other types or lengths, or have gaps.
-        """
+        """See `edge.ivf.base.Scanner`. ValueError if the arrays are of other types or lengths, or have gaps."""
         if self._query is None:
             raise ValueError("no query is set")
         gaps = not all(array.flags.c_contiguous for array in (codes, labels, scores, found))
@@ -238,8 +208,8 @@ def rotation(sample: Vectors, parts: int) -> Vectors:
     """A rotation [dim, dim] after which all parts of a vector vary about equally.
 
     Its rows are the principal directions of `sample` [n, dim], the strongest first. Each goes to that part, among those
-    that are not full, whose variances have the smallest product so far. (Ge et al., Optimized Product Quantization,
-    2013: the parametric solution. It needs one eigendecomposition; the iterative solution takes minutes.)
+    that are not full, whose variances have the smallest product so far (Ge et al., Optimized Product Quantization,
+    2013: the parametric solution).
     """
     dim = sample.shape[1]
     centred = sample - sample.mean(axis=0)
@@ -256,11 +226,7 @@ def rotation(sample: Vectors, parts: int) -> Vectors:
 
 
 def turn_of(spec: CodecSpec) -> Vectors | None:
-    """The rotation [dim, dim] in the training state of opq; None for other codecs.
-
-    Raises:
-        StorageError: the state is too short, or a value is not a number.
-    """
+    """The rotation [dim, dim] in the training state of opq; None for other codecs."""
     if spec.name != "opq":
         return None
     values = np.frombuffer(spec.state[: 4 * spec.dim**2], "<f4").astype(np.float32)
@@ -283,11 +249,7 @@ def _trained(name: str, index: Any) -> Any:
 
 def restored(faiss: Any, spec: CodecSpec) -> Any:
     """The codec with the numbers of its training. faiss's reader of serialized indexes is not used, because it does not
-    check its input, and a collection may come from an untrusted folder.
-
-    Raises:
-        StorageError: the count of numbers is wrong for such a codec, or a value is not a number.
-    """
+    check its input, and a collection may come from an untrusted folder."""
     wrong = f"the training state of codec {spec.name} is not one of this version or is damaged"
     if spec.name not in NAMES or (spec.has_tables and (spec.code_size < 1 or spec.dim % spec.code_size)):
         raise StorageError(wrong)

@@ -9,8 +9,7 @@ from typing import Any
 
 from edge.budget import MemoryBudget
 from edge.config import parse_size
-from edge.devices.cpu import CpuDevice
-from edge.devices.profiling import MeasuredScan
+from edge.devices.cpu import CpuDevice, MeasuredScan
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, SearchPlace, SearchRequest
@@ -29,10 +28,8 @@ _DEEPEST = 1 << 20
 
 
 class LimitedDevice(MeasuredScan):
-    """A device with limited memory and a limited link. It computes on the device that it wraps.
-
-    Its bytes are in the wrapped device's memory, where one lease covers the cap.
-    """
+    """A device with limited memory and a limited link. It computes on the device that it wraps, whose memory it
+    takes."""
 
     kind = "limited"
 
@@ -58,10 +55,6 @@ class LimitedDevice(MeasuredScan):
             scan: bytes of codes per second that a search scans at most, or a size. A list counts once for each query
                 that probes it. Searches of several threads share this rate, one request after the other.
             inner: the wrapped device, which the caller closes; None wraps the host's processor.
-
-        Raises:
-            BudgetExceeded: the cap does not fit the wrapped device's memory.
-            ConfigError: an option is not a number, or out of range.
         """
         cap = parse_size(cap)
         bandwidth, self._scan = (
@@ -85,7 +78,6 @@ class LimitedDevice(MeasuredScan):
         self.memory = MemoryBudget(cap, part=True)
 
     def allocate(self, nbytes: int) -> Any:
-        """A buffer of this device. The caller holds a lease of `memory` for it."""
         return self._inner.allocate(nbytes)
 
     def write(self, buffer: Any, data: Bytes) -> None:
@@ -93,7 +85,6 @@ class LimitedDevice(MeasuredScan):
         self._inner.write(buffer, data)
 
     def free(self, buffer: Any) -> None:
-        """Frees a buffer."""
         self._inner.free(buffer)
 
     def search(self, request: SearchRequest) -> Candidates:

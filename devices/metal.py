@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
-from edge.devices.cpu import HostMemory
-from edge.devices.profiling import MeasuredScan
+from edge.devices.cpu import HostMemory, MeasuredScan
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
@@ -29,19 +28,12 @@ Decode = Callable[[Any], Any]
 
 
 class MetalDevice(HostMemory, MeasuredScan):
-    """Lists in memory that host and GPU share. They are read from the disk into this memory, and the GPU reads them in
-    place. The process's budget covers them."""
+    """Lists in memory that host and GPU share: read from the disk into it, and by the GPU in place, under one
+    budget."""
 
     name = "metal"
 
     def __init__(self, memory: MemoryBudget, *, trace: Trace | None = None) -> None:
-        """
-        Args:
-            memory: the process's memory budget.
-
-        Raises:
-            CapabilityError: mlx is missing.
-        """
         try:
             self._mx = importlib.import_module("mlx.core")
         except ImportError as error:
@@ -72,12 +64,7 @@ class MetalDevice(HostMemory, MeasuredScan):
 
     def search(self, request: SearchRequest) -> Candidates:
         """Scans lists as products of matrices. The best rows of exact codes are scored again by the host's kernel, so
-        that results do not depend on the place of a list.
-
-        Raises:
-            BudgetExceeded: a block of lists does not fit.
-            CapabilityError: the codec is none of flat, sq8, pq and opq.
-        """
+        that results do not depend on the place of a list."""
         if not request.lists:
             return request.seen
         with self._lock:
@@ -96,7 +83,6 @@ class MetalDevice(HostMemory, MeasuredScan):
         return request.seen
 
     def close(self) -> None:
-        """Frees the codecs' tables and closes the link."""
         super().close()
         with self._lock:
             for _, _, lease in self._codecs.values():
@@ -118,7 +104,6 @@ class MetalDevice(HostMemory, MeasuredScan):
     def _offer(
         request: SearchRequest, query: int, lists: list[ListScan], scores: list[npt.NDArray[np.float32]]
     ) -> None:
-        """Adds the best rows of some lists to the candidates of one query."""
         seen = request.seen
         rows = [np.arange(scan.count) if scan.rows is None else np.asarray(scan.rows) for scan in lists]
         values = np.concatenate([own[which] for own, which in zip(scores, rows, strict=True)])

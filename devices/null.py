@@ -13,5 +13,4 @@ class NullDevice(HostMemory):
     name = "null"
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Returns no new candidates."""
         return request.seen

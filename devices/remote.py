@@ -1,8 +1,5 @@
-"""A device in another process. Lists are sent to it over a pipe, and searched there as the host's processor does.
-
-The process runs this module. It reads requests from its standard input and answers on its standard output, until the
-input ends. A message is a JSON header, and arrays as in memory.
-"""
+"""A device in another process. Lists are sent to it over a pipe, and searched there as the host's processor does. The
+process runs this module, until its standard input ends. A message is a JSON header, and arrays as in memory."""
 
 from __future__ import annotations
 
@@ -38,11 +35,7 @@ _LONGEST_HEADER = 64 << 20
 
 
 def send(stream: IO[bytes], header: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
-    """Writes one message.
-
-    Raises:
-        OSError, ValueError: the other side has closed the stream.
-    """
+    """Writes one message. OSError or ValueError if the other side has closed the stream."""
     arrays = [np.ascontiguousarray(array) for array in arrays]
     described = header | {"arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
     data = json.dumps(described).encode()
@@ -54,12 +47,7 @@ def send(stream: IO[bytes], header: dict[str, Any], arrays: Sequence[Array] = ()
 
 
 def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
-    """Reads one message.
-
-    Raises:
-        EOFError: the other side has closed the stream.
-        OSError, ValueError: the message is broken.
-    """
+    """Reads one message. EOFError if the other side has closed the stream, OSError or ValueError if it is broken."""
     (length,) = struct.unpack("<I", _exactly(stream, 4))
     if length > _LONGEST_HEADER:
         raise ValueError(f"a header of {length:,} bytes is no header")
@@ -100,11 +88,6 @@ class RemoteServer:
         self._device = CpuDevice(self._memory, link=Lane("unused"))
 
     def answer(self, header: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
-        """Carries out a request.
-
-        Raises:
-            EdgeError: the request cannot be carried out.
-        """
         for buffer in header["freed"]:
             self._buffers.pop(buffer, None)
             self._codes.pop(buffer, None)
@@ -188,16 +171,7 @@ class RemoteDevice:
     in_host_memory = False
 
     def __init__(self, memory: MemoryBudget, *, cap: int | str = 64 << 20, trace: Trace | None = None) -> None:
-        """Starts the process.
-
-        Args:
-            memory: the memory budget of this process. Both processes together stay within it.
-            cap: largest number of bytes of lists on the device, or a size such as `64MB`.
-
-        Raises:
-            BudgetExceeded: the cap and the process do not fit.
-            DeviceLost: the process does not start.
-        """
+        """Starts the process. Both processes stay within this budget; `cap` bounds the bytes of lists on the device."""
         cap = parse_size(cap)
         self.name = "remote"
         self._lock = threading.Lock()
@@ -227,7 +201,6 @@ class RemoteDevice:
         return int(self._ask({"op": "allocate", "nbytes": nbytes})[0]["buffer"])
 
     def write(self, buffer: int, data: Bytes) -> None:
-        """Sends codes [rows, code_size]."""
         self._ask({"op": "write", "buffer": buffer}, [data])
 
     def free(self, buffer: int) -> None:
@@ -255,7 +228,6 @@ class RemoteDevice:
         return request.seen
 
     def close(self) -> None:
-        """Ends the process and frees its memory."""
         self.link.close()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):

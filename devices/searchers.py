@@ -13,22 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, PartLost
+from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, PartLost, RangeError
 from edge.ivf.base import Bytes, Ids, Vectors
 from edge.ivf.device import Candidates, ListScan, Search, SearchPlace, SearchRequest, open_device
 from edge.link import Lane
-from edge.planner.search_accelerator import queue_length
 from edge.plugins import number
 from edge.trace import Trace
 
 
 @dataclass(slots=True, eq=False)
 class StripeSearcher:
-    """A device that searches for a coordinator.
-
-    Attributes:
-        lost: whether the device has stopped answering.
-    """
+    """A device that searches for a coordinator, and whether it has stopped answering."""
 
     device: SearchPlace
     lost: bool = False
@@ -36,14 +31,9 @@ class StripeSearcher:
 
 @dataclass(slots=True, eq=False)
 class Stripe:
-    """The rows of a list that one searcher holds: `first`, `first + step`, `first + 2 * step`, ...
-
-    Attributes:
-        lease: lease of the rows' bytes, in the searcher's budget.
-        rows: number of rows.
-        buffer, nbytes: the searcher's buffer and its size; None until the first write.
-        codes: the codes in the searcher's memory.
-    """
+    """The `rows` of a list that one searcher holds: `first`, `first + step`, `first + 2 * step`, ... A lease in the
+    searcher's budget covers them; `buffer` and its size are None until the first write, and `codes` are those in the
+    searcher's memory."""
 
     searcher: StripeSearcher
     lease: Lease
@@ -55,12 +45,7 @@ class Stripe:
     codes: Any = None
 
     def prepare(self, data: Bytes) -> Bytes:
-        """Allocates a buffer for this stripe of a list's codes [rows, code_size], and returns the stripe's codes.
-
-        Raises:
-            BudgetExceeded: the searcher has no room.
-            DeviceLost: the searcher does not answer.
-        """
+        """Allocates a buffer for this stripe of a list's codes [rows, code_size], and returns the stripe's codes."""
         own: Bytes = data[self.first :: self.step]
         self.rows = len(own)
         if own.nbytes > self.nbytes:
@@ -99,8 +84,6 @@ class Stripe:
 
 
 class Stripes:
-    """The stripes of one list."""
-
     def __init__(self, parts: list[Stripe]) -> None:
         self.parts = parts
 
@@ -111,12 +94,8 @@ class Stripes:
 
 
 class Share:
-    """One searcher's part of the lists of a request.
-
-    Attributes:
-        scans: the searcher's stripes, with labels that number its rows.
-        queries: numbers of the queries that probe these lists, ascending.
-    """
+    """One searcher's part of the lists of a request: its stripes, with labels that number its rows, and the numbers of
+    the queries that probe these lists, ascending."""
 
     def __init__(self, searcher: StripeSearcher, request: SearchRequest) -> None:
         self.searcher = searcher
@@ -169,16 +148,15 @@ _LAYOUTS = ("striped", "whole")
 
 
 class SearchersDevice:
-    """A device that consists of other devices, the searchers. It holds no list itself. The rows of each list are
-    distributed over the searchers in turn. Every searcher returns a queue of its best rows, which is shorter than the
-    number of requested results.
+    """A device that consists of other devices, the searchers. The rows of each list are distributed over them in turn.
+    Every searcher returns a queue of its best rows, which is shorter than the number of requested results.
 
     Results are exact. If the worst row in a searcher's queue is better than the worst row of the merged results, the
     searcher may have more good rows, and gets a second request for a full queue. The length of the queues is chosen so
     that this happens in at most one search of a hundred, if near rows are distributed over the searchers independently.
 
-    A searcher that does not answer is removed. The host then searches the lists of all searchers. The remaining
-    searchers get the lists again when they are needed next.
+    A searcher that does not answer is removed. The host then searches the lists of all searchers, and the remaining
+    ones get the lists again when they are needed next.
 
     Counters (in `trace`): `searchers.asked` (requests per query), `.again` (requests for a full queue), `.lost`.
     """
@@ -207,10 +185,6 @@ class SearchersDevice:
             confidence: share of the searches in which the first queues are enough; None means 0.99.
             searchers: open devices to use instead of `of`. The caller closes them.
             options: options of every searcher, such as `cap`.
-
-        Raises:
-            BudgetExceeded, CapabilityError, DeviceLost: a searcher cannot be opened.
-            ConfigError: an option cannot be used, or `confidence` is given for lists that are not striped.
         """
         self._whole = _layout(lists)
         self._confidence = (
@@ -239,24 +213,14 @@ class SearchersDevice:
 
     @property
     def answering(self) -> list[StripeSearcher]:
-        """The searchers that still answer.
-
-        Raises:
-            DeviceLost: no searcher answers any more.
-        """
         alive = [searcher for searcher in self._searchers if not searcher.lost]
         if not alive:
             raise DeviceLost(f"all {self.name} are lost; what they held is searched elsewhere")
         return alive
 
     def allocate(self, nbytes: int) -> Stripes:
-        """Leases memory for a list at every searcher, or for a whole list at the searcher with the most free memory.
-        `write` allocates the buffers.
-
-        Raises:
-            BudgetExceeded: a searcher has no room.
-            DeviceLost: no searcher answers.
-        """
+        """Leases memory for a list at every searcher, or for a whole list at the one with most. `write` makes the
+        buffers."""
         chosen = self.answering
         if self._whole:
             chosen = [max(chosen, key=lambda searcher: searcher.device.memory.free)]
@@ -283,7 +247,6 @@ class SearchersDevice:
         self._all([(searcher, _settled(ticket.wait)) for searcher, ticket in tickets])
 
     def free(self, buffer: Stripes) -> None:
-        """Frees a list's stripes."""
         for part in buffer.parts:
             part.release()
 
@@ -300,7 +263,7 @@ class SearchersDevice:
             raise PartLost(f"some of the {self.name} are lost, and with them rows of the lists")
         count, width = request.seen.scores.shape
         answering = self.answering
-        kept = width if self._whole else _length(width, len(answering), self._confidence)
+        kept = width if self._whole else queue_length(width, len(answering), confidence=self._confidence)
         shares = [share for searcher in answering if (share := Share(searcher, request)).scans]
         found = self._ask([(share, share.queries, kept) for share in shares], request)
         cuts = [_cut(request.seen, found, query) for query in range(count)]
@@ -378,8 +341,7 @@ def _offer(seen: Candidates, share: Share, found: Candidates, query: int) -> Non
 
 
 def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
-    """The score of the worst row in the merged results; -inf as long as there are fewer rows than places. Rows with a
-    lower score cannot be among the results."""
+    """The score of the worst row in the merged results, below which no row counts; -inf while there are fewer rows."""
     width = seen.scores.shape[1]
     every: list[Vectors] = [each.scores[query][each.labels[query] >= 0] for each in (seen, *found)]
     scores = np.concatenate(every)
@@ -387,8 +349,27 @@ def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _length(results: int, searchers: int, confidence: float) -> int:
-    return queue_length(results, searchers, confidence=confidence)
+def queue_length(results: int, queues: int, *, confidence: float = 0.99) -> int:
+    """The shortest length of the queues at which a share `confidence` of all queries loses none of the best `results`
+    (Jiang's thesis, section 4.3). It follows from the union bound over the queues, and holds only if each list is
+    spread evenly over the searchers: if a list is in one place, nothing bounds the number of near results in one queue.
+    """
+    if results < 1 or queues < 1 or not 0 < confidence < 1:
+        raise RangeError(f"{results} results, {queues} queues and a confidence of {confidence} have no queue length")
+    more = 0.0
+    for count in range(results, 1, -1):  # the smallest probabilities are added first, so the sum is exact
+        more += share_of_queue(results, queues, count)
+        if queues * more > 1 - confidence:
+            return count
+    return 1
+
+
+def share_of_queue(results: int, queues: int, count: int) -> float:
+    """Probability that a given queue gets exactly `count` of the best `results`."""
+    if queues == 1:
+        return float(count == results)
+    ways = math.lgamma(results + 1) - math.lgamma(count + 1) - math.lgamma(results - count + 1)
+    return math.exp(ways - count * math.log(queues) + (results - count) * math.log1p(-1 / queues))
 
 
 def _opened(kind: str, memory: MemoryBudget, trace: Trace | None, options: dict[str, Any]) -> SearchPlace:

@@ -67,8 +67,7 @@ def check_place(open_device: Opener) -> None:
 
 
 def check_search(open_device: Opener, codec_name: str) -> None:
-    """Checks the best rows of several lists: with rows left out, with separate queries per list, and over several
-    requests."""
+    """Checks the best rows of several lists: with rows left out, with queries per list, over several requests."""
     random = np.random.default_rng(7)
     codecs = FaissCodecs(threads=1)
     sample = random.standard_normal((600, _DIM)).astype(np.float32)

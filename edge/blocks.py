@@ -1,9 +1,6 @@
 """Blocks: named byte ranges of one file, each with a checksum, read into the caller's buffers by positioned reads.
-
 Every tier and lane of the core moves whole blocks: a layer's weights, a group of embedding rows, an IVF list, or a
-document's KV states. The file itself is a plain file. The table of extents describes its blocks. The owner of the
-format keeps that table (a packed model in its `edge.json`, a collection in its SQLite manifest).
-"""
+document's KV states. The owner of the format keeps the table of extents."""
 
 from __future__ import annotations
 
@@ -72,22 +69,12 @@ class BlockSource(Protocol):
 
 
 class BlockFile:
-    """One file of blocks, open for reading. Thread-safe; positioned reads release the interpreter lock.
-
-    Every block is checked against its CRC-32 the first time this object reads it, and not again, because the file must
-    not change while it is open.
-    """
+    """One file of blocks, open for reading. Thread-safe; positioned reads release the interpreter lock. Every block is
+    checked against its CRC-32 the first time this object reads it, and not again, because the file must not change
+    while it is open."""
 
     def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent], remedy: str = "") -> None:
-        """Opens `path`.
-
-        Args:
-            remedy: advice for a damaged block, appended to the error message.
-
-        Raises:
-            StorageError: the file cannot be opened.
-            CorruptBlock: the file is shorter than its last block (a truncated copy or download).
-        """
+        """Opens `path`. `remedy` is advice for a damaged block, appended to the error message."""
         self.path = Path(path)
         self.extents = dict(extents)
         self.remedy = remedy
@@ -110,17 +97,10 @@ class BlockFile:
         return f"; {self.remedy}" if self.remedy else ""
 
     def nbytes(self, block: BlockId) -> int:
-        """Size of a block in bytes."""
         return self.extents[block].nbytes
 
     def read(self, block: BlockId, into: memoryview) -> None:
-        """Fills the first `nbytes(block)` bytes of `into`, and verifies them the first time.
-
-        Raises:
-            CorruptBlock: the bytes end early or do not match the checksum.
-            StorageError: the disk reports an error.
-            ValueError: the buffer is smaller than the block.
-        """
+        """Fills the first `nbytes(block)` bytes of `into`, and verifies them the first time."""
         extent = self.extents[block]
         if len(into) < extent.nbytes:
             raise ValueError(f"block {block} has {extent.nbytes:,} bytes, the buffer {len(into):,}")
@@ -136,17 +116,8 @@ class BlockFile:
             self._verified.add(block)
 
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int:
-        """Reads single rows of a table (see `read_scattered`), and returns the number of bytes.
-
-        Args:
-            table: the rows' place in this file.
-            rows: row numbers [n], ascending and unique.
-            out: destination [n, row_nbytes], C-contiguous.
-
-        Raises:
-            CorruptBlock: the file ends before a row does.
-            IndexError: a row number is not in the table.
-        """
+        """Reads rows [n], ascending and unique, of a table into `out` [n, row_nbytes], C-contiguous (see
+        `read_scattered`), and returns the number of bytes. IndexError if a row number is not in the table."""
         if len(rows) == 0:
             return 0
         for row in (int(rows[0]), int(rows[-1])):
@@ -156,27 +127,16 @@ class BlockFile:
         return out.nbytes
 
     def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
-        """Reads rows of one size from anywhere in the file, in one pass; adjacent rows share a read.
-
-        Args:
-            offsets: position of each row [n], in bytes, ascending.
-            out: destination [n, row_nbytes], C-contiguous.
-
-        Raises:
-            CorruptBlock: the file ends before a row does.
-            StorageError: the disk reports an error.
-        """
+        """Reads rows at `offsets` [n], in bytes, ascending, into `out` [n, row_nbytes], C-contiguous; adjacent ones
+        together."""
         size = out.shape[1]
         flat = out.reshape(-1).data
         for low, high in _runs(offsets, size):
             self._pread(flat[low * size : high * size], offsets[low], what=f"the rows at byte {offsets[low]:,}")
 
     def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> int:
-        """Reads rows as `read_scattered` does, up to the first row that the system's page cache does not hold.
-
-        Returns:
-            Number of rows read; 0 if the system cannot tell.
-        """
+        """Reads rows as `read_scattered` does, up to the first row that the system's page cache does not hold, and
+        returns their number; 0 if the system cannot tell."""
         if not (hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")):
             return 0
         size = out.shape[1]
@@ -191,11 +151,8 @@ class BlockFile:
         return len(offsets)
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Tells the system which ranges (offset, nbytes) will be read soon, so that it reads them into its page cache.
-
-        The disk then serves the ranges together instead of one after the other. Does nothing on systems without such a
-        call.
-        """
+        """Tells the system which ranges (offset, nbytes) will be read soon, so that it reads them into its page cache:
+        together instead of one after the other. Does nothing on systems without such a call."""
         if hasattr(os, "posix_fadvise"):
             for offset, nbytes in ranges:
                 for start in range(offset, offset + nbytes, _ADVICE):
@@ -252,11 +209,8 @@ def _crc32(view: memoryview) -> int:
 
 
 def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The distinct values of an integer array of any shape, ascending: [distinct].
-
-    `np.unique` does the same, but its first call imports `numpy.ma`. That takes 15 ms, 3 % of a search from the command
-    line.
-    """
+    """The distinct values of an integer array of any shape, ascending: [distinct]. `np.unique` does the same, but its
+    first call imports `numpy.ma`. That takes 15 ms, 3 % of a search from the command line."""
     ordered = np.sort(numbers, axis=None)
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])

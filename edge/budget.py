@@ -92,11 +92,7 @@ class Lease:
         self.nbytes = nbytes
 
     def resize(self, nbytes: int) -> None:
-        """Changes the size. A larger size may call shrinkers.
-
-        Raises:
-            BudgetExceeded: the growth does not fit; the lease keeps its old size.
-        """
+        """Changes the size. A larger size may call shrinkers; if it does not fit, the lease keeps its old size."""
         self._budget._resize(self, nbytes)
 
     def release(self) -> None:
@@ -179,25 +175,16 @@ class MemoryBudget:
         return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
     def reserve(self, owner: str, nbytes: int, *, wait: bool = True) -> Lease:
-        """Reserves `nbytes` for `owner`.
-
-        Args:
-            wait: whether to wait for blocks that cannot be evicted before they have arrived.
-
-        Raises:
-            BudgetExceeded: there is not enough free memory, even after shrinking.
-        """
+        """Reserves `nbytes` for `owner`. With `wait` it waits for blocks that cannot be evicted before they have
+        arrived. BudgetExceeded if there is not enough free memory, even after shrinking."""
         lease = Lease(self, owner, 0)
         self._resize(lease, nbytes, wait=wait)
         return lease
 
     def waiting(self, reserve: Callable[[], Result]) -> Result:
         """Calls code that reserves while it locks the ledger. Before that is refused, the ledger waits for blocks on
-        their way to caches, without its lock, and calls it again.
-
-        Raises:
-            BudgetExceeded: as `reserve` does at its last call. It must have left everything as it was.
-        """
+        their way to caches, without its lock, and calls it again. So a refused call must have left everything as it
+        was."""
         left = _WAITS
         while True:
             try:
@@ -208,16 +195,9 @@ class MemoryBudget:
             left -= 1
 
     def make_room(self, nbytes: int, *, below: float | None = None) -> int:
-        """Asks caches to give memory back until `nbytes` are free, or none gives any more.
-
-        For callers that fit their work to the free memory before they reserve any of it.
-
-        Args:
-            below: asks only caches with a smaller loss (see `add_shrinker`); all of them if not given.
-
-        Returns:
-            Bytes that are free now.
-        """
+        """Asks caches, those with a smaller loss than `below` (see `add_shrinker`), to give memory back until `nbytes`
+        are free, or none gives any more; returns the bytes that are free now. For callers that fit their work to the
+        free memory before they reserve any of it."""
         for left in reversed(range(_WAITS + 1)):
             with self._lock:
                 self._ask(lambda: nbytes, below)
@@ -228,10 +208,8 @@ class MemoryBudget:
         return self.free
 
     def hold_libraries(self, names: Sequence[str]) -> None:
-        """Imports modules, and reserves the growth of the process for good, because modules stay loaded.
-
-        The expected growth is reserved before the import. A missing module is ignored here; the code that needs it
-        reports it.
+        """Imports modules, and reserves the growth of the process for good, because modules stay loaded. The expected
+        growth is reserved before the import. A missing module is ignored here; the code that needs it reports it.
 
         Raises:
             BudgetExceeded: the expected growth does not fit, and the module is not imported; or the growth was larger
@@ -318,14 +296,11 @@ class MemoryBudget:
             growth.nbytes = most
 
     def relieve(self) -> int:
-        """Compares the ledger with the process's real memory.
+        """Compares the ledger with the process's real memory, and returns the anonymous resident bytes afterwards.
 
         If the process holds more than the limit, memory that no lease covers is counted as a lease of its own
         (`unleased`), and caches give memory back for it. The lease ends when the process has shrunk, or when its bytes
         are needed.
-
-        Returns:
-            Anonymous resident bytes afterwards.
         """
         resident = anonymous_resident()
         if self._part:
@@ -378,10 +353,8 @@ class MemoryBudget:
             self._resize(lease, nbytes)
 
     def _settle(self) -> bool:
-        """Waits for blocks on their way to caches, so that they can be evicted. Returns whether there were any.
-
-        Does nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock.
-        """
+        """Waits for blocks on their way to caches, so that they can be evicted; returns whether there were any. Does
+        nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock."""
         with _LISTING:
             ledgers = list(_ledgers)
         if any(ledger._lock._is_owned() for ledger in ledgers):  # type: ignore[attr-defined]
@@ -423,10 +396,9 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class OperationStage:
-    """A part of an operation.
+    """A part of an operation, with its work worded for a message.
 
     Attributes:
-        name: the stage's work, worded for a message.
         own: bytes that the stage needs while it runs, and afterwards frees or can give up.
         kept: bytes that stay held until the operation ends.
         libraries: modules that the stage imports, which stay loaded.
@@ -440,15 +412,9 @@ class OperationStage:
 
 @dataclass(frozen=True, slots=True)
 class OperationPlan:
-    """The memory that a whole operation will need, stage by stage, computed before the first stage begins.
-
-    Without a plan, an operation that opens several models in turn could be refused several times, each time with a
-    limit that is enough for one more model. The plan names one limit that is enough for all of them.
-
-    Attributes:
-        operation: the operation, worded for a message.
-        stages: its parts in their order.
-    """
+    """The memory that a whole operation will need, stage by stage, computed before the first stage begins. Without a
+    plan, an operation that opens several models in turn could be refused several times, each time with a limit that is
+    enough for one more model. The plan names one limit that is enough for all of them."""
 
     operation: str
     stages: Sequence[OperationStage]
@@ -459,22 +425,15 @@ class OperationPlan:
         return self._largest()[0]
 
     def check(self, budget: MemoryBudget) -> None:
-        """Asks caches to make room for the operation.
-
-        Raises:
-            BudgetExceeded: it does not fit even then. The error names the smallest limit that works.
-        """
+        """Asks caches to make room. If the operation does not fit even then, the error names the smallest limit that
+        works."""
         nbytes = self.nbytes
         budget.make_room(nbytes)
         if nbytes > budget.free:
             raise self.refusal(budget.limit, budget.used)
 
     def refusal(self, limit: int, held: int) -> BudgetExceeded:
-        """The error for a limit that is too small for the operation.
-
-        Args:
-            held: bytes held before the operation begins.
-        """
+        """The error for a limit that is too small for the operation, with so many bytes held before it begins."""
         nbytes, stage = self._largest()
         needed = held + nbytes + SPREAD
         return BudgetExceeded(

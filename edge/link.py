@@ -2,8 +2,7 @@
 
 A `Link` has one worker thread and moves one block at a time. Every user of the link has its own `Lane`, which counts
 for that user's trace, and gets a `Ticket` for each transfer. Positioned reads release the interpreter lock, so
-transfers overlap with compute. A link learns its latency and bandwidth (`LinkRate`). A lane counts the seconds its
-callers waited, and the transfer time that their work hid.
+transfers overlap with compute.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ class LinkRate:
         return self.seconds(nbytes) / nbytes if nbytes and self._sizes else _ASSUMED
 
     def add(self, nbytes: int, seconds: float) -> None:
-        """Learns from a finished transfer."""
         if nbytes <= 0 or seconds <= 0:
             return
         with self._lock:
@@ -119,7 +117,6 @@ class LinkRate:
             self._fit = None
 
     def _fitted(self) -> tuple[float, float]:
-        """Latency in seconds, and seconds per byte."""
         with self._lock:
             if self._fit is None:
                 self._fit = _fit(list(self._sizes.values()))
@@ -127,10 +124,7 @@ class LinkRate:
 
 
 def _fit(sizes: list[_Size]) -> tuple[float, float]:
-    """The line (latency, per_byte) that fits best, with neither term below 0.
-
-    It minimizes the sum of count * ((latency + nbytes * per_byte - seconds) / seconds)**2.
-    """
+    """The line (latency, per_byte), neither below 0, with the least count-weighted sum of squared relative errors."""
     if not sizes:
         return 0.0, 0.0
     weights = [min(size.count, _FULL_WEIGHT) / size.seconds**2 for size in sizes]
@@ -184,16 +178,10 @@ class Ticket:
 
     @property
     def failed(self) -> bool:
-        """Whether the transfer has failed."""
         return self._error is not None
 
     def wait(self) -> None:
-        """Blocks until the transfer has ended, and counts the waiting time the first time.
-
-        Raises:
-            CorruptBlock, StorageError: this transfer, or the one it follows, has failed.
-            EdgeError: the transfer was withdrawn, or its deadline passed before it could start.
-        """
+        """Blocks until the transfer has ended, and counts the waiting time the first time."""
         if self._accounted and self._error is None:  # the common case: a block that is in memory
             return
         started = self._lane.clock.now()
@@ -213,8 +201,7 @@ class Ticket:
                 del self  # the error keeps this frame, and the frame would keep the ticket and its buffer
 
     def join(self) -> None:
-        """Blocks until the transfer has ended. It counts no waiting time, and leaves the transfer's error to those who
-        need the block."""
+        """Blocks until the transfer has ended, without counting waiting time or raising the transfer's error."""
         if not self._finished.is_set():
             if self._lane.link._claim(self):
                 self._lane.link._transfer(self)
@@ -231,10 +218,7 @@ class Ticket:
         return self._lane.link._cancel(self)
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Calls `call` when the transfer has ended, failed or been withdrawn, in the thread that ends it.
-
-        If the transfer is over, calls it now. `call` must not wait for anything.
-        """
+        """Calls `call`, which must not wait, when the transfer is over, in the thread that ends it; now, if it is."""
         with _ending:
             if not self._finished.is_set():
                 self._callbacks = [*(self._callbacks or ()), call]
@@ -254,12 +238,8 @@ class Ticket:
 
 
 class Link:
-    """One physical link with one worker thread. The thread runs while a lane is open.
-
-    Attributes:
-        rate: latency and bandwidth, from the transfers so far.
-        clock: the clock that times the transfers.
-    """
+    """One physical link with one worker thread, which runs while a lane is open. `rate` has its latency and bandwidth,
+    from the transfers so far; `clock` times the transfers."""
 
     def __init__(
         self,
@@ -270,9 +250,10 @@ class Link:
         depth: int = 1,
         clock: Clock | None = None,
     ) -> None:
-        """
+        """Makes a link, modelled if there are limits.
+
         Args:
-            bandwidth_limit: bytes per second to which transfers are slowed down (a modelled link).
+            bandwidth_limit: bytes per second to which transfers are slowed down.
             latency: least seconds of a transfer besides the time for its bytes.
             depth: number of transfers whose latencies overlap. With more than one, the latency of a transfer counts
                 from its request, as on a disk with a queue or on a network. Bytes still move one after the other.
@@ -362,8 +343,7 @@ class Link:
             del ticket  # otherwise an idle link would keep the last buffer alive
 
     def _claim(self, ticket: Ticket) -> bool:
-        """Whether the waiting thread runs the transfer itself, which saves two switches of threads: the link is idle,
-        and the transfer is the next one."""
+        """Whether the waiting thread runs the transfer itself: the link is idle, and the transfer is the next one."""
         with self.condition:
             quiet = self._speak(ticket)
             mine = self._running is None and bool(self._queue) and self._queue[0][3] is ticket
@@ -408,11 +388,9 @@ class Link:
                 self.condition.notify_all()
 
     def _due(self, ticket: Ticket, nbytes: int, worked: float) -> float:
-        """The time at which a transfer ends whose work took `worked` seconds.
-
-        A modelled link begins it on request, or when one of those under way ends if there are as many as it is deep.
-        Whether a thread had time for it then does not matter.
-        """
+        """The time at which a transfer ends whose work took `worked` seconds. A modelled link begins it on request, or
+        when one of those under way ends if there are as many as it is deep. Whether a thread had time for it then does
+        not matter."""
         full = len(self._ends) == self._depth
         begun = max(ticket._asked, self._ends[0]) if full else ticket._asked
         self._moved_by = max(begun, self._moved_by) + nbytes / self._bandwidth_limit
@@ -441,13 +419,10 @@ _sharing = threading.Lock()
 
 
 class Lane(Closing):
-    """One user's access to a link.
+    """One user's access to a link, which has the queue of the transfers of all its lanes.
 
     Counters (in `trace`): `<name>.bytes`, `.transfers`, `.busy_s`, `.stall_s` (waiting time of callers), `.hidden_s`
     (transfer time for which no caller waited), `.missed` (deadlines that passed before the transfer could start).
-
-    Attributes:
-        link: the link, with the queue of the transfers of all its lanes.
     """
 
     def __init__(
@@ -472,10 +447,8 @@ class Lane(Closing):
 
     @classmethod
     def shared(cls, link: str = "disk", *, trace: Trace | None = None) -> Lane:
-        """Opens a lane of the process's only link of that name.
-
-        Models, lists and states come from the same disk, so they share one queue, and the most urgent one goes first.
-        """
+        """Opens a lane of the process's only link of that name. Models, lists and states come from the same disk, so
+        they share one queue, and the most urgent one goes first."""
         with _sharing:
             found = _shared.setdefault(link, Link(link))
         return cls(link, trace=trace, link=found)
@@ -490,11 +463,7 @@ class Lane(Closing):
         return self.link.rate
 
     def fetch(self, source: BlockSource, block: BlockId, into: memoryview, *, priority: float = 0.0) -> Ticket:
-        """Asks for a block. `into` must not be used until the ticket is done.
-
-        Args:
-            priority: lower ones go first.
-        """
+        """Asks for a block; lower priorities go first. `into` must not be used until the ticket is done."""
         nbytes = source.nbytes(block)
 
         def read() -> int:
@@ -524,9 +493,6 @@ class Lane(Closing):
             wake: whether the link's worker is woken for it. If not, the thread that waits for the ticket transfers the
                 block itself if the link is idle then. This saves switches of threads where every request is waited for
                 soon. Such a ticket must be waited for or withdrawn.
-
-        Raises:
-            RuntimeError: the lane is closed.
         """
         if self.closed:
             raise RuntimeError(f"lane {self.name} is closed")

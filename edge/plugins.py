@@ -11,19 +11,12 @@ from edge.errors import CapabilityError, ConfigError
 
 
 def names(group: str) -> set[str]:
-    """The names registered in an entry-point group.
-
-    An editable installation must be renewed before names appear that were added to its sources since.
-    """
+    """The names registered in an entry-point group."""
     return {entry.name for entry in _registered(group)}
 
 
 def load(group: str, name: str) -> Any:
-    """Loads the object that is registered under `name` in an entry-point group, such as `edge.runtimes`.
-
-    Raises:
-        CapabilityError: there is no such name. The message lists the registered names.
-    """
+    """Loads the object that is registered under `name` in an entry-point group, such as `edge.runtimes`."""
     found = {entry.name: entry for entry in _registered(group)}
     if name not in found:
         kind = group.removeprefix("edge.").removesuffix("s")
@@ -32,13 +25,8 @@ def load(group: str, name: str) -> Any:
 
 
 def parse_device(text: str) -> tuple[str, dict[str, str]]:
-    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
-
-    An option without a value, as in `fpga:simulate`, means `yes`.
-
-    Raises:
-        ConfigError: an option lacks its name or its value.
-    """
+    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`. An
+    option without a value, as in `fpga:simulate`, means `yes`."""
     name, _, rest = text.partition(":")
     options = {}
     for part in filter(None, rest.split(",")):
@@ -50,15 +38,7 @@ def parse_device(text: str) -> tuple[str, dict[str, str]]:
 
 
 def number(device: str, option: str, given: float | str, low: float, high: float, *, whole: bool = False) -> float:
-    """A device's option as a number.
-
-    Args:
-        given: the number, or its text.
-        low, high: the smallest and the largest number that it may be.
-
-    Raises:
-        ConfigError: it is no such number.
-    """
+    """A device's option, a number or its text, as a number from `low` to `high`."""
     try:
         value = float(given)
     except ValueError:

@@ -1,8 +1,7 @@
 """The memory the process really holds: anonymous resident bytes, their high-water mark, and trimming of the heap.
 
-The kernel keeps a high-water mark of all resident pages, including file-backed ones, but not of the anonymous pages
-alone. Therefore `ResidentWatch` samples. The kernel can drop file-backed pages (the code of libraries, a mapped file)
-at any moment. It cannot drop anonymous ones, so a memory limit must bound those.
+The kernel can drop file-backed pages (the code of libraries, a mapped file) at any moment, but not anonymous ones, so a
+memory limit must bound those. It keeps no high-water mark of them alone. Therefore `ResidentWatch` samples.
 """
 
 from __future__ import annotations
@@ -56,26 +55,17 @@ def trim_heap() -> None:
 
 @cache
 def share_heap() -> bool:
-    """Makes all threads allocate from one heap, if the C library would give each its own (glibc). Runs once.
-
-    A request's arrays are freed to the heap of the thread that ran it, and only that thread's next request uses them
-    again. With a heap for each of eight threads, the process would hold the memory of eight requests while one runs.
-
-    Returns:
-        Whether the setting was made. Heaps that exist already stay.
-    """
+    """Makes all threads allocate from one heap, if the C library would give each its own (glibc), and returns whether
+    it did. Runs once. A request's arrays are freed to the heap of the thread that ran it, and only that thread's next
+    request uses them again: with eight heaps, the process would hold the memory of eight requests while one runs."""
     return _set_heap(_ARENA_MAX, 1)
 
 
 @cache
 def return_large_blocks() -> bool:
-    """Makes the C library return blocks of 1 MB and more to the system as soon as they are freed (glibc). Runs once.
-
-    Otherwise the bound grows up to 32 MB with the blocks that are freed, and smaller ones stay in a heap with gaps.
-
-    Returns:
-        Whether the setting was made.
-    """
+    """Makes the C library return blocks of 1 MB and more to the system as soon as they are freed (glibc), and returns
+    whether it did. Runs once. Otherwise the bound grows up to 32 MB with the blocks that are freed, and smaller ones
+    stay in a heap with gaps."""
     return _set_heap(_MMAP_THRESHOLD, 1 << 20)
 
 
@@ -86,14 +76,10 @@ def _set_heap(parameter: int, value: int) -> bool:
 
 @cache
 def small_pages() -> bool:
-    """Makes the system give this process and its later children memory in small pages only (Linux). Runs once.
-
-    NumPy asks for huge pages, of 2 MB, for arrays of 4 MB and more, and some systems use them everywhere. Then the
-    first byte that is written makes 2 MB resident, so the memory held would exceed the memory allocated.
-
-    Returns:
-        Whether the setting was made.
-    """
+    """Makes the system give this process and its later children memory in small pages only (Linux), and returns whether
+    it did. Runs once. NumPy asks for huge pages, of 2 MB, for arrays of 4 MB and more, and some systems use them
+    everywhere. Then the first byte that is written makes 2 MB resident, so the memory held would exceed the memory
+    allocated."""
     if sys.platform != "linux":
         return False
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -138,8 +124,7 @@ class ResidentWatch(Closing):
     """Samples anonymous resident memory from a thread and keeps the highest value seen."""
 
     def __init__(self, interval: float = 0.02) -> None:
-        """Starts sampling every `interval` seconds. A shorter spike can be missed. At 5 ms samples took 2 % of the
-        processor time of a reranking."""
+        """Starts sampling every `interval` seconds. At 5 ms samples took 2 % of the processor time of a reranking."""
         self.high_water = anonymous_resident()
         self._interval = interval
         self._stop = threading.Event()

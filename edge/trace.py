@@ -61,7 +61,6 @@ class Trace:
             del self._listeners[name]
 
     def snapshot(self) -> dict[str, float]:
-        """A copy of all counters."""
         with self._lock:
             return dict(self.counters)
 
@@ -148,11 +147,6 @@ class Trace:
         return bytes(found)
 
     def write(self, path: str | Path) -> None:
-        """Writes `text` to a file.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
         from edge.files.output_file import open_output
 
         text = self.text()

@@ -105,8 +105,7 @@ class LayerKernel(ABC):
     def advance(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> None:
-        """Like `run`, but replaces the content of `states` with the result. A kernel that can write its result in place
-        saves an array and a copy."""
+        """Like `run`, but replaces the content of `states`. A kernel that writes in place saves an array and a copy."""
         states[...] = self.run(states, lengths, weights, prefix)
 
     def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, object]:
@@ -163,7 +162,7 @@ class Runtime(ABC):
         return least(one)
 
     def refusal(self, spec: LayerSpec) -> str | None:
-        """The reason why this runtime cannot run such layers on this machine. None if it can, or if only `layer_kernel`
+        """Why this runtime cannot run such layers on this machine. None if it can, or if only `layer_kernel`
         finds out."""
         return None
 
@@ -196,12 +195,9 @@ def rotation(theta: float, head_size: int, tokens: int, factor: float = 1.0) -> 
 
 
 def distance_bias(spec: LayerSpec, weights: Weights, q: Hidden, k: Hidden, start: int) -> Hidden:
-    """What is added to the attention scores for the distances of tokens, [heads, queries, keys].
-
-    Args:
-        spec: of a layer with `buckets`, `spans` or `alibi`.
-        q, k: queries [queries, heads, head_size] of the tokens from `start` on, and the keys of all tokens.
-    """
+    """What is added to the attention scores for the distances of tokens, [heads, queries, keys], in a layer with
+    `buckets`, `spans` or `alibi`: queries [queries, heads, head_size] of the tokens from `start` on, and the keys of
+    all tokens."""
     stop, keys = start + len(q), len(k)
     if spec.alibi:
         apart = np.abs(np.arange(keys, dtype=np.float32) - np.arange(start, stop, dtype=np.float32)[:, None])
@@ -266,11 +262,7 @@ def runs(lengths: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:
 
 
 def runtime_for(name: str, spec: LayerSpec) -> Runtime:
-    """The runtime called `name`, or for "auto" the first of `AUTOMATIC` that runs such layers here.
-
-    Raises:
-        CapabilityError: there is no such runtime.
-    """
+    """The runtime called `name`, or for "auto" the first of `AUTOMATIC` that runs such layers here."""
     if name != "auto":
         return load_runtime(name)
     offered = names("edge.runtimes")
@@ -308,13 +300,8 @@ def load_runtime(text: str) -> Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass over a batch.
-
-    Attributes:
-        groups: the request that each sequence belongs to [n].
-        dtype: numpy's name of the type of the hidden states.
-        scratch: folder for states that do not fit in memory.
-    """
+    """A pass over a batch: the request that each sequence belongs to (`groups` [n]), numpy's name of the type of the
+    hidden states, and the folder for states that do not fit in memory."""
 
     batch: TokenBatch
     memory_plan: MemoryPlan
@@ -365,19 +352,14 @@ class Workplace:
         return model.tensors(model.layer_blocks[layer], buffer)
 
     def states(self, run: Pass) -> HiddenStates:
-        """The storage for a pass's hidden states between layers: memory, or a scratch file. Raises the errors of
-        `HiddenStates`."""
+        """The storage for a pass's hidden states between layers: memory, or a scratch file."""
         if run.memory_plan.resident:
             return ResidentStates(run.shape, self.memory)
         return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)
 
     def embed(self, feed: Feed, states: Any) -> Callable[[TokenChunk], Any]:
-        """A function that returns layer 0's input of a chunk, in the form that `states.store` takes. The host computes
-        it in the memory of the states.
-
-        Args:
-            states: the result of `states` for this pass.
-        """
+        """A function that returns layer 0's input of a chunk, in the form that `states.store` takes (`states`: see
+        there). The host computes it in the memory of the states."""
 
         def embed(chunk: TokenChunk) -> npt.NDArray[Any]:
             into: npt.NDArray[Any] = states.room(chunk)
@@ -396,29 +378,3 @@ class Workplace:
 
     def close(self) -> None:
         """Frees the memory of this place."""
-
-
-class DevicePlace(Workplace):
-    """The memory of a device, as the workplace of one model."""
-
-    on_host = False
-
-    def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
-        """
-        Args:
-            device: is closed with this object.
-            lane: the disk's lane. A second lane over the same link is opened, so that its reads do not count as waits
-                of the engine.
-        """
-        super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
-        self.device = device
-        self._disk = Lane("weights", link=lane.link)
-        self._way: Any = None
-
-    def close(self) -> None:
-        """Frees all memory of this place. The window must have been closed before."""
-        self._disk.close()
-        self.lane.close()
-        if self._way is not None:
-            self._way.close()
-        self.device.close()

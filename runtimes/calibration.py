@@ -1,11 +1,10 @@
 """Calibration: measures how far the scores after each layer are from the final ones, and finds the pruning margins that
 keep the results of full depth.
 
-The scores of a sequence do not depend on its pool. So every query is run once at full depth, and its scores after each
-layer are recorded. Any margin can then be replayed on the record. Half of the queries are used to fit the lens (a ridge
-regression per layer to the final logit). The other half are used to choose between head and lens after each layer, to
-measure the error of each layer's scores, and to find the smallest margins that keep the target: one for each share of
-results in the pool, for texts in no order and for retrieved texts.
+The scores of a sequence do not depend on its pool. So every query is run once at full depth, and any margin can be
+replayed on the record. Half of the queries are used to fit the lens (a ridge regression per layer to the final logit).
+The other half are used to choose between head and lens after each layer, to measure the error of each layer's scores,
+and to find the smallest margins that keep the target.
 """
 
 from __future__ import annotations
@@ -68,12 +67,7 @@ class RecordedScores:
 
 @dataclass(frozen=True, slots=True)
 class PruningOutcome:
-    """The result of pruning for one query.
-
-    Attributes:
-        chosen: the best K candidates, best first.
-        evaluations: number of layer x candidate evaluations.
-    """
+    """The result of pruning for one query: the best K candidates, best first, and the layer x candidate evaluations."""
 
     chosen: Ids
     evaluations: int
@@ -112,11 +106,9 @@ def measure(
     records: Sequence[RecordedScores], k: int, mode: Mode, margin: float, calibration: Calibration, *,
     candidates: int, retrieved: bool,
 ) -> Measured:  # fmt: skip
-    """Precision@K, overlap with full depth and work, as means over the records, which are cut to `candidates`.
-
-    Without judgements the best K of full depth count as relevant. If there are fewer than K relevant candidates,
-    precision is divided by their number, as in the paper.
-    """
+    """Precision@K, overlap with full depth and work, as means over the records, which are cut to `candidates`. Without
+    judgements the best K of full depth count as relevant. If there are fewer than K relevant candidates, precision is
+    divided by their number, as in the paper."""
     precisions, full, overlaps, work = [], [], [], []
     for record in (record.cut(candidates) for record in records):
         found = replay(record, k, mode, margin, calibration, retrieved=retrieved)
@@ -138,17 +130,10 @@ def find_margins(
     records: Sequence[RecordedScores], ks: Iterable[int], pools: Iterable[int], mode: Mode, calibration: Calibration, *,
     retrieved: bool, target: float,
 ) -> tuple[tuple[float, float], ...]:  # fmt: skip
-    """For shares of results in a pool, the smallest margin that keeps the target in every domain, because margins are
+    """Pairs of the share of results in a pool, ascending, and the smallest margin that keeps the target (the share of
+    full depth's K results that must be found, mean over the cases up to a share) in every domain, because margins are
     used in new domains, too. If all queries come from one domain, they are divided into a few parts, and the target
-    must be kept in each part.
-
-    Args:
-        retrieved: whether the scores of retrieval are blended in.
-        target: share of full depth's K results that must be found, mean over the cases up to a share.
-
-    Returns:
-        Pairs of share and margin, in the order of the shares; none if no pool is larger than its results.
-    """
+    must be kept in each. `retrieved`: the scores of retrieval are blended in."""
     cases: dict[float, list[tuple[int, int]]] = {}
     for k, n in product(ks, pools):
         if k < n:
@@ -222,23 +207,15 @@ def calibrate(
     target: float = TARGET,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Measures a model's operating points.
+    """Measures a model's operating points. `save` stores the result with the model.
 
     Args:
         reranker: an open reranker. Its own thresholds are not used.
         examples: at least 8 queries, better about 100, of the kind that the model will be used for.
-        ks: numbers of results.
-        pools: sizes of pools; larger ones are cut to them.
-        modes: modes of pruning.
+        ks, pools: numbers of results, and sizes of pools; larger ones are cut to them.
         orders: False for candidates in no order, True for candidates with retrieval scores that are blended in.
         target: share of full depth's K results that must be found, in (0, 1]; see `find_margins`.
         progress: called with (queries done, queries in all).
-
-    Returns:
-        The calibration; `save` stores it with the model.
-
-    Raises:
-        InputError: too few examples, or a target outside (0, 1].
     """
     if len(examples) < 8:
         raise InputError(f"calibration needs at least 8 queries, not {len(examples)}")
@@ -374,12 +351,8 @@ def _agreement(scores: Scores, final: Scores) -> float:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Records the inputs of the lens and the logits of the head after every layer.
-
-    Attributes:
-        shown: the lens's vectors, [layers, candidates, hidden].
-        head: the head's logits, [layers, candidates].
-    """
+    """Records the lens's inputs [layers, candidates, hidden] and the head's logits [layers, candidates] of every
+    layer."""
 
     spec: ModelSpec
     tensors: Mapping[str, npt.NDArray[Any]]

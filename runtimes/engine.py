@@ -1,8 +1,6 @@
-"""An engine: one packed model, opened under a memory budget, that runs batches of token sequences.
-
-It owns the parts of a model other than its hidden states: the compiled layer, the weight window, the row cache, the
-vocabulary. Rerankers and embedders are thin layers on top that read scores or vectors from the hidden states.
-"""
+"""An engine: one packed model, opened under a memory budget, that runs batches of token sequences. It owns the parts of
+a model other than its hidden states: the compiled layer, the weight window, the row cache, the vocabulary. Rerankers
+and embedders are thin layers on top that read scores or vectors from the hidden states."""
 
 from __future__ import annotations
 
@@ -106,11 +104,6 @@ class Engine(Closing):
             model: stays open as long as the engine; `close` closes it.
             max_tokens: longest sequence; None takes the model's own limit, at most 512.
             scratch: directory for offloaded hidden states.
-
-        Raises:
-            BudgetExceeded: the model cannot work in this budget; the error names the smallest limit that works.
-            CapabilityError: the runtime is missing or cannot run this architecture.
-            CorruptBlock: a block does not match its checksum.
         """
         self.model = model
         self.budget = budget
@@ -169,19 +162,13 @@ class Engine(Closing):
             weakref.finalize(self, lane.close)
 
     def run(self, job: Job) -> RunStats:
-        """Runs a job. Its observer sees the hidden states and decides which sequences continue.
+        """Runs a job. Its observer sees the hidden states and decides which sequences continue; its errors are raised.
 
         While a pass runs, other threads' jobs wait. The next pass takes the most urgent job first (see `Urgency`), and
         then others as long as a shared pass is quicker, so that each layer is read once for all. The hidden states that
         a job's observer sees are bit for bit those of a pass of its own. The job is begun at the start of its pass,
-        possibly in another thread. Texts are truncated so that a sequence has `max_tokens`.
-
-        Raises:
-            InputError: the query is empty, a text is not valid Unicode, or the engine has been closed.
-            BudgetExceeded: the job does not fit; the error names the limit that would be enough.
-            CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
-            Withdrawn, DeadlinePassed: the request was cancelled.
-            Exception: any error that the job's observer raises.
+        possibly in another thread. Texts are truncated so that a sequence has `max_tokens`. Raises `Withdrawn` or
+        `DeadlinePassed` if the request was cancelled.
         """
         self._line.run(job)
         return job.result
@@ -248,11 +235,7 @@ class Engine(Closing):
         return job.batch
 
     def _check_room(self, texts: Sequence[str], query: str) -> None:
-        """Frees memory for a request before any work is done for it: other holders in the budget release their caches.
-
-        Raises:
-            BudgetExceeded: the request may not fit even then; the error names the smallest limit that works.
-        """
+        """Frees memory for a request before any work is done for it."""
         # Tokenizer and layers can be released as well, because the pass needs only one of them at a time. What each
         # text needs besides its tokens is leased by then.
         needed = self.working + tokens_nbytes(texts, self.max_tokens, query)
@@ -397,11 +380,7 @@ class Engine(Closing):
         return max(self.room.saturating, self.max_tokens)
 
     def _check_fits(self) -> None:
-        """Frees memory for the engine before anything is loaded: other holders in the budget release their caches.
-
-        Raises:
-            BudgetExceeded: the engine's smallest memory does not fit.
-        """
+        """Frees memory for the engine before anything is loaded."""
         budget, needs = self.budget, self.needs
         budget.make_room(needs.nbytes)
         if needs.nbytes > budget.free:
@@ -423,11 +402,7 @@ class Engine(Closing):
 @contextmanager
 def opened_model(chosen: str | Path | PackedModel, kind: Kind, config: Config) -> Iterator[PackedModel]:
     """The model by name or path, or the open model that was passed. A model that was opened here is closed again if the
-    body of the `with` statement fails.
-
-    Raises:
-        ModelError: the model is missing, broken or of another kind.
-    """
+    body of the `with` statement fails."""
     if isinstance(chosen, PackedModel):
         yield chosen
         return
@@ -449,13 +424,8 @@ def open_engine(
     trace: Trace | None,
     tuning: Tuning | None,
 ) -> Engine:
-    """Opens an engine in `budget`. Without one, a new budget is made with the limit `memory`, or the configuration's.
-
-    Raises:
-        BudgetExceeded: the limit is too small; the error names the smallest that works.
-        ConfigError: `memory` is no size.
-        InputError: `max_tokens` is less than 1.
-    """
+    """Opens an engine in `budget`. Without one, a new budget is made with the limit `memory`, or the
+    configuration's."""
     if max_tokens is not None and (not isinstance(max_tokens, int | np.integer) or max_tokens < 1):
         raise InputError(f"the longest sequence is a whole number of at least 1 token, not {max_tokens!r}")
     if budget is None:

@@ -20,12 +20,8 @@ from edge.streaming.hidden_states import TokenChunk
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Token rows in their stored form.
-
-    Attributes:
-        rows: [unique, row_nbytes] bytes, one row for each different token of a chunk.
-        places: the number of each token's row in `rows` [tokens].
-        scales: the factor of each int8 row [unique]; None for rows of another precision.
+    """Token rows in their stored form: bytes [unique, row_nbytes], one row for each different token of a chunk; the
+    number of each token's row [tokens]; and the factor of each int8 row [unique], None for rows of another precision.
     """
 
     rows: npt.NDArray[np.uint8]
@@ -37,12 +33,7 @@ class InputEmbedding:
     """Turns tokens into layer 0's input. The token table stays on disk behind a row cache."""
 
     def __init__(self, model: PackedModel, row_capacity: int, budget: MemoryBudget, lane: Lane) -> None:
-        """Loads the small tensors and allocates the row cache.
-
-        Raises:
-            BudgetExceeded: the cache does not fit.
-            CorruptBlock: a block does not match its checksum.
-        """
+        """Loads the small tensors and allocates the row cache."""
         self._model = model
         self._rows = RowCache(
             model.file,
@@ -80,12 +71,7 @@ class InputEmbedding:
         return RowCache.memory_needed(table, min(row_capacity, table.rows)) + table.rows * per_row + small + positions
 
     def prepare(self, batch: TokenBatch) -> None:
-        """Reads a request's token rows in one sorted pass, and the position rows up to its longest sequence.
-
-        Raises:
-            CorruptBlock: a row does not match its checksum.
-            BudgetExceeded: the position rows do not fit.
-        """
+        """Reads a request's token rows in one sorted pass, and the position rows up to its longest sequence."""
         self._rows.prefetch(distinct(np.concatenate((batch.tokens, batch.prefix))).astype(np.int64))
         longest = int(batch.lengths.max())
         if self._model.positions is not None and longest > len(self._positions):

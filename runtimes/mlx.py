@@ -1,8 +1,6 @@
-"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux (`mlx[cpu]`).
-
-Weights lie in memory that the host and the GPU share (`UnifiedPlace`). They are read from the disk into it, and nothing
-is copied.
-"""
+"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux (`mlx[cpu]`). Weights
+lie in memory that the host and the GPU share (`UnifiedPlace`). They are read from the disk into it, and nothing is
+copied."""
 
 from __future__ import annotations
 
@@ -36,11 +34,8 @@ from edge.trace import Trace
 
 
 class MlxRuntime(Runtime):
-    """Runs every `LayerSpec`. mlx chooses its threads itself.
-
-    mlx keeps freed buffers for later by default. That cache is turned off for the process, so that a layer gives its
-    memory back when it is done.
-    """
+    """Runs every `LayerSpec`. mlx chooses its threads itself. Its cache of freed buffers is turned off for the process,
+    so that a layer gives its memory back when it is done."""
 
     name = "mlx"
     libraries = ("mlx.core",)
@@ -214,12 +209,7 @@ class MlxLayerKernel(LayerKernel):
 
 
 class Shared:
-    """A buffer, or a part of a buffer, that numpy and mlx access in place.
-
-    Attributes:
-        array: its bytes for mlx.
-        view: the same bytes for numpy, which may write to them.
-    """
+    """A buffer, or a part of a buffer, that numpy (`view`) and mlx (`array`) access in place."""
 
     def __init__(self, array: Any, view: npt.NDArray[np.uint8]) -> None:
         self.array = array

@@ -1,8 +1,6 @@
-"""What an engine and its passes need: memory, chunks that saturate the cores, and their arrangement in the free memory.
-
-The needs of memory are computed from the description of the model before anything is loaded. The number of tokens in a
-chunk that saturates the cores is measured once per kernel and stored on the device.
-"""
+"""What an engine and its passes need: memory, computed from the description of the model before anything is loaded;
+chunks that saturate the cores, measured once per kernel and stored on the device; and their arrangement in the free
+memory."""
 
 from __future__ import annotations
 
@@ -92,11 +90,8 @@ def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_toke
 
 
 def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], max_tokens: int) -> PassSizes:
-    """The sizes of a pass over one longest sequence, with the longest prefix.
-
-    Args:
-        workspace: as `LayerKernel.workspace`.
-    """
+    """The sizes of a pass over one longest sequence, with the longest prefix, for a workspace as
+    `LayerKernel.workspace`."""
     shares = model.spec.layer.causal and model.spec.head.scores
     prefix = max_tokens if shares else 0
     return pass_sizes(
@@ -125,14 +120,9 @@ def pass_sizes(
 
 
 def request_nbytes(texts: Sequence[str], max_tokens: int, hidden: int, layers: int, query: str = "") -> int:
-    """Upper bound on the bytes that a request over `texts` holds, without one pass's workspace. It is computed before
-    the texts are tokenized, and covers the tokens, and for each text its vector, the arrays for scoring, and the scores
-    after each layer.
-
-    Args:
-        max_tokens: longest sequence.
-        query: text before each of `texts`.
-    """
+    """Upper bound on the bytes that a request over `texts`, each after `query` and of at most `max_tokens`, holds
+    without one pass's workspace. It is computed before the texts are tokenized, and covers the tokens, and for each
+    text its vector, the arrays for scoring, and the scores after each layer."""
     scored = min(len(texts), SCORED_TOGETHER) * SCORING_ARRAYS + len(texts)
     return tokens_nbytes(texts, max_tokens, query) + scored * hidden * 4 + len(texts) * 8 * (4 + 2 * layers)
 
@@ -193,11 +183,7 @@ class Room:
     saturating: int
 
     def plan_memory(self, batches: Sequence[TokenBatch]) -> MemoryPlan:
-        """The layout of one pass over the sequences of some batches.
-
-        Raises:
-            BudgetExceeded: no layout fits; the error names the smallest limit that works.
-        """
+        """The layout of one pass over the sequences of some batches."""
         request = self._request(batches)
         resident = None if self.offload is None else not self.offload
         chosen = plan_memory(request, self._available(), resident=resident)
@@ -288,13 +274,9 @@ _disturbed: dict[str, int] = {}
 
 
 def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
-    """The smallest chunk size, in tokens, with 97 % of the best throughput of this kernel on this device.
-
-    Args:
-        budget: the budget for the measurement's memory. Only sizes that fit are measured. If none fits, the smallest
-            size is returned without a measurement.
-        spared: bytes of free memory that the measurement leaves unused.
-    """
+    """The smallest chunk size, in tokens, with 97 % of the best throughput of this kernel on this device. Only sizes
+    that fit the budget, and leave `spared` bytes of it unused, are measured. If none fits, the smallest size is
+    returned without a measurement."""
     room = budget.free - spared
     sizes = [size for size in _SIZES if _nbytes(kernel, size) <= room]
     if not sizes:
@@ -328,11 +310,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
 
 def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
     """The smallest size that reaches 97 % of the best throughput in its fastest run, and the ratio of this size's
-    slowest run to its fastest.
-
-    Args:
-        seconds: times of the runs, by size in tokens.
-    """
+    slowest run to its fastest, from the times of the runs by size in tokens."""
     rates = {size: size // _SEQUENCE / min(runs) for size, runs in seconds.items()}
     best = max(rates.values())
     size = min(size for size, rate in rates.items() if rate >= _ENOUGH * best)

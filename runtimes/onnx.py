@@ -3,8 +3,7 @@
 A layer runs in three stages, each of which is a small ONNX session: `project` (norm, q, k, v), `attend`, `finish`
 (output projection, residuals, norms, feed-forward). `project` and `finish` work on rows of tokens without regard to
 sequences, in blocks that are just large enough to saturate the cores. `attend` works on one sequence after the other.
-So there is no padding, and no attention score crosses sequences. Intermediates exist for one block of tokens and a few
-sequences at a time, for chunks of any size.
+So there is no padding, and intermediates exist for one block of tokens and a few sequences at a time.
 """
 
 from __future__ import annotations
@@ -57,12 +56,8 @@ SC_LEVEL2_CACHE_SIZE = 191
 
 
 class CompiledGraph:
-    """One compiled graph. It reads inputs and writes outputs in place, without copies.
-
-    Attributes:
-        token_bytes: bytes of scratch memory per token, for the intermediates.
-        fixed_bytes: additional bytes of scratch memory, for the converted copy of a matrix.
-    """
+    """One compiled graph. It reads inputs and writes outputs in place, without copies. Its intermediates take
+    `token_bytes` of scratch memory per token, and the converted copy of a matrix `fixed_bytes`."""
 
     def __init__(self, graph: Graph, threads: int) -> None:
         onnxruntime = load_onnxruntime()
@@ -100,11 +95,8 @@ class CompiledGraph:
         outputs: dict[str, npt.NDArray[Any]],
         **inputs: npt.NDArray[Any],
     ) -> None:
-        """Runs the stage on `inputs` and its part of `weights`, and writes to the contiguous arrays `outputs`.
-
-        Args:
-            scratch: at least `fixed_bytes`, and `token_bytes` for every token.
-        """
+        """Runs the stage on `inputs` and its part of `weights`, and writes to the contiguous arrays `outputs`. The
+        scratch memory has `fixed_bytes`, and `token_bytes` for every token."""
         binding = self._session.io_binding()
         for name, kind in self._inputs.items():
             array = inputs[name] if name in inputs else weights[name]
@@ -197,7 +189,7 @@ class OnnxRuntime(Runtime):
 
 @dataclass(frozen=True, slots=True)
 class WorkMemory:
-    """The work memory of a run. It is allocated once for all groups and blocks, because new memory costs page faults.
+    """The work memory of a run, allocated once for all groups and blocks, because new memory costs page faults.
 
     Attributes:
         q, context: [tokens, kv_heads, heads / kv_heads, head_size].
@@ -213,12 +205,8 @@ class WorkMemory:
 
 
 class OnnxLayerKernel(LayerKernel):
-    """One layer on onnxruntime.
-
-    Args:
-        saturates: whether the processor's product of unsigned and signed bytes does (x86 without VNNI); None tests it.
-        flash: whether onnxruntime has flash attention; None asks `has_flash_attention`.
-    """
+    """One layer on onnxruntime. `saturates`: the processor's product of unsigned and signed bytes does (x86 without
+    VNNI), None tests it. `flash`: onnxruntime has flash attention, None asks `has_flash_attention`."""
 
     def __init__(
         self,

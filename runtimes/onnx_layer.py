@@ -43,13 +43,9 @@ class Placed:
 
 
 class Graph:
-    """Collects the nodes, inputs, outputs and constants of one ONNX graph.
-
-    Attributes:
-        placed: the intermediate values for which the caller provides memory, by name.
-        converted: shapes and types of converted copies of matrices. Only one copy exists at a time, and all use the
-            same memory.
-    """
+    """Collects the nodes, inputs, outputs and constants of one ONNX graph. The caller provides memory for the
+    intermediate values `placed`, by name, and for converted copies of matrices (`converted`: their shapes and types),
+    of which only one exists at a time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -128,11 +124,7 @@ def tensor(array: npt.NDArray[Any]) -> Any:
 
 
 def load_onnxruntime() -> Any:
-    """The module `onnxruntime`, with its telemetry off.
-
-    Raises:
-        ImportError: onnxruntime is not installed.
-    """
+    """The module `onnxruntime`, with its telemetry off."""
     os.environ.update(REPORTS_OFF)  # onnxruntime reads the environment once, at its import
     import onnxruntime
 

@@ -1,9 +1,6 @@
-"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part.
-
-Each request keeps its own observer, so it is scored and pruned as if it were alone. The result of a layer for a
-sequence depends on that sequence's tokens only (see `edge.runtimes.base`), so the scores are those of a pass alone.
-`--stats` prints the figures of a pass, tests assert them, and benchmarks compare them.
-"""
+"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part. Each
+request is scored and pruned as if it were alone, since the result of a layer for a sequence depends on that sequence's
+tokens only (see `edge.runtimes.base`)."""
 
 from __future__ import annotations
 
@@ -90,12 +87,8 @@ class RunStats:
         grown: Mapping[str, float],
         **own: Any,
     ) -> RunStats:
-        """The figures of a pass.
-
-        Args:
-            grown: the growth of the trace's counters (see `Trace.since`).
-            own: the figures that follow from none of the arguments, by name.
-        """
+        """The figures of a pass: `grown` is the growth of the trace's counters (see `Trace.since`), and `own` are the
+        figures that follow from none of the arguments, by name."""
         sequences, layers = len(batch.lengths), len(window.order)
         return cls(
             sequences=sequences,
@@ -127,19 +120,15 @@ class Job:
     """One request: its texts, which travel to the pass and are tokenized there, and the observer of the pass.
 
     Attributes:
-        texts: the texts, one sequence each, or their tokens.
+        texts: the texts, one sequence each, or their tokens; with `query`, paired with it. `queries`: single texts are
+            queries (see `PairTokenizer.encode_texts`).
         observe: makes the observer. It is called again if the first attempt shared a pass that did not fit. The
             observer's `decide(0, ...)` chooses the texts that enter the pass.
-        query: the query that is paired with each text; None for single texts.
-        queries: single texts are queries (see `PairTokenizer.encode_texts`).
         undo: frees the memory that `observe` took.
         urgency: the job leaves the pass when this is withdrawn or its deadline has passed.
         batch: the tokens of the texts that entered the pass.
-        observer: the result of `observe`.
-        evaluations: layer x sequence evaluations done for this job.
-        layers: the job's deepest layer.
-        stats: the figures of the pass, once the job has succeeded.
-        error: the error that ended the job.
+        evaluations, layers: layer x sequence evaluations done for this job, and its deepest layer.
+        stats: the figures of the pass, once the job has succeeded; else the `error` that ended it.
     """
 
     texts: Sequence[str] | TokenBatch
@@ -156,12 +145,8 @@ class Job:
     error: Exception | None = None
 
     def begin(self) -> Sequence[str] | TokenBatch:
-        """Makes the observer, and returns the texts that enter the pass.
-
-        Raises:
-            Withdrawn, DeadlinePassed: the request was cancelled.
-            Exception: any error that `observe` raises.
-        """
+        """Makes the observer, and returns the texts that enter the pass. Raises `Withdrawn` or `DeadlinePassed` if the
+        request was cancelled."""
         self.evaluations = self.layers = 0
         self.urgency.check()
         self.observer = self.observe()
@@ -194,11 +179,10 @@ class Job:
 
 @dataclass(slots=True)
 class JoinedJobs:
-    """The jobs of one pass, as one batch of sequences and one observer.
+    """The jobs of one pass, as one batch of sequences, job by job, and one observer.
 
     Attributes:
-        batch: the sequences of all jobs, job by job. Its prefix is that of a single job, or all prefixes one after
-            another.
+        batch: its prefix is that of a single job, or all prefixes one after another.
         groups: number of the job that each sequence belongs to [n].
         ended: called with each job that needs no further layer or has failed.
     """

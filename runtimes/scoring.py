@@ -1,7 +1,5 @@
-"""Scores and vectors from hidden states, and the observer that prunes by provisional scores during a pass.
-
-The heads are computed in numpy, since their matrices are small.
-"""
+"""Scores and vectors from hidden states, computed in numpy, since the heads' matrices are small; and the observer that
+prunes by provisional scores during a pass."""
 
 from __future__ import annotations
 
@@ -34,18 +32,12 @@ Head = Mapping[str, npt.NDArray[Any]]
 def pool(
     spec: ModelSpec, head: Head, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]
 ) -> Any:
-    """The vector that the head reads from each sequence of a chunk.
-
-    Args:
-        states: [tokens, hidden], the sequences packed one after the other.
-        lengths: number of tokens of each sequence [batch].
+    """The vector that the head reads from each sequence of a chunk: states [tokens, hidden], the sequences of `lengths`
+    tokens [batch] packed one after the other.
 
     Returns:
         [batch, hidden] fp32: the first token's state, the last token's state, or the mean over all tokens, each after
-        the final norm. For states on a device, an object that `np.asarray` turns into this array.
-
-    Raises:
-        CapabilityError: the states are on a device, which cannot norm them before it takes the mean.
+            the final norm. For states on a device, an object that `np.asarray` turns into this array.
     """
     token = spec.head.token
     if isinstance(states, StatesElsewhere):
@@ -64,24 +56,17 @@ def pool(
 
 
 def lens_input(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]) -> Any:
-    """The vector that a lens reads from each sequence of a chunk, without the final norm. See `pool`.
-
-    It is the last token's state if the head reads the last token, otherwise the mean over all tokens. In the first
-    layers of an encoder the first token has hardly attended to the others.
-    """
+    """The vector that a lens reads from each sequence of a chunk, without the final norm (see `pool`): the last token's
+    state if the head reads the last token, otherwise the mean over all tokens. In the first layers of an encoder the
+    first token has hardly attended to the others."""
     if spec.head.token == "last":
         return pool(spec, {}, states, lengths)
     return states.read("all", lengths) if isinstance(states, StatesElsewhere) else _means(states, lengths)
 
 
 def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> npt.NDArray[np.float64]:
-    """A reranker's raw scores [n] of pooled vectors [n, hidden]. Their `sigmoid` is the probability of relevance.
-
-    The score of a `yes-no` head is the difference of the two tokens' logits. Its sigmoid is the two-way softmax.
-
-    Raises:
-        ModelError: a score is not finite, so the weights hold NaN or infinity.
-    """
+    """A reranker's raw scores [n] of pooled vectors [n, hidden]. Their `sigmoid` is the probability of relevance. The
+    score of a `yes-no` head is the difference of the two tokens' logits, whose sigmoid is the two-way softmax."""
     if spec.head.kind == "classifier":
         vectors = _normed(spec, tensors, vectors)
         # Row by row: the result of a product of matrices depends on the number of rows, in the last bit.
@@ -103,11 +88,7 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
 
 def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
     """An embedder's output [n, hidden] from pooled vectors, with the final norm (decoders) and the scaling to unit
-    length, if the model has them.
-
-    Raises:
-        ModelError: a value is not finite, so the weights hold NaN or infinity.
-    """
+    length, if the model has them."""
     output = _normed(spec, tensors, vectors)
     if spec.head.projection:
         # Row by row, see `logits`.
@@ -198,11 +179,7 @@ class Scorer:
         return pool(self._spec, self._head, states, lengths)
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Logits [n] of vectors [n, hidden] that `read` returned after `layer` layers.
-
-        Raises:
-            ModelError: a score is not finite.
-        """
+        """Logits [n] of vectors [n, hidden] that `read` returned after `layer` layers."""
         if self._lens is not None and layer in self._lens_layers:
             return self._lens.logits(layer, vectors)
         return logits(self._spec, self._head, vectors)
@@ -221,16 +198,8 @@ class CandidatePool:
         self, candidates: int, *, retrieved: Retrieved, calibration: Calibration | None = None, weight: float = WEIGHT,
         unread: Sequence[bool] | None = None,
     ) -> None:  # fmt: skip
-        """Starts with no logits.
-
-        Args:
-            calibration: the model's calibration; without it a layer's logits are taken for the final ones.
-            weight: the model's share of the blend.
-            unread: see `Reranker.explain`.
-
-        Raises:
-            InputError: see `retrieved_scores`.
-        """
+        """Starts with no logits. Without a calibration a layer's logits are taken for the final ones. `weight` is the
+        model's share of the blend; `unread`: see `Reranker.explain`."""
         found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)
         self._spread = None if calibration is None else calibration.spread
@@ -286,14 +255,8 @@ class CandidatePool:
 
 @dataclass(slots=True)
 class LayerReport:
-    """One line of `--explain`: the active candidates after a layer, their scores, and the decision of pruning.
-
-    Attributes:
-        layer: number of layers run so far; 0 for the state before the first.
-        ids: the active candidates [active].
-        scores: their provisional scores [active].
-        decision: the decision of pruning.
-    """
+    """One line of `--explain`: the active candidates [active] after `layer` layers (0: before the first), their
+    provisional scores [active], and the decision of pruning."""
 
     layer: int
     ids: npt.NDArray[np.int64]
@@ -310,14 +273,11 @@ class PruningObserver:
     """Scores candidates after each layer that pruning uses, lets `pruning` decide, and keeps the ranking.
 
     A pass runs the candidates in `entering`. Pruning may know before the first layer that the others cannot win. The
-    engine numbers the sequences of a pass from 0, but all attributes here use the numbers of the pool.
-
-    Raises BudgetExceeded if the memory for the candidates does not fit `budget`. `close` frees this memory.
+    engine numbers the sequences of a pass from 0, but all attributes here use the numbers of the pool. The memory for
+    the candidates is leased from `budget`; `close` frees it.
 
     Attributes:
-        entering: candidates that the first layer reads.
         watch: called after each layer whose scores are examined.
-        budget: the budget that leases the memory for the candidates, if there is one.
         pool: the candidates' logits, blended with retrieval.
         scores: last known score of each candidate [n].
         reports: one report for each layer whose scores were examined.

@@ -17,7 +17,7 @@ from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import LearnedCosts
 from edge.kv_cache.store import STATES, KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Generator, Message, Piece, Sampling

@@ -166,8 +166,7 @@ def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) 
 
 
 def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
-    """The roots of a collection that may be read without being named. Roots of a project's collection outside the
-    project are reported on stderr and left out."""
+    """The roots of a collection that may be read unnamed. Those of a project outside it are reported and left out."""
     remembered = collection.roots
     if chosen is not None or collection.path.name != PROJECT:
         return remembered

@@ -1,20 +1,22 @@
-"""`edge remove`, `edge compact` and `edge describe`: change the content of a collection and its descriptions."""
+"""`edge remove`, `edge compact`, `edge describe` and `edge collections`: change a collection's content, descriptions
+and name."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import absent
 from edge.apps.collection.paths import nearest, resolved
-from edge.apps.collection.registry import existing_collection, locate
-from edge.apps.commands.output import print_erasure
+from edge.apps.collection.registry import Registry, existing_collection, locate, naming
+from edge.apps.commands.output import markdown_link, output_option, print_csv, print_erasure
 from edge.apps.console import told
-from edge.apps.options import collection_option, configure, json_option, memory_option, words_argument
+from edge.apps.options import CommandGroup, collection_option, configure, json_option, memory_option, words_argument
 from edge.config import counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped
@@ -111,14 +113,57 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
-    """Opens the collection, which must exist.
-
-    Raises:
-        StorageError: it does not exist.
-    """
     return Collection(existing_collection(locate(chosen)), config=configure(memory=memory))
 
 
 def _nbytes(path: Path) -> int:
-    """Bytes of a collection's files."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+@click.group(cls=CommandGroup)
+def collections() -> None:
+    """Name collections: `-c NAME` selects a collection in every command, and several can be searched together."""
+
+
+@collections.command()
+@click.argument("name")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), required=False)
+def add(name: str, directory: Path | None) -> None:
+    """Give the collection in DIRECTORY a NAME. It may be a new one; without DIRECTORY, it is placed among your data.
+
+    `edge index FOLDER -c NAME` fills it.
+    """
+    path = Registry().add(name, directory)
+    more = "" if Collection.exists(path) else f"; `edge index FOLDER -c {name}` fills it"
+    click.echo(f"{name} is the collection in {escaped(str(path))}{more}")
+
+
+@collections.command("list")
+@output_option
+def list_(output: str) -> int:
+    """List the names; exit code 1 if there are none."""
+    names = Registry().names().items()
+    rows: list[dict[str, Any]] = [
+        {"name": name, "path": str(path), "exists": Collection.exists(path)} for name, path in names
+    ]
+    if output == "json":
+        click.echo(json.dumps({"collections": rows}, ensure_ascii=False))
+    elif output == "csv":
+        print_csv(("name", "path", "exists"), rows)
+    else:
+        for row in rows:
+            empty = "" if row["exists"] else "  (empty)"
+            if output == "markdown":
+                click.echo(f"- {markdown_link(row['name'], row['path'])}{empty}")
+            else:
+                click.echo(f"{row['name']:20} {escaped(row['path'])}{empty}")
+    if not rows and output == "text":
+        click.echo(f"edge: no collection has a name; {naming({})}", err=True)
+    return 0 if rows else 1
+
+
+@collections.command("remove")
+@click.argument("name")
+def forget(name: str) -> None:
+    """Remove NAME from the list. The collection itself stays where it is."""
+    click.echo(f"{name} is forgotten; the collection stays in {escaped(str(Registry().remove(name)))}")

@@ -1,8 +1,5 @@
-"""The smallest memory limit of each operation, computed from the same plans by which operations are refused.
-
-The memory that a process holds when an operation begins counts against the limit. Each limit is therefore computed in a
-new process that imports the same modules as the verb.
-"""
+"""The smallest memory limit of each operation, computed from the same plans by which operations are refused, each in a
+new process that imports the same modules as the verb."""
 
 from __future__ import annotations
 
@@ -26,13 +23,8 @@ _CHILD = "from edge.apps.commands.smallest import say; say(sys.argv[1])"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation whose smallest limit is computed.
-
-    Attributes:
-        modules: the modules that the verb imports before it begins.
-        plan: gives the memory plan of the operation.
-        load: imports the libraries of an extra before, or raises an error that names the extra.
-    """
+    """An operation whose smallest limit is computed: the modules that the verb imports before it begins, its memory
+    plan, and what imports the libraries of an extra before, or raises an error that names the extra."""
 
     modules: tuple[str, ...]
     plan: Callable[[Config], OperationPlan]
@@ -40,8 +32,7 @@ class Operation:
 
 
 def smallest_limits() -> dict[str, int | str]:
-    """For each operation, the smallest limit in bytes for one short request, or a sentence that says why there is
-    none."""
+    """For each operation, the smallest limit in bytes for one short request, or a sentence why there is none."""
     return {name: _asked(name) for name in OPERATIONS}
 
 
@@ -142,8 +133,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "search": Operation(("edge.apps.commands.search", "edge.apps.verbs.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
     "memory": Operation(("edge.apps.memory.command", "edge.apps.verbs.remembering"), _remembering),
-    "rerank": Operation(("edge.apps.commands.rerank", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
-    "embed": Operation(("edge.apps.commands.embed", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
+    "rerank": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
+    "embed": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio"), _searching, _load_sdk),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving, _load_server),
 }

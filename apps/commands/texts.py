@@ -1,4 +1,4 @@
-"""`read_texts` and `Lines`: read texts line by line, with one copy of each in memory, within the memory limit."""
+"""`edge rerank` and `edge embed`; and `read_texts` and `Lines`, which read texts within the memory limit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,32 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, TextIO
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
+import click
+
+from edge.apps.options import (
+    OutputFile,
+    Report,
+    Setup,
+    print_stats,
+    report_options,
+    setup_options,
+    text_options,
+    words_argument,
+)
+from edge.apps.serve.background import own_options
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.requests import Embed, Rerank, vectors_of
+from edge.apps.verbs.table import EMBED, RERANK
+from edge.apps.verbs.verb import do
 from edge.budget import OperationPlan, import_nbytes
 from edge.config import format_size
-from edge.errors import BudgetExceeded, InputError
+from edge.errors import BudgetExceeded, InputError, as_storage_error
 from edge.files.input_file import open_input
+from edge.files.output_file import open_output
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -58,7 +77,6 @@ class InputText:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that the document takes."""
         return _SLOT + sum(_held(part) for part in (self, self.text, self.id))
 
 
@@ -72,14 +90,9 @@ def read_texts(
     """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
 
     Args:
-        source: the path of the file, or `-`.
         limit: the bytes that the whole process may hold.
         libraries: modules that are imported while the texts are in memory.
         planned: plans the work, so that a refusal names a limit that is enough for it, too.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, or a JSON line has no text. The message names the line.
-        BudgetExceeded: the texts alone need more memory than the limit leaves.
     """
     name = "stdin" if source == "-" else source
     try:
@@ -104,23 +117,14 @@ def _documents(lines: Lines) -> list[InputText]:
 
 
 class Lines:
-    """Lines of UTF-8 with their numbers, without white space around them, and without empty lines.
-
-    Attributes:
-        name: of the file, for error messages.
-        taken: the bytes that the caller holds of the lines until now. The caller corrects it if it holds more or less
-            than the line itself.
+    """Lines of UTF-8 with their numbers, without white space around them, and without empty lines. `taken` are the
+    bytes that the caller holds of the lines until now; it corrects them if it holds more or less than the line itself.
     """
 
     def __init__(
         self, file: BinaryIO, name: str, limit: int, libraries: Iterable[str] = (), planned: Planned | None = None
     ) -> None:
-        """
-        Args:
-            limit: the bytes that the whole process may hold.
-            libraries: modules that are imported while the lines are in memory.
-            planned: as of `read_texts`.
-        """
+        """Arguments as of `read_texts`; the name is that of the file, for messages."""
         self._planned = planned
         self.name = name
         self.taken = 0
@@ -129,12 +133,6 @@ class Lines:
         self._libraries = libraries
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Reads to the end of the file.
-
-        Raises:
-            InputError: a line is not UTF-8.
-            BudgetExceeded: the next line does not fit beside `taken`.
-        """
         # With surrogates the message can name the line that is not UTF-8.
         file = io.TextIOWrapper(self._file, encoding="utf-8", errors="surrogateescape")
         try:
@@ -216,3 +214,131 @@ def _record(line: str, name: str, number: int) -> InputText:
         raise InputError(f'{name}, line {number}: a JSON line needs a "text" that is a string')
     found = value.get("id", value.get("_id"))
     return InputText(value["text"], None if found is None else str(found))
+
+
+@click.command()
+@words_argument("query")
+@Rerank.add_to
+@text_options
+@setup_options(device=True, server=True)
+@report_options
+def rerank(
+    query: str,
+    docs: str,
+    options: Rerank,
+    max_tokens: int | None,
+    setup: Setup,
+    report: Report,
+) -> None:
+    """Rank texts by how well they answer QUERY, best first."""
+    config = setup.config(reranker=options.model, threshold=options.threshold, mode=options.mode)
+
+    def planned(texts: Sequence[str]) -> OperationPlan:
+        from edge.apps.store.planning import texts_plan
+
+        return texts_plan("ranking", "reranker", config, texts, max_tokens, query)
+
+    documents = read_texts(docs, config.memory, ["edge.runtimes.reranker"], planned)
+    asked = replace(
+        options, query=query, texts=[document.text for document in documents], model=config.reranker or None,
+        mode=config.mode, threshold=str(config.threshold),
+    )  # fmt: skip
+    alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
+    home = OwnHome(config, report.trace, max_tokens=max_tokens)
+    done = do(RERANK, asked, home, alone=alone)
+    _show(done.result, documents, {**done.result["stats"], "server": done.server}, report)
+    home.write_trace()  # a ranking is not lost if its trace cannot be written
+
+
+def _show(found: dict[str, Any], documents: list[InputText], figures: dict[str, Any], report: Report) -> None:
+    if report.as_json:
+        results = [
+            {"index": index, "id": documents[index].id, "score": score, "text": documents[index].text}
+            for index, score, _ in found["results"]
+        ]
+        layers = {"layers": found["layers"]} if "layers" in found else {}
+        click.echo(json.dumps({"results": results, "stats": figures, **layers}, ensure_ascii=False))
+        return
+    if "layers" in found:
+        click.echo(f"{len(documents)} candidates; {found['rule']}")
+        for layer in found["layers"]:
+            _print_layer(layer)
+        click.echo("")
+    for place, (index, score, _) in enumerate(found["results"], 1):
+        name = documents[index].id
+        label = f"[{name}] " if name is not None else ""
+        click.echo(f"{place:3d}  {score:.4f}  {label}{documents[index].text}")
+    if report.stats:
+        print_stats(figures)
+
+
+def _print_layer(layer: dict[str, Any]) -> None:
+    """Prints a layer's dispersion, clusters with score ranges, and candidates selected, dropped or deferred."""
+    scores: dict[str, float] = layer["scores"]
+    order = sorted(scores.items(), key=lambda pair: (-pair[1], int(pair[0])))
+    best = "  ".join(f"{i}:{score:.3f}" for i, score in order[:8])
+    click.echo(f"layer {layer['layer']:2d}  CV {layer['cv']:.3f}  {len(scores)} active  best {best}")
+    clusters: dict[int, list[float]] = {}
+    for i, cluster in layer["clusters"].items():
+        clusters.setdefault(cluster, []).append(scores[i])
+    for cluster, inside in sorted(clusters.items()):
+        spread = f"{max(inside):.3f} to {min(inside):.3f}"
+        click.echo(f"          cluster {cluster}: {len(inside)} candidates, scores {spread}")
+    moved = {name: layer[name] for name in ("selected", "dropped") if layer[name]}
+    for name, ids in moved.items():
+        click.echo(f"          {name}: {', '.join(map(str, sorted(ids)))}")
+    if moved:
+        click.echo(f"          deferred: {len(layer['deferred'])} go on")
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+@click.command()
+@Embed.add_to
+@click.option("--out", type=OutputFile(), help="Write a .npy array [n, dim] instead.")
+@text_options
+@setup_options(device=True, server=True)
+@report_options
+def embed(
+    docs: str,
+    options: Embed,
+    out: Path | None,
+    max_tokens: int | None,
+    setup: Setup,
+    report: Report,
+) -> None:
+    """Embed texts; prints one JSON array per text, in the order of the input."""
+    config = setup.config(embedder=options.model)
+
+    def planned(texts: Sequence[str]) -> OperationPlan:
+        from edge.apps.store.planning import texts_plan
+
+        return texts_plan("embedding", "embedder", config, texts, max_tokens)
+
+    documents = read_texts(docs, config.memory, ["edge.runtimes.embedder"], planned)
+    asked = replace(options, texts=[document.text for document in documents], model=config.embedder or None)
+    alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
+    home = OwnHome(config, report.trace, max_tokens=max_tokens)
+    done = do(EMBED, asked, home, alone=alone)
+    vectors, figures = vectors_of(done.result, len(documents)), {**done.result["stats"], "server": done.server}
+    if out is not None:
+        _save(vectors, out)
+    elif report.as_json:
+        click.echo(json.dumps({"embeddings": vectors.tolist(), "stats": figures}))
+    else:
+        for vector in vectors:
+            click.echo(json.dumps([round(float(x), 6) for x in vector]))
+    if report.stats:
+        print_stats(figures)
+    home.write_trace()  # vectors are not lost if the trace cannot be written
+
+
+def _save(vectors: npt.NDArray[np.float32], out: Path) -> None:
+    import numpy as np
+
+    with as_storage_error(f"{out} cannot be written"), open_output(out) as file:
+        np.save(file, vectors)
+    click.echo(f"{len(vectors)} vectors of {vectors.shape[1]} dimensions written to {out}", err=True)

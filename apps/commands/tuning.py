@@ -30,12 +30,7 @@ class TuneOptions:
     questions: Path | None
 
     def goal(self) -> Goal | None:
-        """The goal; None without `--tune`.
-
-        Raises:
-            InputError: an option needs `--tune`, or a value is out of range.
-            ConfigError: the size is not one.
-        """
+        """The goal; None without `--tune`."""
         given = {
             "--recall": self.recall, "--within": self.within, "--lists-size": self.lists_size,
             "--questions": self.questions,
@@ -76,11 +71,6 @@ def tune_options(command: Command) -> Command:
 
 
 def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTuning:
-    """Tunes a collection's vector index.
-
-    Raises:
-        InputError: the collection has no vectors or too few, no parameters keep the goal, or the file cannot be read.
-    """
     index = collection.vectors
     if index is None:
         raise InputError("the collection has no vectors yet; index something before it is tuned")
@@ -106,7 +96,6 @@ def as_figures(done: IndexTuning) -> dict[str, Any]:
 
 
 def sentence(done: IndexTuning) -> str:
-    """The choice and its reason."""
     chosen = done.tuned
     aim = wished(chosen.goal)
     verb = "tuned" if done.changed else "already tuned"
@@ -120,7 +109,6 @@ def sentence(done: IndexTuning) -> str:
 
 
 def wished(goal: Goal) -> str:
-    """A goal in words."""
     parts = [
         f"a recall of {goal.recall:g}" if goal.recall is not None else "",
         f"{goal.seconds * 1e3:g} ms per query" if goal.seconds is not None else "",

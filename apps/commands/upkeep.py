@@ -1,7 +1,5 @@
-"""The verbs `check`, `repair`, `backup` and `restore`, for both collections and memories.
-
-A verb's options and output are the same for both. The caller gives the place, the noun and the work.
-"""
+"""The verbs `check`, `repair`, `backup` and `restore`, whose options and output are the same for collections and
+memories. The caller gives the place, the noun and the work."""
 
 from __future__ import annotations
 
@@ -26,15 +24,9 @@ Folder = Path | None
 def check_command(
     check: Callable[[Folder, Setup, bool], CheckReport], place: Option, verbs: str, settings: Option = engine_options
 ) -> click.Command:
-    """The verb `check`.
-
-    Args:
-        check: checks the store of the named folder, and reads every byte if its last argument is true. Its docstring
-            is the help text.
-        place: the option that names the folder.
-        verbs: the command that has the verb, such as `edge memory`.
-        settings: the options of `Setup` that the verb has.
-    """
+    """The verb `check` of a command such as `edge memory` (`verbs`). `check`, whose docstring is the help text, checks
+    the store of the named folder, and reads every byte if its last argument is true. `place` is the option that names
+    the folder."""
 
     @click.command("check", help=check.__doc__)
     @click.option("--read-data", is_flag=True, help="Read every stored byte, not only the database's tables.")
@@ -51,13 +43,7 @@ def check_command(
 def repair_command(
     repair: Callable[[Folder, Setup, ProgressBar], RepairReport], place: Option, verbs: str, unit: str
 ) -> click.Command:
-    """The verb `repair`.
-
-    Args:
-        repair: repairs the store of the named folder. Its docstring is the help text.
-        place, verbs: those of `check_command`.
-        unit: the plural of that which the progress counts.
-    """
+    """The verb `repair`, as `check_command`. The progress counts units (`unit`, a plural)."""
 
     @click.command("repair", help=repair.__doc__)
     @place
@@ -73,13 +59,8 @@ def repair_command(
 
 
 def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
-    """The verb `backup`.
-
-    Args:
-        store: gives the store of the named folder, or of the default one.
-        place: the option that names the folder.
-        what: the noun for the copied data in the help text, with its article.
-    """
+    """The verb `backup` of the store of the named folder, or of the default one. `what` is the noun in the help
+    text."""
 
     @click.command("backup", help=f"Copy {what} into the new folder DEST, as of one moment; others may go on writing.")
     @click.argument("target", metavar="DEST", type=click.Path(path_type=Path))

@@ -7,13 +7,10 @@ import click
 from edge.apps.options import LazyGroup
 
 _VERBS = {
-    "banks": "edge.apps.plan.hardware:banks",
     "here": "edge.apps.plan.profile:here",
     "index": "edge.apps.plan.index:index",
     "rag": "edge.apps.plan.rag:rag",
-    "serve": "edge.apps.plan.serving:serve",
-    "share": "edge.apps.plan.hardware:share",
-    "traversal": "edge.apps.plan.traversal:traversal",
+    "serve": "edge.apps.plan.profile:serve",
 }
 
 

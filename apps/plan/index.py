@@ -1,5 +1,4 @@
-"""`edge plan index`: the parameters that a collection's vector index should have, here or on an
-accelerator in hardware."""
+"""`edge plan index`: the parameters that a collection's vector index should have, here or on an accelerator."""
 
 from __future__ import annotations
 
@@ -23,19 +22,15 @@ from edge.errors import InputError, RangeError, as_storage_error
 from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
-from edge.planner.search_accelerator import Design, SearchParameters, design
-from edge.tuning.choosing import ParameterChoice, grid, least_probed
-from edge.tuning.tuner import TuningCandidates
+from edge.tuning.tuner import ParameterChoice, TuningCandidates, grid, least_probed
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Parameters with the accelerator's design for them, and the design of the published accelerator for the same ones;
-    None if that has no room for it."""
+    """Parameters with the accelerator's design for them."""
 
     choice: ParameterChoice
     design: ChipDesign
-    published: Design | None
 
 
 @click.command("index")
@@ -84,14 +79,8 @@ def index(recall: float, place: str, out: Path | None, collection: Path | None, 
 
 
 def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
-    """The parameters and the design that answer most queries per second on the chip.
-
-    It scans codes of pq and opq; the host chooses the lists and rotates queries. Each scan returns as many results as
-    are scored exactly afterwards.
-
-    Raises:
-        InputError: no codes reach the goal, or none of the designs fits the chip.
-    """
+    """The parameters and the design that answer most queries per second on the chip. It scans codes of pq and opq; the
+    host chooses the lists and rotates queries. Each scan returns as many results as are scored exactly afterwards."""
     assert goal.recall is not None
     best: Planned | None = None
     refused = ""
@@ -101,40 +90,22 @@ def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
         choice = least_probed(candidates.sampled, candidates.costs, candidates.dim, parameters, goal.recall)
         if choice is None:
             continue
-        rows, results = candidates.sampled.rows, NEIGHBOURS * parameters.rescore
-        ratio = max(1.0, choice.expected.rows / (choice.nprobe * rows / parameters.lists))
         try:
             lists = [math.ceil(choice.expected.rows / choice.nprobe)] * choice.nprobe
-            made = chip.best(candidates.dim, parameters.code_size, lists, results)
+            made = chip.best(candidates.dim, parameters.code_size, lists, NEIGHBOURS * parameters.rescore)
         except RangeError as error:
             refused = str(error)
             continue
         if best is None or made.rate > best.design.rate:
-            search = SearchParameters(
-                rows, parameters.lists, choice.nprobe, parameters.codec == "opq", ratio, results, candidates.dim,
-                parameters.code_size,
-            )  # fmt: skip
-            best = Planned(choice, made, _published(search))
+            best = Planned(choice, made)
     if best is None:
         raise InputError(refused or f"no codes of the accelerator reach a recall of {goal.recall:g}: ask for less")
     return best
 
 
-def _published(search: SearchParameters) -> Design | None:
-    try:
-        return design(search)
-    except RangeError:
-        return None
-
-
 def write_design(folder: Path, found: Planned) -> None:
-    """Writes the design in Verilog, the constraints of its clock, and a report.
-
-    Raises:
-        CapabilityError: the extra `fpga` is not installed.
-        StorageError: a file cannot be written.
-    """
-    from edge.devices.fpga.synthesis import component_of, constraints, verilog
+    """Writes the design in Verilog, the constraints of its clock, and a report."""
+    from edge.devices.fpga.simulation import component_of, constraints, verilog
 
     text = verilog(component_of(found.design.shape))
     report = json.dumps(as_figures(found) | {"shape": asdict(found.design.shape)}, indent=1)
@@ -159,26 +130,21 @@ def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
         return figures | {
             "units": {"scanning": made.shape.units, "tables": made.shape.builders, "lanes": made.shape.lanes},
             "kept": made.shape.kept, "queries_per_s": made.rate, "frequency": chip.GOAL, **asdict(taken),
-            "published_queries_per_s": found.published.rate if found.published else None,
             "origin": {
                 "queries_per_s": "derived", "frequency": "assumed", "luts": "fitted to synthesized designs",
-                "blocks": "derived", "multipliers": "derived", "published_queries_per_s": "published",
+                "blocks": "derived", "multipliers": "derived",
             },
         }  # fmt: skip
     return figures | {"seconds": choice.seconds, "origin": "predicted"}
 
 
 def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
-    """The choice and its reason."""
     choice = found.choice if isinstance(found, Planned) else found
     start = f"for {wished(goal)}: {described(choice.parameters, choice.rows, choice.nprobe)}. "
     recall = f"a recall of {choice.expected.recall:.3f} on made-up questions, {format_size(choice.nbytes)} of lists"
     if not isinstance(found, Planned):
         return f"{start}Predicted: {choice.seconds * 1e3:.2f} ms per query, {recall}; `edge index --tune` builds it."
     shape, taken = found.design.shape, found.design.resources
-    beside = (
-        f" The published accelerator would answer {found.published.rate:,.0f} (published)." if found.published else ""
-    )
     logic = taken.luts / chip.WHOLE.luts
     return (
         f"{start}The accelerator has these parallel units: tables {shape.builders} of {shape.lanes} components, "
@@ -186,5 +152,5 @@ def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
         f"{found.design.rate:,.0f} queries per second (derived from its cycles and an assumed clock of "
         f"{chip.GOAL / 1e6:.0f} MHz). On {chip.CHIP} it takes {logic:.0%} of the look-up tables (fitted to synthesized "
         f"designs) and {taken.blocks} of {chip.WHOLE.blocks} memory blocks (derived). It has not run on a "
-        f"board.{beside} {recall[0].upper()}{recall[1:]}."
+        f"board. {recall[0].upper()}{recall[1:]}."
     )

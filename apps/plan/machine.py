@@ -1,7 +1,5 @@
 """The profile of this machine for a collection: its measurement, the conditions it is valid under, and its file.
-
-Answers are measured under several schedules, each visit of a schedule in a process of its own.
-"""
+Answers are measured under several schedules, each visit of a schedule in a process of its own."""
 
 from __future__ import annotations
 
@@ -56,16 +54,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The answers of one process.
-
-    Attributes:
-        seconds: of each answer.
-        stages: seconds of each answer, by stage, and those of `write` before its first text as `start`.
-        written: whether each answer was written; the others were refused.
-        per_s: answers per second over all of them.
-        nbytes: high-water mark of the process's anonymous memory.
-        troubles: sentences about the collection that its user should read.
-    """
+    """The answers of one process: seconds of each answer, whole and by stage (those of `write` before its first text
+    are `start`), and whether it was written or refused; answers per second over all of them; the high-water mark of the
+    process's anonymous memory; and troubles of the collection that its user should read."""
 
     seconds: Sequence[float]
     stages: Mapping[str, Sequence[float]]
@@ -90,12 +81,6 @@ def visited(
 
     The first question warms up and is not counted. No KV states of an earlier process are used, so that every question
     costs as much as with passages that were never read before. Only visits that are like a server keep states.
-
-    Args:
-        say: called with a message before each visit.
-
-    Raises:
-        EdgeError: a process failed, for instance because its limit is too small.
     """
     common = {
         "collection": str(place), "questions": list(questions), "pipeline": pipeline, "max_tokens": max_tokens,
@@ -202,12 +187,7 @@ def measure_limit(
 ) -> LimitProfile:
     """Measures answers under the configuration's memory limit, with each reranking depth. Without reranking and at the
     middle depth, each number of passages is measured. If `answers` are given, the process is also measured as a server
-    at the middle depth, with one answer and so many at a time, exact and shared. See `visited`.
-
-    Raises:
-        CapabilityError: a library of the server is missing.
-        EdgeError: as `visited`.
-    """
+    at the middle depth, with one answer and so many at a time, exact and shared. See `visited`."""
     from edge.apps.serve.limits import load_libraries
 
     if answers:

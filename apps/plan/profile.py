@@ -1,14 +1,10 @@
-"""`edge profile` and `edge plan here`: the duration of an answer's stages on this machine, and the predictions from it.
-
-`edge profile` answers questions to measure embedding, search, reranking and writing. `edge plan here` predicts the time
-and memory of an answer from these measurements, by limit, depth and passages.
-"""
+"""`edge profile`, `edge plan here` and `edge plan serve`: the stages of an answer here, and plans from them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +27,16 @@ from edge.apps.plan.machine import PASSAGES, ROUNDS, STAGES, conditions, measure
 from edge.apps.verbs.requests import AskOptions
 from edge.config import Config, counted, format_duration, format_size, parse_size
 from edge.errors import InputError
-from edge.files.input_file import read_text
+from edge.files.input_file import read_small, read_text
 from edge.files.output_file import open_output
-from edge.planner.measured import MachineProfile, Prediction, unbeaten_choices
+from edge.planner.measured import MachineProfile, Prediction, Serving, best_serving, servings, unbeaten_choices
 
 _FEWEST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Questions, and how they are answered.
-
-    Attributes:
-        file: file with one question per line.
-        llm: the model that writes; None takes the configured one.
-        max_tokens: longest answer of a language model.
-        collection: the collection, see `edge.apps.collection.registry.locate`.
-    """
+    """A file of questions, one per line, and how they are answered. Without `llm` the configured model writes."""
 
     file: Path
     llm: str | None
@@ -56,11 +45,7 @@ class Questions:
     collection: Path | None
 
     def read(self) -> list[str]:
-        """The questions.
-
-        Raises:
-            InputError: the file cannot be read, or has fewer than two questions.
-        """
+        """The questions, at least two."""
         questions = [line.strip() for line in read_text(str(self.file)).splitlines() if line.strip()]
         if len(questions) < _FEWEST:
             raise InputError(f"{self.file} has {len(questions)} questions; at least {_FEWEST} are needed, one per line")
@@ -82,12 +67,7 @@ def say(text: str) -> None:
 
 
 def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
-    """Adds the options of `Questions`, which the function gets as `questions`.
-
-    Args:
-        which: the help text of `--questions`.
-        llm: the help text of `--llm`.
-    """
+    """Adds the options of `Questions`, which the function gets as `questions`, with two help texts."""
     return gathered(
         "questions",
         Questions,
@@ -228,11 +208,6 @@ def here(
 
 
 def known_profile(config: Config, pipeline: str, collection: Path | None) -> MachineProfile:
-    """The profile of a collection on this machine.
-
-    Raises:
-        InputError: there is none.
-    """
     current = conditions(config, pipeline)
     known = MachineProfile.load(profile_path(locate(collection), current), current)
     if not known.limits:
@@ -244,11 +219,7 @@ def known_profile(config: Config, pipeline: str, collection: Path | None) -> Mac
 
 
 def chosen(found: list[Prediction], within: float | None, memory: int | None) -> Prediction:
-    """The choice with the deepest reranking among those that are fast and small enough.
-
-    Raises:
-        InputError: no choice is fast and small enough.
-    """
+    """The choice with the deepest reranking among those that are fast and small enough."""
     fitting = [
         p for p in found
         if (within is None or p.seconds <= within) and (memory is None or p.limit <= memory)
@@ -263,7 +234,6 @@ def chosen(found: list[Prediction], within: float | None, memory: int | None) ->
 
 
 def command(p: Prediction, pipeline: str, llm: str) -> str:
-    """The command line of a choice."""
     model = f" --llm {llm}" if llm else ""
     rerank = "" if p.depth else " --no-rerank"
     chosen = "" if pipeline == "plain" else f" --pipeline {pipeline}"
@@ -281,3 +251,93 @@ def row(p: Prediction) -> dict[str, Any]:
         "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "written": p.written,
         "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": dict(p.stages),
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """What a server runs: its limit in bytes, answers at a time and their kind (see `edge.config.Config`), passages and
+    reranking of questions that do not say, and the generator (empty for the best sentences)."""
+
+    memory: int
+    answers: int
+    generation: str
+    passages: int
+    rerank: bool
+    llm: str
+
+    @classmethod
+    def of(cls, serving: Serving, llm: str) -> ServerPlan:
+        p, company = serving.prediction, serving.company
+        llm = str(Path(llm).absolute()) if llm and Path(llm).is_file() else llm
+        return cls(p.limit, company.answers, company.generation, p.passages, p.depth > 0, llm)
+
+    @classmethod
+    def read(cls, path: Path) -> ServerPlan:
+        try:
+            values = json.loads(read_small(path))
+            kinds = {"memory": int, "answers": int, "generation": str, "passages": int, "rerank": bool, "llm": str}
+            right = all(type(values["serve"][name]) is kind for name, kind in kinds.items())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, RecursionError):
+            right = False
+        if not right:
+            raise InputError(f"{path} is no plan of `edge plan serve`")
+        return cls(**{one.name: values["serve"][one.name] for one in fields(cls)})
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of a question that does not say."""
+        return {"passages": self.passages, "rerank": self.rerank}
+
+
+@click.command("serve")
+@click.option("--rate", type=FiniteRange(0, min_open=True), required=True, help="Questions a second, on average.")
+@click.option(
+    "--within", type=FiniteRange(0, min_open=True), required=True, help="Seconds to the first text, on average."
+)
+@click.option("--memory", help="Most bytes that the server may hold, such as 600MB.")
+@click.option("--llm", metavar="MODEL", help="As it was profiled with.")
+@click.option("--output", "-o", type=OutputFile(), help="Write the plan here, for `edge serve --plan`.")
+@collection_option
+@json_option
+def serve(
+    rate: float,
+    within: float,
+    memory: str | None,
+    llm: str | None,
+    output: Path | None,
+    collection: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan `edge serve` on this machine with the measurements of `edge profile --answers`.
+
+    Of the schedules that keep up with --rate and show the first text --within so many seconds, those that judge most
+    passages are preferred, then those that write from most, then exact answers, then the earliest first text.
+    """
+    config = configure(llm=llm)
+    found = servings(known_profile(config, "plain", collection), DEPTHS, PASSAGES, rate)
+    best = best_serving(found, within, None if memory is None else parse_size(memory))
+    plan = ServerPlan.of(best, config.llm)
+    row = {
+        "serve": {one.name: getattr(plan, one.name) for one in fields(plan)},
+        "predicted": {
+            "rate": rate, "busy": best.busy, "first_s": best.first, "seconds": best.seconds, "nbytes": best.nbytes,
+        },
+    }  # fmt: skip
+    if output is not None:
+        with open_output(output) as file:
+            file.write((json.dumps(row, indent=1) + "\n").encode())
+    if as_json:
+        click.echo(json.dumps(row))
+        return
+    judged = f"the best {best.prediction.depth} judged" if plan.rerank else "not reranked"
+    click.echo(
+        f"{format_size(plan.memory)}, {counted(plan.answers, 'answer')} at a time ({plan.generation}), "
+        f"{counted(plan.passages, 'passage')} ({judged})"
+    )
+    click.echo(
+        f"At {rate:g} questions a second the first text should come after {format_duration(best.first)} and the whole "
+        f"answer after {format_duration(best.seconds)}, on average. The server is at work for {best.busy:.0%} of the "
+        f"time, and holds {format_size(int(best.nbytes))}."
+    )

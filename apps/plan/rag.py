@@ -16,11 +16,18 @@ from edge.apps.verbs.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_text
-from edge.planner.modelled import ACCELERATORS, BATCHES, HOST, modelled_tables
-from edge.planner.schedule import BurstStage, Group, Problem, best_micro_batch, cluster_placements, stage_costs
-from edge.planner.schema import MODELS, PUBLISHED, Model, RagSchema
-from edge.planner.search import Plan, plans
-from edge.planner.tables import StageTable
+from edge.planner.schedule import Group, Plan, Problem, cluster_placements, plans, stage_costs
+from edge.planner.tables import (
+    ACCELERATORS,
+    BATCHES,
+    HOST,
+    MODELS,
+    PUBLISHED,
+    Model,
+    RagSchema,
+    StageTable,
+    modelled_tables,
+)
 
 _OPTIONS = AskOptions()
 _PASSAGE = 200
@@ -128,11 +135,6 @@ _STAGES = 6
     type=FiniteRange(0, min_open=True),
     help="The longest time to the first token of the chosen schedule, in seconds.",
 )
-@click.option(
-    "--burst",
-    type=click.IntRange(2, 1024),
-    help="Also say which micro-batches serve so many requests soonest that arrive at once.",
-)
 @json_option
 def rag(
     schema: str,
@@ -141,7 +143,6 @@ def rag(
     memory: str | None,
     goal: str,
     ttft: float | None,
-    burst: int | None,
     as_json: bool,
 ) -> None:
     """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
@@ -158,7 +159,6 @@ def rag(
     )  # fmt: skip
     found = plans(problem)
     best = choose(found, goal, ttft)
-    served = None if burst is None else _burst(problem, best, burst)
     if as_json:
         group, stage = bottleneck(problem, best)
         result = {
@@ -167,18 +167,10 @@ def rag(
             "plans": [plan_json(plan) for plan in found], "chosen": plan_json(best),
             "bottleneck": {"stage": stage, "devices": group.devices}, "sentence": sentence(problem, best),
         }  # fmt: skip
-        if served is not None:
-            result["burst"] = dict(zip(("micro_batch", "mean_ttft_s", "whole_ttft_s"), served, strict=True))
         click.echo(json.dumps(result))
         return
     click.echo("\n".join(table(found, best, _ROWS)))
     click.echo(sentence(problem, best))
-    if served is not None:
-        size, mean, whole = served
-        click.echo(
-            f"A burst of {burst} is served soonest in micro-batches of {size}: the mean time to first token is "
-            f"{format_duration(mean)}, {1 - mean / whole:.0%} less than as one batch."
-        )
     click.echo(f"Nothing was measured: times are {' and '.join(problem.origins)} from published constants.", err=True)
 
 
@@ -196,11 +188,7 @@ def grid(schema: RagSchema, device: str, accelerators: int) -> dict[str, StageTa
 
 
 def read_schema(text: str) -> RagSchema:
-    """The schema with this name, or the schema that a file describes.
-
-    Raises:
-        InputError: there is neither a schema nor a file of this name, or the file holds no schema.
-    """
+    """The schema with this name, or the schema that a file describes."""
     named = {**PIPELINE_SCHEMAS, **PUBLISHED}
     if text in named:
         return named[text]
@@ -210,11 +198,7 @@ def read_schema(text: str) -> RagSchema:
 
 
 def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:
-    """The best plan by `goal` among those with a time to first token of at most `ttft`.
-
-    Raises:
-        InputError: no plan is that fast.
-    """
+    """The best plan by `goal` among those with a time to first token of at most `ttft`."""
     fast = [plan for plan in found if ttft is None or plan.outcome.ttft <= ttft]
     if not fast:
         raise InputError(
@@ -225,33 +209,9 @@ def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:
     return min(fast, key=lambda plan: tuple(GOALS[name](plan) for name in order))
 
 
-def _burst(problem: Problem, plan: Plan, burst: int) -> tuple[int, float, float]:
-    """The best micro-batch of a burst in the stages before the first token; the mean time to first token with it, and
-    with the burst as one batch."""
-    stages = {stage.name: stage for stage in problem.schema.stages()}
-    places = {c.stage: number for number, group in enumerate(plan.schedule.groups) for c in group.choices}
-    devices = {c.stage: group.devices for group in plan.schedule.groups for c in group.choices}
-
-    def stage(name: str, calls: float) -> BurstStage:
-        points = problem.tables[name].at(devices[name])
-        latencies = {point.batch: point.latency for point in sorted(points, key=lambda p: -p.latency)}
-        most = max(latencies)
-
-        def seconds(batch: int) -> float:
-            """Requests for which the devices have no memory at a time are done one largest batch after another."""
-            rounds, rest = divmod(batch, most)
-            last = latencies[min(b for b in latencies if b >= rest)] if rest else 0.0
-            return calls * (rounds * latencies[most] + last)
-
-        return BurstStage(seconds, places[name])
-
-    largest = max(2**i for i in range(11) if 2**i <= burst)
-    return best_micro_batch([stage(s.name, s.calls) for s in stages.values() if s.before], largest)
-
-
 def arranged(plan: Plan) -> str:
-    """The groups of stages that share devices, with batch sizes and numbers of devices, such as
-    `[encode 2 + prefill 128] x 64`."""
+    """The groups of stages that share devices, with batch sizes and numbers of devices: `[encode 2 + prefill 128] x
+    64`."""
     groups = []
     for group in plan.schedule.groups:
         stages = " + ".join(f"{choice.stage} {choice.point.batch}" for choice in group.choices)
@@ -290,7 +250,6 @@ def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
 
 
 def sentence(problem: Problem, plan: Plan) -> str:
-    """A summary of a plan in one sentence."""
     o = plan.outcome
     group, stage = bottleneck(problem, plan)
     where = "servers" if group.retrieves else "devices"

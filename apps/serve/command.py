@@ -189,7 +189,7 @@ def serve(
     flags: dict[str, Any] = {"llm": llm, "answers": answers, "generation": generation, "search_within": search_within}
     planned = None
     if plan is not None:
-        from edge.apps.plan.serving import ServerPlan
+        from edge.apps.plan.profile import ServerPlan
 
         planned = ServerPlan.read(plan)
         flags = {name: getattr(planned, name, None) if value is None else value for name, value in flags.items()}

@@ -42,8 +42,6 @@ Streams = Callable[[str], Stream]
 
 @dataclass(frozen=True, slots=True)
 class _CudaEvent:
-    """A `torch.cuda.Event`."""
-
     event: Any
 
     @property
@@ -55,8 +53,6 @@ class _CudaEvent:
 
 
 class CudaStream:
-    """A `torch.cuda.Stream`."""
-
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
         self._stream = torch.cuda.Stream(device)
@@ -152,11 +148,7 @@ class Card:
         self.users = 0
 
     def allocate(self, *shape: int, dtype: Any = None) -> Any:
-        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it.
-
-        Raises:
-            BudgetExceeded: torch has no room for it.
-        """
+        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it."""
         try:
             return self.torch.empty(shape, dtype=dtype or self.torch.uint8, device=self.device)
         except self.torch.OutOfMemoryError as error:
@@ -166,7 +158,6 @@ class Card:
             ) from error
 
     def synchronize(self) -> None:
-        """Blocks until every stream is done."""
         for stream in (self.inward, self.compute, self.outward):
             stream.synchronize()
 
@@ -203,10 +194,6 @@ def open_card(on: str, cap: int | str, streams: Streams | None) -> Card:
         on: `cuda`, `cuda:1` ..., or `cpu`, on which everything can be tried out without a GPU.
         cap: its limit in bytes or as a size; empty takes the limit of another user, or most of the free memory.
         streams: a card of one's own with these streams.
-
-    Raises:
-        CapabilityError: torch is missing, or there is no such GPU.
-        ConfigError: it is open with another limit.
     """
     if streams is not None:
         return Card(on, cap, streams)
@@ -245,11 +232,7 @@ _BUFFERS = 2
 
 
 class Pinned:
-    """A page-locked buffer.
-
-    Attributes:
-        array, tensor: its bytes for numpy and for torch.
-    """
+    """A page-locked buffer: its bytes for numpy (`array`) and for torch (`tensor`)."""
 
     def __init__(self, card: Card, nbytes: int) -> None:
         """The caller holds a lease of the host's ledger for it."""
@@ -268,21 +251,10 @@ class Pinned:
 
 
 class UploadBuffers:
-    """A ring of page-locked buffers through which bytes go to the device. Threads may share it.
-
-    Attributes:
-        lock: held by a thread from `next` to `send`.
-    """
+    """A ring of page-locked buffers through which bytes go to the device. A thread holds `lock` from `next` to
+    `send`."""
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
-        """
-        Args:
-            budget: the host's ledger.
-            nbytes: of each buffer.
-
-        Raises:
-            BudgetExceeded: they do not fit.
-        """
         self.nbytes = max(_OWN_PAGES, nbytes)
         self._card = card
         self._lease = budget.reserve("pinned staging", _BUFFERS * self.nbytes)
@@ -302,15 +274,8 @@ class UploadBuffers:
         return number, self._buffers[number]
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
-        """Copies the first bytes of a buffer to the device, over its inward stream.
-
-        Args:
-            into: a tensor of at least `nbytes` bytes.
-            after: the event after which `into` may be written to.
-
-        Returns:
-            The event that a stream waits for before it reads `into`.
-        """
+        """Copies the first bytes of a buffer into a tensor, which may be written to after an event, over the inward
+        stream. Returns the event that a stream waits for before it reads the tensor."""
         inward = self._card.inward
         if after is not None:
             inward.wait(after)
@@ -320,8 +285,7 @@ class UploadBuffers:
         return event
 
     def upload(self, data: Bytes, into: Any, after: Event | None = None) -> Event:
-        """Copies bytes of the caller, which it may change at once, to the device, in pieces where they are many; see
-        `send`."""
+        """Copies bytes of the caller, which it may change at once, to the device, in pieces; see `send`."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         event = None
         with self.lock:
@@ -333,7 +297,6 @@ class UploadBuffers:
         return event or self._card.inward.record()
 
     def close(self) -> None:
-        """Gives the buffers back."""
         with self.lock:
             for sent in self._sent:
                 if sent is not None:

@@ -1,17 +1,26 @@
-"""`cuda`: a GPU as a place for lists and layers."""
+"""`cuda`: a GPU as a place for lists and layers, and the scan of the lists there.
+
+Lists are taken together in blocks. The codes of a block become one matrix, which is multiplied with all queries at
+once; scores of rows that do not count for a query are then -inf. Rows that cannot be among the best never leave the
+device: one transfer at the end brings the best rows of all queries.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge.budget import MemoryBudget
-from edge.devices.cuda.card import Pinned, Streams, UploadBuffers, close_card, open_card
-from edge.devices.cuda.search import DeviceSearch
-from edge.devices.profiling import MeasuredScan
-from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, Event, SearchRequest
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import Lease, MemoryBudget
+from edge.devices.cpu import MeasuredScan
+from edge.devices.cuda.card import Card, Pinned, Streams, UploadBuffers, close_card, open_card
+from edge.errors import CapabilityError
+from edge.ivf.base import Bytes, Codec, CodecSpec
+from edge.ivf.device import Candidates, Event, ListScan, SearchRequest
 from edge.link import Lane
 from edge.trace import Trace
 
@@ -21,23 +30,14 @@ _STAGING_NBYTES = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class DeviceBuffer:
-    """Bytes on the device.
-
-    Attributes:
-        tensor: the bytes.
-        filled: the transfer that wrote them last.
-    """
+    """Bytes on the device, and the transfer that wrote them last."""
 
     tensor: Any
     filled: Event | None = None
 
 
 class CudaDevice(MeasuredScan):
-    """A GPU's memory under a ledger of its own, and the search of the lists in it.
-
-    Attributes:
-        card: the GPU, which all devices of this process that are open on it share.
-    """
+    """A GPU's memory under a ledger of its own, and the search of its lists. All devices on a GPU share its card."""
 
     name = "cuda"
     in_host_memory = False
@@ -57,11 +57,6 @@ class CudaDevice(MeasuredScan):
             cap: bytes of the device's memory that may be used, or a size such as `2GB`; if empty, most that is free.
             on: `cuda`, `cuda:1` ..., or `cpu`: torch's CPU device, on which everything can be tried out without a GPU.
             streams: other streams than the device's, for tests.
-
-        Raises:
-            CapabilityError: torch is missing, or there is no such GPU.
-            ConfigError: the GPU has less memory, or is in use with another limit.
-            BudgetExceeded: the host's part does not fit.
         """
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
@@ -82,11 +77,6 @@ class CudaDevice(MeasuredScan):
         self._search = DeviceSearch(self.card)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
-        """A buffer of the device for a list. The caller holds a lease of `memory` for it.
-
-        Raises:
-            BudgetExceeded: there is no memory to search it with.
-        """
         self._search.prepare()
         return DeviceBuffer(self.card.allocate(nbytes))
 
@@ -101,15 +91,10 @@ class CudaDevice(MeasuredScan):
         buffer.filled.wait()
 
     def pinned(self, nbytes: int) -> Pinned:
-        """A page-locked buffer of the host. The caller holds a lease for it."""
         return Pinned(self.card, nbytes)
 
     def staging(self, nbytes: int) -> UploadBuffers:
-        """A ring of page-locked buffers of so many bytes each, under a lease of the host's ledger.
-
-        Raises:
-            BudgetExceeded: they do not fit.
-        """
+        """A ring of page-locked buffers of so many bytes each, under a lease of the host's ledger."""
         return UploadBuffers(self.card, self.host, nbytes)
 
     def free(self, buffer: DeviceBuffer) -> None:
@@ -117,11 +102,9 @@ class CudaDevice(MeasuredScan):
         buffer.tensor = buffer.tensor[:0].clone()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans all lists of the request as products of matrices."""
         return self._search.search(request)
 
     def close(self) -> None:
-        """Gives everything back."""
         if self._closed:
             return
         self._closed = True
@@ -133,3 +116,254 @@ class CudaDevice(MeasuredScan):
         self._driver.release()
         if self._stand_in is not None:
             self._stand_in.release()
+
+
+_BLOCK_ROWS = 1 << 16
+"""Rows of a block, about: 100 MB as float32 vectors of 384 components."""
+
+_LEAST_ROWS = 64
+
+_WORKING_NBYTES = 256 << 20
+"""Bytes of the vectors and the scores of a block, at most."""
+
+_WORKING_SHARE = 8
+"""They take at most such a part of the device's memory."""
+
+_SQ_LEVELS = 255.0
+_PQ_CENTROIDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A codec on the device: bytes of a code, a function from bytes [rows * size] to float32 [rows, dim], its lease."""
+
+    size: int
+    decode: Callable[[Any], Any]
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows [low, high) of a list."""
+
+    scan: ListScan
+    low: int
+    high: int
+
+    @property
+    def rows(self) -> int:
+        return self.high - self.low
+
+    def live(self) -> npt.NDArray[np.bool_]:
+        mask = np.full(self.rows, self.scan.rows is None)
+        if self.scan.rows is not None:
+            first, last = np.searchsorted(self.scan.rows, (self.low, self.high))
+            mask[self.scan.rows[first:last] - self.low] = True
+        return mask
+
+
+class DeviceSearch:
+    """Searches on one card. Threads take turns."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._lock = threading.Lock()
+        self._codecs: dict[int, tuple[Codec, Decoder]] = {}
+        self._lease: Lease | None = None
+
+    def prepare(self) -> None:
+        """Takes the memory that a search works with, before lists take all there is."""
+        if self._lease is None:
+            memory = self._card.memory
+            self._lease = memory.reserve("search", min(_WORKING_NBYTES, memory.limit // _WORKING_SHARE))
+
+    def search(self, request: SearchRequest) -> Candidates:
+        if not request.lists:
+            return request.seen
+        torch, card = self._card.torch, self._card
+        with self._lock:
+            self.prepare()
+            decoder = self._decoder(request.codec)
+            rows = self._block_rows(request)
+            found = _Found()
+            matrix = np.ascontiguousarray(request.queries, np.float32).copy()
+            for scan in request.lists:
+                if scan.codes.filled is not None:
+                    card.compute.wait(scan.codes.filled)
+
+            def scan_all() -> None:
+                blocks = _Blocks(torch, card.device, decoder, matrix, request.seen.scores.shape[1])
+                for pieces in _blocks(request.lists, rows):
+                    blocks.take(pieces)
+                found.scores, found.labels = blocks.scores, blocks.labels
+
+            card.compute.run(scan_all)
+            best = found.download(torch, card, request)
+        for query, (scores, labels) in enumerate(best):
+            request.seen.offer(query, scores, labels)
+        return request.seen
+
+    def close(self) -> None:
+        with self._lock:
+            for _, decoder in self._codecs.values():
+                decoder.lease.release()
+            self._codecs.clear()
+            if self._lease is not None:
+                self._lease.release()
+                self._lease = None
+
+    def _decoder(self, codec: Codec) -> Decoder:
+        known = self._codecs.get(id(codec))
+        if known is None or known[0] is not codec:
+            known = self._codecs[id(codec)] = (codec, _decoder(self._card, codec.spec))
+        return known[1]
+
+    def _block_rows(self, request: SearchRequest) -> int:
+        """Rows of a block that fit the memory taken; a request for very many rows takes more."""
+        assert self._lease is not None
+        queries, width = request.seen.scores.shape
+        spec = request.codec.spec
+        row, fixed = _row_nbytes(spec, queries), queries * (width * 48 + spec.dim * 8)
+        if self._lease.nbytes < fixed + _LEAST_ROWS * row:
+            self._lease.resize(fixed + _LEAST_ROWS * row)
+        rows: int = (self._lease.nbytes - fixed) // row
+        return min(_BLOCK_ROWS, rows)
+
+
+class _Found:
+    """Results of a scan, which stay on the device: scores and labels [q, width]."""
+
+    scores: Any
+    labels: Any
+
+    def download(
+        self, torch: Any, card: Card, request: SearchRequest
+    ) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """The best rows of each query, in host memory. Where codes are the vectors themselves the host scores them
+        again, with the kernel that scores all other lists, so that results do not depend on where a list lay."""
+        queries, width = request.seen.scores.shape
+        card.compute.synchronize()
+        scores, labels = self.scores.cpu().numpy(), self.labels.cpu().numpy()
+        exact = request.codec.spec.exact
+        vectors = self._rows(torch, card, request, labels) if exact else None
+        best = []
+        for query in range(queries):
+            taken = labels[query] >= 0
+            own, values = labels[query][taken], scores[query][taken]
+            if vectors is not None and len(own):
+                heap, found = np.full(width, -np.inf, np.float32), np.full(width, -1, np.int64)
+                scanner = request.codec.scanner()
+                scanner.set_query(request.queries[query])
+                scanner.scan(np.ascontiguousarray(vectors[query][taken]), own, heap, found)
+                kept = found >= 0
+                own, values = found[kept], heap[kept]
+            above = values > request.seen.floor(query)
+            best.append((values[above], own[above]))
+        return best
+
+    @staticmethod
+    def _rows(torch: Any, card: Card, request: SearchRequest, labels: Any) -> Any:
+        """The codes [q, width, code_size] of the rows found."""
+        size = request.codec.spec.code_size
+        result = np.zeros((*labels.shape, size), np.uint8)
+        flat, places = labels.reshape(-1), np.flatnonzero(labels.reshape(-1) >= 0)
+        firsts = np.array([scan.first for scan in request.lists])
+        order = np.argsort(firsts)
+        of = order[np.searchsorted(firsts[order], flat[places], side="right") - 1]
+        got: list[Any] = []
+        with torch.inference_mode():
+            for number in np.unique(of).tolist():
+                scan = request.lists[number]
+                rows = torch.from_numpy(flat[places[of == number]] - scan.first).to(card.device)
+                got.append(scan.codes.tensor[: scan.count * size].view(scan.count, size)[rows].cpu().numpy())
+        into = result.reshape(-1, size)
+        for number, codes in zip(np.unique(of).tolist(), got, strict=True):
+            into[places[of == number]] = codes
+        return result
+
+
+class _Blocks:
+    """Scans block after block, and keeps the best rows of each query [q, width] on the device; -inf and -1 where
+    none."""
+
+    def __init__(self, torch: Any, device: Any, decoder: Decoder, queries: Any, width: int) -> None:
+        self._torch = torch
+        self._device = device
+        self._decoder = decoder
+        self._queries = torch.from_numpy(queries).to(device).t()
+        count = self._queries.shape[1]
+        self.scores = torch.full((count, width), -torch.inf, device=device)
+        self.labels = torch.full((count, width), -1, dtype=torch.int64, device=device)
+        self._count, self._width = count, width
+
+    def take(self, pieces: Sequence[_Piece]) -> None:
+        torch, device, size = self._torch, self._device, self._decoder.size
+        counts = torch.tensor([piece.rows for piece in pieces], device=device)
+        firsts = torch.tensor([piece.scan.first + piece.low for piece in pieces], device=device)
+        codes = torch.cat([piece.scan.codes.tensor[piece.low * size : piece.high * size] for piece in pieces])
+        scores = self._decoder.decode(codes) @ self._queries  # [rows, q]
+        rows = sum(piece.rows for piece in pieces)  # else torch would wait for the device to say it
+        owners = torch.repeat_interleave(torch.arange(len(pieces), device=device), counts, output_size=rows)
+        labels = torch.arange(rows, device=device) + (firsts - torch.cumsum(counts, 0) + counts)[owners]
+        probed = np.zeros((len(pieces), self._count), bool)
+        for number, piece in enumerate(pieces):
+            probed[number, list(piece.scan.queries)] = True
+        if not probed.all():
+            scores.masked_fill_(~torch.from_numpy(probed).to(device)[owners], -torch.inf)
+        if any(piece.scan.rows is not None for piece in pieces):
+            live = np.concatenate([piece.live() for piece in pieces])
+            scores.masked_fill_(~torch.from_numpy(live).to(device)[:, None], -torch.inf)
+        values, places = torch.topk(scores.t(), min(self._width, rows))
+        merged = torch.cat((self.scores, values), 1)
+        names = torch.cat((self.labels, torch.where(values > -torch.inf, labels[places], -1)), 1)
+        self.scores, order = torch.topk(merged, self._width)
+        self.labels = names.gather(1, order)
+
+
+def _blocks(lists: Sequence[ListScan], rows: int) -> Iterator[list[_Piece]]:
+    """The rows of all lists in blocks of at most so many."""
+    block: list[_Piece] = []
+    room = rows
+    for scan in lists:
+        low = 0
+        while low < scan.count:
+            high = min(scan.count, low + room)
+            block.append(_Piece(scan, low, high))
+            room -= high - low
+            low = high
+            if not room:
+                yield block
+                block, room = [], rows
+    if block:
+        yield block
+
+
+def _row_nbytes(spec: CodecSpec, queries: int) -> int:
+    """Device memory for each row of a block: its code, its vector twice (float32), scores, and finding the best
+    ones."""
+    return spec.code_size + 8 * spec.dim + 12 * queries + 48
+
+
+def _decoder(card: Card, spec: CodecSpec) -> Decoder:
+    torch, device, dim = card.torch, card.device, spec.dim
+    if spec.name not in ("flat", "sq8", "pq", "opq"):
+        raise CapabilityError(f"device cuda scans lists of the codecs flat, sq8, pq and opq, not {spec.name}")
+    lease = card.memory.reserve("codec", 2 * len(spec.state))
+    state = torch.from_numpy(np.frombuffer(spec.state, "<f4").astype(np.float32)).to(device)
+    if spec.name == "flat":
+        return Decoder(spec.code_size, lambda codes: codes.view(torch.float32).view(-1, dim), lease)
+    if spec.name == "sq8":
+        low, step = state[:dim], state[dim:] / _SQ_LEVELS
+        start = low + step / 2  # a code stands for the middle of its step
+        return Decoder(dim, lambda codes: torch.addcmul(start, codes.view(-1, dim).to(torch.float32), step), lease)
+    parts = spec.code_size
+    turn = state[: dim * dim].view(dim, dim) if spec.name == "opq" else None
+    table = state if turn is None else state[dim * dim :]
+    table = table.view(parts * _PQ_CENTROIDS, -1)
+    offsets = torch.arange(parts, device=device) * _PQ_CENTROIDS
+
+    def looked_up(codes: Any) -> Any:
+        vectors = table[codes.view(-1, parts).to(torch.int64) + offsets].view(-1, dim)
+        return vectors if turn is None else vectors @ turn
+
+    return Decoder(parts, looked_up, lease)

@@ -11,10 +11,8 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from edge.devices.fpga.queues import TruncatedQueues, flow
-from edge.devices.fpga.scoring import PqScorer, WeightedScorer
 from edge.devices.fpga.shape import ADDRESS, ENTRY, Shape, address_bits
-from edge.devices.fpga.tables import TableBuilder
+from edge.devices.fpga.units import PqScorer, TableBuilder, TruncatedQueues, WeightedScorer, flow
 
 WAITING = 16
 """Commands whose codes are under way at most."""

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.devices.fpga.cycles import stages
-from edge.devices.fpga.shape import CODES, ENTRY, Shape
+from edge.devices.fpga.shape import CODES, ENTRY, Shape, stages
+from edge.devices.searchers import queue_length
 from edge.errors import RangeError
-from edge.planner.search_accelerator import queue_length
 
 CHIP = "LFE5U-85F"
 """The largest ECP5."""
@@ -66,7 +65,6 @@ class Synthesized:
 
 @cache
 def reports() -> tuple[Synthesized, ...]:
-    """The stored designs."""
     return tuple(
         Synthesized(Shape(**row["shape"]), Resources(**row["resources"]), row["frequency"])
         for row in json.loads(REPORTS.read_text())["designs"]
@@ -132,11 +130,7 @@ def _memories(shape: Shape) -> tuple[int, int]:
 
 
 def resources(shape: Shape, factors: Any = None) -> Resources:
-    """The parts that a design takes.
-
-    Args:
-        factors: of `parts_of`; those of all stored designs if not given.
-    """
+    """The parts that a design takes, by the factors of `parts_of`; those of all stored designs if not given."""
     luts, blocks = _memories(shape)
     luts += round(float(np.dot(parts_of(shape), _factors() if factors is None else factors)))
     multipliers = shape.lanes * (shape.builders if shape.codec == "pq" else shape.units)
@@ -146,7 +140,6 @@ def resources(shape: Shape, factors: Any = None) -> Resources:
 
 
 def fits(taken: Resources) -> bool:
-    """Whether a design fits the chip."""
     return taken.luts <= USABLE * WHOLE.luts and taken.blocks <= WHOLE.blocks and taken.multipliers <= WHOLE.multipliers
 
 
@@ -161,17 +154,9 @@ class ChipDesign:
 
 
 def best(dim: int, code: int, lists: Sequence[int], results: int) -> ChipDesign:
-    """The design that answers most queries of product-quantized codes on the chip; among equally fast ones the one with
-    the fewest look-up tables (FANNS). The host chooses the lists.
-
-    Args:
-        code: bytes of a code.
-        lists: rows of each list that a typical query scans.
-        results: rows that a query returns.
-
-    Raises:
-        RangeError: not even the smallest design fits the chip.
-    """
+    """The design that answers most queries of product-quantized codes of `code` bytes on the chip, with so many rows in
+    each list that a typical query scans, and `results` rows returned; among equally fast ones the one with the fewest
+    look-up tables (FANNS). The host chooses the lists."""
     found: ChipDesign | None = None
     widths = [lanes for lanes in (1, 2, 4, 8) if dim // code % lanes == 0]
     builders = [count for count in (1, 2, 4, 8) if code % count == 0]

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from edge.budget import MemoryBudget
 from edge.devices.fpga.chip import CHIP, GOAL
-from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
-from edge.devices.fpga.shape import Shape
+from edge.devices.fpga.shape import Shape, cycles, joules
 from edge.devices.limited import LimitedDevice
+from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
 from edge.ivf.base import CodecSpec
 from edge.ivf.device import Candidates, Estimate, SearchRequest
-from edge.planner.search_accelerator import Scanned, joules, queue_length
 from edge.plugins import number
 from edge.trace import Trace
 
@@ -38,7 +37,7 @@ class FpgaDevice(LimitedDevice):
 
     Without `simulate` the host searches, and a model gives the design's cycles. With it the design itself runs, as a
     compiled simulation, and the host scores exactly the rows that it finds. Results are the codec's in both cases. The
-    energy is that of the published accelerator (`edge.planner.search_accelerator.joules`).
+    energy is that of the published accelerator (`joules`).
 
     Counters (in `trace`): `modelled.queries`, `modelled.seconds`, `modelled.joules`; `simulated.queries` (a query that
     is asked again counts again), `simulated.cycles`, `simulated.rescored` (rows that the host scored).
@@ -65,11 +64,6 @@ class FpgaDevice(LimitedDevice):
             units: that score codes side by side, a power of two.
             results: places of the last queue. A search for more takes several passes.
             simulate: whether the design runs (`yes`), which needs the extra `fpga` and a C++ compiler.
-
-        Raises:
-            BudgetExceeded: the cap does not fit.
-            CapabilityError: a simulation is asked for, and a tool is missing.
-            ConfigError: an option is no number or out of range.
         """
         if isinstance(simulate, str):
             if simulate not in _SIMULATE:
@@ -115,12 +109,8 @@ class FpgaDevice(LimitedDevice):
         probing = [lists for lists in rows if lists]
         self._trace.count("modelled.queries", len(probing))
         self._trace.count("modelled.seconds", cycles(self.shape(spec), probing * passes) / GOAL)
-        loads = [
-            Scanned(len(lists), own * passes, spec.dim, spec.code_size, tables=1, kept=self.kept)
-            for lists, own in zip(rows, live, strict=True)
-            if lists
-        ]
-        self._trace.count("modelled.joules", joules(loads))
+        scanned = [own * passes * spec.code_size for lists, own in zip(rows, live, strict=True) if lists]
+        self._trace.count("modelled.joules", joules(scanned))
         if self._simulated is None:
             return super().search(request)
         if probing:
@@ -131,11 +121,7 @@ class FpgaDevice(LimitedDevice):
         return request.seen
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes.
-
-        Raises:
-            CapabilityError: another stage.
-        """
+        """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes."""
         if stage != "scan":
             raise CapabilityError(f"device fpga profiles the stage scan, not {stage!r}")
         taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load) / GOAL

@@ -37,13 +37,8 @@ _MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class RoundedQuery:
-    """A query in integers, and what scores of the design mean.
-
-    Attributes:
-        beats: 16-bit integers in the order in which they are sent.
-        unit, offset: a score s stands for s * unit + offset.
-        error: the largest difference of a row's score from that of its code.
-    """
+    """A query in integers of 16 bits, in the order in which they are sent. A score s of the design stands for s * unit
+    + offset, and differs from that of the code by at most `error`."""
 
     beats: Integers
     unit: float
@@ -85,11 +80,8 @@ class RoundedBytes:
     """Codes of a byte for each component: SQ8 as it is, and vectors between the extremes of each component."""
 
     def __init__(self, spec: CodecSpec, total: int, score: int, vectors: Sequence[Vectors]) -> None:
-        """
-        Args:
-            total, score: bits of a sum in the design, and of the score that is left of it.
-            vectors: the rows of all lists, if the codes are vectors.
-        """
+        """Takes the bits of a sum in the design and of its score, and the rows of all lists, if the codes are
+        vectors."""
         self._shift = max(0, total - score)
         if spec.name == "sq8":
             state = np.frombuffer(spec.state, "<f4").astype(np.float64)
@@ -137,11 +129,8 @@ class Image:
 
     @classmethod
     def of(cls, lists: Sequence[tuple[Bytes, Any]], units: int, beat: int, beats: int) -> Image:
-        """
-        Args:
-            lists: codes [n, beat * beats] of each list, and the numbers of the rows that count (None for all).
-            beat, beats: bytes of a row in a word, and words of a row.
-        """
+        """The lists (codes [n, beat * beats], and the numbers of the rows that count, None for all) with `beat` bytes
+        of a row in a word and `beats` words of a row."""
         groups = np.array([-(-len(codes) // units) for codes, _ in lists], np.int64)
         first = np.concatenate(([0], np.cumsum(groups)))
         rows = np.zeros((int(first[-1]) * units, beats, beat + 1), np.uint8)
@@ -161,11 +150,7 @@ class Image:
 
 
 def shape_for(spec: CodecSpec, units: int, results: int, kept: int) -> Shape:
-    """The design that scans codes of a codec whose lists the host chooses.
-
-    Raises:
-        RangeError: there is no such design.
-    """
+    """The design that scans codes of a codec whose lists the host chooses."""
     if spec.has_tables:
         width = spec.dim // spec.code_size
         builders = math.gcd(spec.code_size, 4)
@@ -179,8 +164,7 @@ def _divisor(number: int) -> int:
 
 @dataclass(slots=True)
 class Counted:
-    """What a simulated search took: cycles, queries that the design answered (a query that is asked again counts
-    again), and rows that the host scored exactly."""
+    """What a simulated search took: cycles, queries (also again), and rows that the host scored exactly."""
 
     cycles: int = 0
     passes: int = 0
@@ -189,8 +173,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class AskedRows:
-    """A query for a design: its beats, the largest key that counts, and the lists to scan (empty if the chip chooses
-    them)."""
+    """A query for a design: its beats, the largest key that counts, and the lists to scan (none if the chip
+    chooses)."""
 
     beats: Integers
     ceiling: int
@@ -209,12 +193,7 @@ class SimulatedAccelerator:
     """A design as a program, with the set-up and the words that it takes."""
 
     def __init__(self, shape: Shape, folder: Path, *, level: int = 1) -> None:
-        """
-        Raises:
-            CapabilityError: a tool of the simulation is missing.
-        """
-        from edge.devices.fpga.simulation import Simulation
-        from edge.devices.fpga.synthesis import component_of
+        from edge.devices.fpga.simulation import Simulation, component_of
 
         self.shape = shape
         setup = [*(["codebook"] if shape.codec == "pq" else []), *(["centroids", "directory"] if shape.lists else [])]

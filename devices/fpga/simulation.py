@@ -1,4 +1,4 @@
-"""Simulation of a design by a compiled program (CXXRTL): yosys translates the design to C++, and g++ compiles it."""
+"""A design in Verilog, and its simulation by a program (CXXRTL): yosys translates it to C++, and g++ compiles it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.devices.fpga.shape import Shape
 from edge.errors import CapabilityError, DeviceLost
 from edge.interpreter import python
 
@@ -30,13 +31,8 @@ _DRIVER = Path(__file__).with_name("simulate.cc")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The result of a run.
-
-    Attributes:
-        cycles: until the last expected word.
-        words: of each output stream [n, chunks of 32 bits].
-        stamps: cycle of each word.
-    """
+    """A run: cycles until the last expected word, and the words [n, chunks of 32 bits] of each output with their
+    cycles."""
 
     cycles: int
     words: Mapping[str, Words]
@@ -66,11 +62,7 @@ def missing() -> str:
 
 
 def rtlil(component: Any) -> str:
-    """The design as text for yosys.
-
-    Raises:
-        CapabilityError: amaranth is not installed.
-    """
+    """The design as text for yosys."""
     try:
         from amaranth.back import rtlil as backend
     except ImportError as error:
@@ -80,11 +72,7 @@ def rtlil(component: Any) -> str:
 
 
 def yosys(script: str, folder: Path) -> str:
-    """What a script of yosys prints. It runs in a process of its own.
-
-    Raises:
-        CapabilityError: yosys is not installed, or the script fails.
-    """
+    """What a script of yosys prints. It runs in a process of its own."""
     return _run(python(_YOSYS, "-p", script), folder, "yosys")
 
 
@@ -106,9 +94,6 @@ class Simulation:
             constants: values of inputs that are no streams.
             setup: input streams that are emptied before the others begin; cycles are counted from then on.
             level: of the compiler's optimization. A short run takes less time in all with 0.
-
-        Raises:
-            CapabilityError: a tool is missing or fails.
         """
         if reason := missing():
             raise CapabilityError(f"a design cannot be simulated here, because {reason}")
@@ -137,9 +122,6 @@ class Simulation:
             limit: cycles after which the run fails.
             latency: cycles from a request to a memory to its first word. A memory gives a word a cycle.
             stall: share of the cycles in which a stream pauses at random.
-
-        Raises:
-            DeviceLost: the program ended without a result.
         """
         job = [np.array([limit, seed, int(1000 * stall), latency], "<u8").tobytes()]
         for name, bits in self.inputs.items():
@@ -230,3 +212,23 @@ def _run(command: list[str], folder: Path, name: str) -> str:
         lines = (done.stderr or done.stdout).strip()
         raise CapabilityError(f"{name} failed: {lines[-400:]}")
     return done.stdout
+
+
+def component_of(shape: Shape) -> Any:
+    try:
+        from edge.devices.fpga.accelerator import Accelerator
+    except ImportError as error:
+        raise CapabilityError(f"a design needs {error.name}: {EXTRA}") from error
+    return Accelerator(shape)
+
+
+def verilog(component: Any) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "design.il").write_text(rtlil(component))
+        yosys("read_rtlil design.il; proc -noopt; write_verilog -noattr design.v", Path(folder))
+        return (Path(folder) / "design.v").read_text()
+
+
+def constraints(frequency: float) -> str:
+    """The constraints of a design whose clock has this many cycles per second, in the form of Lattice (LPF)."""
+    return f'FREQUENCY PORT "clk" {frequency / 1e6:g} MHZ;\n'

@@ -1,16 +1,16 @@
-"""`Gpu`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue.
-
-The GPU, an adapter in the words of WebGPU, may be a separate card, a part of the processor, or a program that computes
-on the processor. The last two have the host's memory.
-"""
+"""`Gpu`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue. It may be a
+separate card, a part of the processor, or a program that computes on the processor. The last two have the host's
+memory."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,7 @@ UPLOAD_NBYTES = 1 << 20
 
 _SHARED_CAP = 64 << 20
 _CAP = 1 << 30
-"""The limits where none is given: of a GPU that shares the host's memory, and of another. WebGPU does not tell how much
-memory a GPU has."""
+"""The limits where none is given: of a GPU that shares the host's memory, and of another. WebGPU does not tell them."""
 
 _KINDS = {
     "DiscreteGPU": "a separate GPU",
@@ -84,11 +83,7 @@ class Gpu:
         self._pipelines: dict[tuple[Any, ...], Any] = {}
 
     def buffer(self, nbytes: int) -> Any:
-        """A buffer that shaders read and write. The caller holds a lease of `memory` for it, and calls `destroy`.
-
-        Raises:
-            BudgetExceeded: all buffers together would be larger than the limit.
-        """
+        """A buffer that shaders read and write. The caller holds a lease of `memory` for it, and calls `destroy`."""
         nbytes = max(16, -(-nbytes // 16) * 16)
         with self.lock:
             if self.held + nbytes > self.memory.limit:
@@ -121,11 +116,8 @@ class Gpu:
             return self.device.create_buffer(size=nbytes, usage=usage.MAP_READ | usage.COPY_DST)
 
     def write(self, buffer: Any, offset: int, data: npt.NDArray[Any]) -> None:
-        """Copies an array to a buffer, its last word filled up with zeros. The caller may change the array at once.
-
-        Args:
-            offset: a multiple of 4.
-        """
+        """Copies an array, which the caller may change at once, to an offset (a multiple of 4), filled up with
+        zeros."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if len(flat) % 4:
             flat = np.concatenate((flat, np.zeros(-len(flat) % 4, np.uint8)))
@@ -153,12 +145,7 @@ class Gpu:
         return found
 
     def pipeline(self, shader: Path, entry: str, **constants: float) -> Any:
-        """A compiled entry point of a shader.
-
-        Args:
-            shader: a file in WGSL.
-            constants: the values of its `override` constants.
-        """
+        """A compiled entry point of a shader in WGSL, with the values of its `override` constants."""
         key = shader, entry, *sorted(constants.items())
         with self.lock:
             if key not in self._pipelines:
@@ -171,11 +158,8 @@ class Gpu:
             return self._pipelines[key]
 
     def bind(self, pipeline: Any, buffers: dict[int, Any]) -> Any:
-        """Gives a pipeline its buffers, by the numbers of their bindings.
-
-        Args:
-            buffers: each a buffer, or a tuple of a buffer, an offset (a multiple of 256) and a number of bytes.
-        """
+        """Gives a pipeline its buffers, by the numbers of their bindings: each a buffer, or a tuple of a buffer, an
+        offset (a multiple of 256) and a number of bytes."""
         entries = []
         for number, given in buffers.items():
             buffer, offset, size = given if isinstance(given, tuple) else (given, 0, given.size)
@@ -185,11 +169,7 @@ class Gpu:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turns the library's error of a lost GPU into ours.
-
-        Raises:
-            DeviceLost: the GPU does not answer.
-        """
+        """Turns the library's error of a lost GPU into ours."""
         try:
             yield
         except self.wgpu.GPUError as error:
@@ -201,31 +181,17 @@ class Gpu:
             raise DeviceLost(f"the device webgpu does not answer: {error}") from error
 
     def close(self) -> None:
-        """Frees everything."""
         self._pipelines.clear()
         self._modules.clear()
         self.device.destroy()
 
 
 class SharedGpu:
-    """One user's hold on a card, with what the library and the driver take in this process.
-
-    Attributes:
-        card: the card.
-        host: the process's ledger.
-    """
+    """One user's hold on a card, with what the library and the driver take in this process."""
 
     def __init__(self, host: MemoryBudget, on: str, cap: int | str) -> None:
-        """
-        Args:
-            host: the process's ledger. It covers the growth of the process, and the card's limit if the card has the
-                host's memory.
-
-        Raises:
-            CapabilityError: the library or a driver is missing, or there is no such GPU.
-            ConfigError: the card is open with another limit.
-            BudgetExceeded: the host's part does not fit.
-        """
+        """Opens the card. The host's ledger covers the process's growth, and the card's limit if it has the host's
+        memory."""
         self.host = host
         self._leases: list[Lease] = []
         self._compiled: set[Hashable] = set()
@@ -290,7 +256,6 @@ def _library() -> Any:
 
 
 def _adapter(wgpu: Any, on: str) -> Any:
-    """The best GPU whose name contains `on`."""
     found: Sequence[Any] = [
         adapter for adapter in wgpu.gpu.enumerate_adapters_sync() if adapter.info["backend_type"] in _BACKENDS
     ]
@@ -305,3 +270,123 @@ def _adapter(wgpu: Any, on: str) -> Any:
         raise CapabilityError(f"device webgpu finds no GPU whose name contains {on!r}; there are {names}")
     order = list(_KINDS)
     return min(named, key=lambda adapter: order.index(kind) if (kind := adapter.info["adapter_type"]) in order else 9)
+
+
+_ALIGNMENT = 16
+_SHARE = 4
+"""A slab takes at most such a part of the device's memory."""
+
+
+class Slab:
+    """A buffer of the GPU, and the lists in it by their places."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+        self.lists: list[ListBuffer] = []
+
+    def gap(self, nbytes: int) -> tuple[int, int] | None:
+        """The first gap for so many bytes: its number and its first byte."""
+        ends = [0, *(each.end for each in self.lists)]
+        starts = [*(each.offset for each in self.lists), self.buffer.size]
+        for number, (end, start) in enumerate(zip(ends, starts, strict=True)):
+            if start - end >= nbytes:
+                return number, end
+        return None
+
+
+class ListBuffer:
+    """Bytes of a slab from `offset` on, which changes when the slab is put in order."""
+
+    __slots__ = ("freed", "nbytes", "offset", "slab")
+
+    def __init__(self, slab: Slab, offset: int, nbytes: int) -> None:
+        self.slab = slab
+        self.offset = offset
+        self.nbytes = nbytes
+        self.freed = False
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last one, at which another list may begin."""
+        return self.offset + -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class Slabs:
+    """The lists of one card. Its methods are called with the card's lock, except for `free`."""
+
+    def __init__(self, card: Gpu, scratch: Callable[[], Any]) -> None:
+        """Takes what makes a buffer through which lists are moved, since a buffer cannot be copied to itself."""
+        self._card = card
+        self._scratch = scratch
+        self._slabs: list[Slab] = []
+        self._freed: deque[ListBuffer] = deque()
+
+    def allocate(self, nbytes: int, *, kept: int = 0, move: bool = True) -> ListBuffer:
+        """Room for a list, while slabs leave `kept` bytes to others. `move`: other lists may change their places."""
+        self._sweep()
+        for slab in self._slabs:
+            if (found := slab.gap(nbytes)) is not None:
+                return self._place(slab, *found, nbytes)
+        free = self._card.memory.limit - self._card.held - kept
+        size = min(LARGEST_BUFFER, free, max(nbytes + _ALIGNMENT, self._card.memory.limit // _SHARE))
+        if size >= nbytes:
+            slab = Slab(self._card.buffer(size // _ALIGNMENT * _ALIGNMENT))
+            self._slabs.append(slab)
+            if (found := slab.gap(nbytes)) is not None:
+                return self._place(slab, *found, nbytes)
+        for slab in self._slabs if move else ():
+            if slab.buffer.size - sum(each.end - each.offset for each in slab.lists) >= nbytes:
+                self._put_in_order(slab)
+                if (found := slab.gap(nbytes)) is not None:
+                    return self._place(slab, *found, nbytes)
+        raise BudgetExceeded(
+            f"no slab of the device webgpu has room for a list of {nbytes:,} bytes",
+            owner="lists", asked=nbytes, free=self._card.memory.free, needed=self._card.memory.limit + nbytes,
+        )  # fmt: skip
+
+    def free(self, buffer: ListBuffer) -> None:
+        """Frees a list. May be called at any point of any thread, by the garbage collector."""
+        self._freed.append(buffer)
+
+    def shrink(self) -> None:
+        """Gives back the slabs without lists."""
+        self._sweep()
+        for slab in [slab for slab in self._slabs if not slab.lists]:
+            self._slabs.remove(slab)
+            self._card.destroy(slab.buffer)
+
+    def close(self) -> None:
+        for slab in self._slabs:
+            self._card.destroy(slab.buffer)
+        self._slabs.clear()
+
+    def _sweep(self) -> None:
+        slabs = set()
+        while self._freed:
+            buffer = self._freed.popleft()
+            buffer.freed = True
+            slabs.add(buffer.slab)
+        for slab in slabs:
+            slab.lists = [each for each in slab.lists if not each.freed]
+
+    @staticmethod
+    def _place(slab: Slab, number: int, offset: int, nbytes: int) -> ListBuffer:
+        placed = ListBuffer(slab, offset, nbytes)
+        slab.lists.insert(number, placed)
+        return placed
+
+    def _put_in_order(self, slab: Slab) -> None:
+        """Moves the lists of a slab together, so that its gaps become one."""
+        card, scratch = self._card, self._scratch()
+        with card.answering():
+            encoder = card.device.create_command_encoder()
+            at = 0
+            for each in slab.lists:
+                size = each.end - each.offset
+                if at != each.offset:
+                    for low, high in pairwise([*range(0, size, scratch.size), size]):
+                        encoder.copy_buffer_to_buffer(slab.buffer, each.offset + low, scratch, 0, high - low)
+                        encoder.copy_buffer_to_buffer(scratch, 0, slab.buffer, at + low, high - low)
+                each.offset = at
+                at += size
+            card.device.queue.submit([encoder.finish()])

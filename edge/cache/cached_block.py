@@ -39,11 +39,8 @@ def pages_of(nbytes: int) -> int:
 
 
 def page_buffer(nbytes: int) -> Bytes:
-    """A writable buffer of `nbytes` bytes.
-
-    A large one has its own memory mapping, so that its pages return to the system with the last reference. A heap would
-    keep the holes that blocks of different sizes leave.
-    """
+    """A writable buffer. A large one has its own memory mapping, so that its pages return to the system with the last
+    reference: a heap would keep the holes that blocks of different sizes leave."""
     if nbytes < _OWN_PAGES:
         return np.empty(nbytes, np.uint8)
     if hasattr(mmap, "MAP_PRIVATE"):
@@ -52,13 +49,8 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 class Spares:
-    """Buffers whose blocks are gone, kept for the next blocks of about their size.
-
-    Reuse is cheaper, because each fresh page costs a fault, and unmapping lets other threads take the interpreter lock.
-
-    Attributes:
-        nbytes: bytes of the buffers' pages.
-    """
+    """Buffers whose blocks are gone, kept for the next blocks of about their size. Reuse is cheaper, because each fresh
+    page costs a fault, and unmapping lets other threads take the interpreter lock. `nbytes` counts their pages."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -126,8 +118,8 @@ _STEP = math.log(DECAY)
 class DecayedHotness:
     """Lowest hotness first: h <- h / decay + (used ? gain : 0) per round (TeleRAG, appendix C).
 
-    All values decay by the same factor, so that their order changes only when a block is used. The heap holds the
-    logarithm of h * decay ** round, and beginning a round costs nothing.
+    All values decay alike, so that their order changes only when a block is used. The heap holds the logarithm of h *
+    decay ** round, and beginning a round costs nothing.
     """
 
     def __init__(self) -> None:

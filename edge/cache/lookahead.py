@@ -1,12 +1,10 @@
-"""Lookahead: fetches blocks that a prediction names while other work keeps the caller busy (TeleRAG, section 4.1).
+"""Lookahead: fetches blocks that a prediction names while other work keeps the caller busy (TeleRAG, section 4.1). It
+changes only the time when bytes arrive, never a result.
 
-Lookahead changes only the time when bytes arrive, never a result. `bytes_to_fetch` follows from a prediction's miss
-rate by bytes (TeleRAG, appendix B).
-
-Whether lookahead pays is the difference between the real world and one without it. `DemandShadow` simulates that other
-world: its searches need the same blocks, and it keeps them by the same policy. A block is saved if the real world has
-it and the simulated one would have to read it. A block is lost if the real world must read it again and the simulated
-one still has it. The loss is reported to the prediction that displaced the block, however many searches ago that was.
+Whether it pays is the difference from a world without it, which `DemandShadow` simulates: its searches need the same
+blocks, and it keeps them by the same policy. A block is saved if the real world has it and the simulated one would have
+to read it. A block is lost if the real world must read it again and the simulated one still has it. The loss is
+reported to the prediction that displaced the block, however many searches ago that was.
 """
 
 from __future__ import annotations
@@ -41,11 +39,9 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A block that may be needed.
+    """A block that may be needed: its name in the residency, the file, the block in it, and its size.
 
     Attributes:
-        source, block, nbytes: the file, the block in it, and the block's size.
-        key: the block's name in the residency.
         beside: a range of the file (offset, nbytes) of which single rows may be needed after the block. It is announced
             to the system and comes into the page cache, not into the residency.
         read: fills a buffer of the residency and returns the bytes that came over its link. If not given, the block is
@@ -69,8 +65,7 @@ class LookaheadOutcome:
     """The result of one prediction, known once searches have reported the blocks they needed.
 
     Attributes:
-        saved_s: seconds of transfers that searches would have waited for without lookahead, and did not. Losses by
-            displaced blocks are reported separately (see `DemandShadow`).
+        saved_s: seconds of transfers that searches would have waited for without lookahead, and did not.
         added_s: seconds saved beyond the saving that the prediction it followed would have reached with as many bytes;
             None if it followed none.
     """
@@ -83,12 +78,7 @@ class Lookahead:
     """Fetches predicted blocks into a residency. A context manager; ending it never affects results.
 
     The bytes are split equally over the predictions of a batch. Resident blocks cost nothing, so that a later round
-    fetches only new ones. A transfer that has not begun when the window ends is withdrawn.
-
-    Attributes:
-        nbytes: largest number of bytes to fetch.
-        residency: where the blocks are fetched to.
-        asked, fetched: bytes that were requested, and that have arrived so far. At most `nbytes` are requested.
+    fetches only new ones. At most `nbytes` are asked for; `asked` and `fetched` count.
     """
 
     def __init__(
@@ -108,7 +98,6 @@ class Lookahead:
 
         Args:
             orders: one prediction for each query of the batch.
-            nbytes: largest number of bytes to fetch.
             seconds: length of the window. No transfer begins after it and the overrun.
             overrun: seconds that are worth waiting after the window for further blocks (see `bytes_to_fetch`).
             misses: learns how good the prediction was (see `search_needs`).
@@ -147,23 +136,16 @@ class Lookahead:
         self._thread.join()
 
     def supersede(self, earlier: Lookahead, *, follows: bool) -> None:
-        """Ends an earlier prediction for the same search, and keeps the blocks that both name.
-
-        When this prediction ends, the statistics of both are updated.
-
-        Args:
-            follows: whether this is the same prediction, made again with more knowledge.
-        """
+        """Ends an earlier prediction for the same search, and keeps the blocks that both name. `follows`: this is the
+        same prediction, made again with more knowledge."""
         earlier._give_up()
         self._earlier = (*earlier._earlier, earlier)
         earlier._earlier = ()
         self._base = (earlier._base or earlier) if follows else None
 
     def finish(self) -> None:
-        """Ends the window: waits for the overrun, then stops requesting blocks.
-
-        Transfers that have not begun are withdrawn. Blocks that have arrived stay protected until `cancel`.
-        """
+        """Ends the window after the overrun, and withdraws the transfers that have not begun. The others stay until
+        `cancel`."""
         if self._overrun:
             self._thread.join(self._overrun)
         self._end()
@@ -176,22 +158,14 @@ class Lookahead:
         self.residency.withdraw(self, self._guarded)
 
     def search_needs(self, keys: Collection[Hashable], unread: Collection[Hashable]) -> None:
-        """Reports the blocks that a search needs.
-
-        A batch may be searched in several parts. `cancel` compares the prediction for the whole batch with the union of
-        the blocks that the parts needed.
-
-        Args:
-            unread: those of the blocks that would have to be read now if nothing had been fetched ahead.
-        """
+        """Reports blocks that a search, or a part of it, needs, and those to be read if nothing had been fetched
+        ahead."""
         self._needed = {*(self._needed or ()), *keys}
         self._unread |= {*unread}
 
     def cancel(self) -> list[LookaheadOutcome]:
-        """Ends the prediction at once, and the protection of its blocks. Calling it twice is harmless.
-
-        Fetched blocks that no search needed are dropped. If searches have reported their needs, later predictions learn
-        from them.
+        """Ends the prediction at once, and the protection of its blocks. Fetched blocks that no search needed are
+        dropped. Calling it twice is harmless.
 
         Returns:
             The outcome of each prediction for that search, superseded ones first; nothing if there was no search.
@@ -221,22 +195,15 @@ class Lookahead:
         self.residency.unguard(self, guarded)
 
     def _drop_all_but(self, keys: Collection[Hashable]) -> None:
-        """Drops all blocks that this prediction and the superseded ones have fetched, except `keys`.
-
-        Otherwise the next blocks would take the room of used blocks.
-        """
+        """Drops what this prediction and the superseded ones have fetched, except `keys`."""
         fetched = [key for window in (*self._earlier, self) for key in window._moved_blocks]
         self.residency.discard(key for key in fetched if key not in keys)
 
     def _used(self, needed: set[Hashable]) -> int:
-        """Bytes that arrived in time and were needed."""
         return sum(n for key, (n, transfer) in self._moved_blocks.items() if key in needed and transfer.arrived)
 
     def _would_use(self, nbytes: int, needed: set[Hashable]) -> int:
-        """Bytes that would have been needed among the next `nbytes` bytes of this prediction.
-
-        The next call continues where this one ended.
-        """
+        """Bytes needed among the next `nbytes` bytes of this prediction. The next call goes on where this one ended."""
         used = 0
         while nbytes > 0 and (block := next(self._going_on, None)) is not None:
             key, size = block
@@ -245,10 +212,8 @@ class Lookahead:
         return used
 
     def _rest(self) -> Iterator[tuple[Hashable, int]]:
-        """Keys and sizes of the blocks that would have been fetched next.
-
-        First the withdrawn ones, then those that did not fit, then the rest, each prediction in turn.
-        """
+        """Keys and sizes of the blocks that would have been fetched next: withdrawn ones, those that did not fit, the
+        rest."""
         yield from [(key, nbytes) for key, (nbytes, transfer) in self._moved_blocks.items() if not transfer.arrived]
         for group in chain(self._skipped, *zip_longest(*self._orders, fillvalue=())):
             yield from [(block.key, block.nbytes) for block in group if block.key not in self._moved_blocks]
@@ -346,7 +311,6 @@ class _Transfer:
 
     @property
     def over(self) -> bool:
-        """Whether the transfer has ended or was withdrawn."""
         return self.ended or (self.ticket is not None and self.ticket.done)
 
 
@@ -354,22 +318,16 @@ _SAMPLES = 4096
 
 
 class MissCurve:
-    """Share of needed blocks that a prediction misses, as a function of the bytes fetched. Thread-safe.
-
-    It is learned from the blocks that were needed after earlier predictions.
-    """
+    """Share of needed blocks that a prediction misses, by the bytes fetched, as learned from earlier ones.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._needed: list[float] = []
         self._lock = threading.Lock()
 
     def observe(self, positions: Sequence[float]) -> None:
-        """Learns from the blocks that were needed after a prediction.
-
-        Args:
-            positions: for each needed block, the bytes that must be fetched in the order of the prediction until the
-                block is there; infinity for a block that was not predicted.
-        """
+        """Learns from the blocks that were needed after a prediction: for each, the bytes that must be fetched in its
+        order until the block is there; infinity for a block that was not predicted."""
         with self._lock:
             self._needed = [*self._needed, *positions][-_SAMPLES:]
 
@@ -399,9 +357,6 @@ def bytes_to_fetch(
         seconds: length of the window.
         misses: (bytes, miss rate), ascending; see `MissCurve.points`.
         slow_seconds: time of a search that misses every block.
-
-    Raises:
-        InputError: the bandwidth or the window is negative.
     """
     if bandwidth < 0 or seconds < 0:
         raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")
@@ -420,13 +375,7 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Displacement:
-    """The blocks that one prediction displaced.
-
-    Attributes:
-        lost: called with the seconds that searches wait for these blocks, and would not have waited without the
-            prediction.
-        keys: the displaced blocks. The prediction adds to them.
-    """
+    """The blocks that one prediction displaced. `lost` gets the seconds that searches wait for them because of it."""
 
     lost: Callable[[float], object] | None = None
     keys: set[Hashable] = field(default_factory=set)
@@ -436,11 +385,7 @@ class DemandShadow:
     """Names and sizes of the blocks that reading on demand would hold. Thread-safe."""
 
     def __init__(self, held: Mapping[Hashable, int], policy: Policy) -> None:
-        """
-        Args:
-            held: blocks and their bytes when the simulation starts.
-            policy: an eviction policy that knows these blocks and that nobody else uses.
-        """
+        """Begins with these blocks and their bytes, and an eviction policy of its own that knows them."""
         self._held = dict(held)
         self._policy = policy
         self._nbytes = sum(self._held.values())
@@ -499,10 +444,7 @@ class DemandShadow:
         return set(absent)
 
     def _displacer(self, key: Hashable) -> Callable[[float], object] | None:
-        """The `lost` function of the last prediction that displaced a block.
-
-        None if no prediction displaced it; it is then missing only because the simulation is not exact.
-        """
+        """The `lost` of the last prediction that displaced a block; None where the simulation is not exact."""
         latest = reversed(self._displacements)
         return next((one.lost for one in latest if key in one.keys), None)
 

@@ -1,9 +1,9 @@
 """Residency: the blocks in memory, the ones that stay there, and the ones that are evicted.
 
-A block is cached (a policy chooses which is evicted first) or cold (on disk only). All bytes of one residency are under
-one lease. The lease grows into free memory of the ledger, but never makes another cache shrink. If there is no free
-memory, the residency's own coldest blocks make room. Blocks that are held (`Residency.hold`) are the exception: other
-caches shrink for them, and they stay until the ledger would otherwise refuse a reservation.
+All bytes of one residency are under one lease. It grows into free memory of the ledger, but never makes another cache
+shrink: if there is no free memory, the residency's own coldest blocks make room. Blocks that are held
+(`Residency.hold`) are the exception: other caches shrink for them, and they stay until the ledger would otherwise
+refuse a reservation.
 """
 
 from __future__ import annotations
@@ -36,12 +36,8 @@ from edge.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Predicted blocks that were admitted.
-
-    Attributes:
-        asked: bytes that had to be requested.
-        displaced: keys of the blocks that were evicted for them.
-    """
+    """Predicted blocks that were admitted: the bytes that were requested, and the keys of the blocks evicted for
+    them."""
 
     asked: int
     displaced: Sequence[Hashable] = ()
@@ -106,7 +102,6 @@ class Residency:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return self._lease.nbytes
 
     @property
@@ -132,10 +127,8 @@ class Residency:
             return list(self._entries)
 
     def loss(self) -> float:
-        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`).
-
-        It is the time to read a block again, times the share of the blocks that a round uses.
-        """
+        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`): the time to read
+        a block again, times the share of the blocks that a round uses."""
         count = len(self._entries)
         return self._share * self._rate.loss(self.nbytes / count if count else 0)
 
@@ -150,25 +143,17 @@ class Residency:
             return self._round
 
     def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
-        """Locks blocks that are in memory or on their way. Cold ones give None, and count neither as hit nor miss.
-
-        Args:
-            blocks: key and transfer of each block. The transfer is started if a prediction has requested the block and
-                its own transfer has not begun, so that the block comes with the priority of a needed one.
-            now: the round in which the blocks are used.
-        """
+        """Locks blocks that are in memory or on their way, for round `now`. Cold ones give None, and count neither as
+        hit nor miss. A transfer is started if a prediction has requested the block and its own transfer has not begun,
+        so that the block comes with the priority of a needed one."""
         with self._budget.lock, self._lock:
             handles = [self._claim(key, fetch, now) for key, fetch in blocks]
             self.trace.count(f"{self.name}.hits", sum(handle is not None for handle in handles))
         return handles
 
     def admit(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, *, evict: bool = True) -> Handle | None:
-        """Makes room for a cold block and starts its transfer; None if there is no room.
-
-        Args:
-            nbytes: size of the block.
-            evict: whether blocks last used before round `now` may be evicted; otherwise only free memory is used.
-        """
+        """Makes room for a cold block and starts its transfer; None if there is no room. With `evict`, blocks last used
+        before round `now` may be evicted; otherwise only free memory is used."""
         with self._budget.lock, self._lock:
             if (handle := self._claim(key, fetch, now)) is not None:
                 self.trace.count(f"{self.name}.hits")
@@ -189,11 +174,8 @@ class Residency:
             return Handle(self, entry, hit=False)
 
     def recall(self, handle: Handle) -> bool:
-        """Withdraws a locked block whose transfer has not begun, and releases the handle.
-
-        Returns:
-            False, and nothing is changed, if the transfer has begun or others use or guard the block.
-        """
+        """Withdraws a locked block whose transfer has not begun, and releases the handle. False, and nothing is
+        changed, if the transfer has begun or others use or guard the block."""
         with self._budget.lock, self._lock:
             entry = handle.entry
             if entry is None or entry.locks > 1 or entry.guards or entry.ticket.done or not entry.ticket.cancel():
@@ -222,11 +204,8 @@ class Residency:
             return {key: entry.charged for key, entry in self._entries.items()}, self._policy.copy()
 
     def guard(self, owner: object, keys: Iterable[Hashable]) -> list[Hashable]:
-        """Protects those of `keys` that are in memory or on their way, and returns them.
-
-        Until `unguard`, they are evicted neither for other blocks' misses nor for predictions. The ledger may still
-        evict them.
-        """
+        """Protects those of `keys` that are in memory or on their way, and returns them. Until `unguard`, they are
+        evicted neither for other blocks' misses nor for predictions. The ledger may still evict them."""
         with self._lock:
             found = [key for key in keys if self._coming(key)]
             for key in found:
@@ -234,15 +213,8 @@ class Residency:
             return found
 
     def prefetch(self, owner: object, blocks: Iterable[tuple[Hashable, int, Fetch]], limit: int) -> Admitted | None:
-        """Fetches blocks on a prediction, all or none of them, and guards them (see `guard`).
-
-        Args:
-            blocks: key, size and transfer of each block.
-            limit: largest number of bytes to request.
-
-        Returns:
-            None, and nothing is fetched, if the blocks have too many bytes or do not fit.
-        """
+        """Fetches blocks (key, size and transfer) on a prediction, all or none of them, and guards them (see `guard`).
+        None, and nothing is fetched, if that needs more than `limit` bytes or they do not fit."""
         with self._budget.lock, self._lock:
             wanted = list(blocks)
             cold = [block for block in wanted if not self._coming(block[0])]
@@ -265,12 +237,8 @@ class Residency:
         return Admitted(asked, displaced)
 
     def hold(self, blocks: Sequence[tuple[Hashable, int, Fetch]], beside: int) -> int:
-        """Holds blocks in memory, in place of those that are held now. Cold ones are fetched, and other caches shrink
-        for them.
-
-        Args:
-            blocks: key, size and transfer of each block, the most important first.
-            beside: bytes of the ledger that stay free.
+        """Holds blocks in memory, the most important first, in place of those that are held now. Cold ones are fetched,
+        and other caches shrink for them, but leave `beside` bytes of the ledger free.
 
         Returns:
             Number of the blocks that are held: those before the first for which there is no room.
@@ -299,17 +267,13 @@ class Residency:
             return len(blocks)
 
     def _held_before(self, blocks: Sequence[tuple[Hashable, int, Fetch]], end: int) -> int:
-        """Releases the blocks from number `end` on; returns `end`."""
         for key, _, _ in blocks[end:]:
             if (entry := self._entries.get(key)) is not None:
                 entry.guards.discard(_HELD)
         return end
 
     def withdraw(self, owner: object, keys: Iterable[Hashable]) -> None:
-        """Drops those of `keys` that were only predicted and whose transfer has not begun.
-
-        Blocks that were requested meanwhile, or that another owner guards, stay.
-        """
+        """Drops those of `keys` that were only predicted, by nobody else, and whose transfer has not begun."""
         with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._entries.get(key)
@@ -326,10 +290,8 @@ class Residency:
                     entry.guards.discard(owner)
 
     def trim(self, share: float) -> None:
-        """Evicts the coldest blocks until cached blocks hold at most `share` of the room (TeleRAG's cache fraction).
-
-        The rest is left for the next prefetch. Guarded blocks stay.
-        """
+        """Evicts the coldest blocks that are not guarded until cached blocks hold at most `share` of the room
+        (TeleRAG's cache fraction). The rest is left for the next prefetch."""
         with self._budget.lock, self._lock:
             while self.nbytes > share * self.room:
                 if self._give_back(1):
@@ -388,11 +350,8 @@ class Residency:
         return Handle(self, entry, hit=True)
 
     def _usable(self, entry: CachedBlock, fetch: Fetch) -> bool:
-        """Whether the bytes are in memory or certain to come.
-
-        A prediction's transfer that has not begun is requested anew. A failed one is dropped, so that the block is read
-        again.
-        """
+        """Whether the bytes are in memory or certain to come. A prediction's transfer that has not begun is requested
+        anew. A failed one is dropped, so that the block is read again."""
         if entry.ticket.done and entry.ticket.failed:
             self.forget(entry)
             return False
@@ -405,13 +364,8 @@ class Residency:
         return entry is not None and entry.coming
 
     def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
-        """Makes room for predicted blocks without evicting any of them.
-
-        Those whose transfer has failed before are dropped.
-
-        Returns:
-            Keys of the evicted blocks; None if there is no room.
-        """
+        """Makes room for predicted blocks without evicting any of them, and returns the keys of the evicted blocks;
+        None if there is no room. Those whose transfer has failed before are dropped."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is not None and not entry.coming:
@@ -424,14 +378,7 @@ class Residency:
     # The methods below are called with the lock held, and inside the ledger's lock if they may change the lease.
 
     def _enter(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, later: int = 0) -> CachedBlock:
-        """Adds a block. Room must have been made for it, and for later blocks that will be charged with `later` bytes.
-
-        Args:
-            now: number of the current round.
-
-        Raises:
-            BudgetExceeded: there is not enough room.
-        """
+        """Adds a block in round `now`. Room must have been made for it, and for later blocks of `later` bytes."""
         whole = self._spares.fitting(nbytes)
         if whole is not None and self._missing(ENTRY_NBYTES + later) <= self._spares.nbytes - pages_of(whole.nbytes):
             self._spares.take(whole)
@@ -455,10 +402,11 @@ class Residency:
         return entry
 
     def _make_room(self, charged: int, allowed: Allowed | None) -> list[Hashable] | None:
-        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys.
+        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys. If that
+        is impossible, evicts nothing and returns None.
 
-        If that is impossible, evicts nothing and returns None. Spare buffers are used up only when no block is left to
-        evict. A few more blocks are evicted than necessary, because with more spare buffers one is more likely to fit.
+        Spare buffers are used up only when no block is left to evict. A few more blocks are evicted than necessary,
+        because with more spare buffers one is more likely to fit.
         """
         missing = self._missing(charged)
         chosen: dict[Hashable, CachedBlock] = {}
@@ -529,7 +477,6 @@ class Residency:
         return bool(tickets)
 
     def _shrink(self, nbytes: int, *, held: bool = False) -> None:
-        """Gives bytes back. `held`: also those of the blocks that are held."""
         with self._lock:
             target = max(0, self._lease.nbytes - nbytes)
             self._give_back(nbytes)
@@ -547,12 +494,8 @@ class Residency:
 
 
 class Handle:
-    """A locked block that is in memory or on its way there. It stays until `release`. A context manager.
-
-    Attributes:
-        entry: the block, for its owner; None after `release`.
-        hit: whether the block was in memory, or on its way, before it was requested.
-    """
+    """A locked block that is in memory or on its way there. It stays until `release`. A context manager. `hit`: it was
+    in memory, or on its way, before it was requested."""
 
     __slots__ = ("_owner", "entry", "hit")
 
@@ -568,11 +511,7 @@ class Handle:
         return self.entry.ticket.done
 
     def wait(self) -> Any:
-        """Waits for the bytes and returns them; they are valid until `release`.
-
-        Raises:
-            CorruptBlock, StorageError: the transfer failed. The block is dropped, and read again at the next request.
-        """
+        """Waits for the bytes and returns them; they are valid until `release`."""
         assert self.entry is not None
         try:
             self.entry.ticket.wait()

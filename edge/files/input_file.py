@@ -1,8 +1,6 @@
-"""`open_input` opens every file that the user names for reading. It never waits without end.
-
-Opening a named pipe waits for its writer, and reading a device may never end. A pipe that has a writer is read, so that
-a shell's `<(command)` works.
-"""
+"""`open_input` opens every file that the user names for reading, and never waits without end: opening a named pipe
+waits for its writer, and reading a device may never end. A pipe that has a writer is read, so that a shell's
+`<(command)` works."""
 
 from __future__ import annotations
 
@@ -30,15 +28,8 @@ SMALL = 8 << 20
 
 
 def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
-    """Opens a file, or a pipe that has a writer.
-
-    Args:
-        pipes: accept a pipe, too. A pipe can only be read once, from its beginning to its end.
-
-    Raises:
-        OSError: the file cannot be opened, is a folder, a device or a socket, or is a pipe without a writer. `strerror`
-            tells the reason.
-    """
+    """Opens a file, or with `pipes` a pipe that has a writer, which can only be read once. OSError, whose `strerror`
+    tells the reason, if it is a folder, a device or a socket, or a pipe without a writer."""
     if os.name == "nt":
         return open(path, "rb")
     try:
@@ -63,14 +54,7 @@ def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
 
 
 def read_input(path: str | Path, *, pipes: bool = True, most: int | None = None) -> bytes:
-    """Reads a whole file, opened as `open_input` does.
-
-    Args:
-        most: largest size in bytes. A larger file is refused.
-
-    Raises:
-        OSError: as `open_input`, or the file is larger than `most`, or the disk reports an error.
-    """
+    """Reads a whole file, opened as `open_input` does. OSError if it is larger than `most` bytes."""
     with open_input(path, pipes=pipes) as file:
         data = file.read(-1 if most is None else most + 1)
     if most is not None and len(data) > most:
@@ -79,14 +63,7 @@ def read_input(path: str | Path, *, pipes: bool = True, most: int | None = None)
 
 
 def read_stdin(most: int = SMALL) -> bytes:
-    """Reads stdin to its end.
-
-    Args:
-        most: largest size in bytes. Longer input is refused.
-
-    Raises:
-        OSError: there are more bytes, or they cannot be read.
-    """
+    """Reads stdin to its end. OSError if there are more than `most` bytes."""
     data = sys.stdin.buffer.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes")
@@ -94,11 +71,7 @@ def read_stdin(most: int = SMALL) -> bytes:
 
 
 def read_text(name: str) -> str:
-    """The text of a small file that the user names; `-` is stdin.
-
-    Raises:
-        InputError: it cannot be read, or is not UTF-8.
-    """
+    """The text of a small file that the user names; `-` is stdin."""
     what = "stdin" if name == "-" else name
     try:
         return (read_stdin() if name == "-" else read_input(name, most=SMALL)).decode()
@@ -109,14 +82,7 @@ def read_text(name: str) -> str:
 
 
 def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
-    """Reads a line in bounded memory: of a longer line the rest is skipped.
-
-    Args:
-        most: bytes of a line that are kept, with its end.
-
-    Returns:
-        The line, and its whole length in bytes, which is 0 at the end of the file.
-    """
+    """A line, of which `most` bytes with its end are kept, and its whole length in bytes, which is 0 at the end."""
     line = piece = file.readline(most)
     length = len(line)
     while piece and not piece.endswith(b"\n"):
@@ -126,11 +92,7 @@ def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
 
 
 def read_small(path: Path) -> bytes:
-    """Reads a small file of this program. It may have come with another person's folder, and be anything.
-
-    Raises:
-        OSError: as `read_input`.
-    """
+    """Reads a small file of this program. It may have come with another person's folder, and be anything."""
     return read_input(path, pipes=False, most=SMALL)
 
 

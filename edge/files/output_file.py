@@ -26,11 +26,7 @@ class Unbuffered(Protocol):
 
 
 def write_all(file: Unbuffered, data: bytes | memoryview) -> None:
-    """Writes all bytes of `data` (a view must be of bytes), in as many calls as it takes.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Writes all bytes of `data` (a view must be of bytes), in as many calls as it takes."""
     view = memoryview(data)
     done = 0
     while done < len(view):
@@ -39,15 +35,9 @@ def write_all(file: Unbuffered, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def open_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file that replaces an older one when it is complete.
-
-    Until then, and after an error, the older file stays. If the path is a link, the link stays, and its target is
-    replaced. A device such as `/dev/null`, an open file such as `/dev/stdout`, and a file in a folder where none can be
-    created are written to directly.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Opens a file that replaces an older one when it is complete. Until then, and after an error, the older file
+    stays. If the path is a link, the link stays, and its target is replaced. A device such as `/dev/null`, an open file
+    such as `/dev/stdout`, and a file in a folder where none can be created are written to directly."""
     target = Path(os.path.realpath(path))
     if _is_direct(Path(path)) or not os.access(target.parent, os.W_OK):
         with open(path, "wb") as file:
@@ -76,16 +66,9 @@ _FOR_ALL = 0o777
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its missing parents. Existing folders stay as they are.
-
-    Folders within the program's folders of data, settings, state or cache can be read by the user only, because they
-    hold the user's memories and documents.
-
-    Source: https://specifications.freedesktop.org/basedir-spec/latest/ (mode 0700 for new folders)
-
-    Raises:
-        OSError: the folder cannot be made.
-    """
+    """Makes a folder and its missing parents. Folders within the program's folders of data, settings, state or cache
+    can be read by the user only (as the XDG specification demands), because they hold the user's memories and
+    documents."""
     path = path.absolute()
     above = (path, *path.parents)
     mode = _FOR_ONE if any(own in above for own in _own()) else _FOR_ALL

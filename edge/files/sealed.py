@@ -1,10 +1,7 @@
-"""Files that are written whole or not at all, and JSON documents with a checksum.
-
-All files that the program writes and reads back use this module, unless their format has its own checksums (blocks of
-weights, IVF segments, KV states) or people edit them. Reading returns exactly the written bytes, or reports damage.
-
-Tables that only save time, because they can be measured or computed again, are stored with `remember`.
-"""
+"""Files that are written whole or not at all, and JSON documents with a checksum. All files that the program writes and
+reads back use this module, unless their format has its own checksums (blocks of weights, IVF segments, KV states) or
+people edit them. Tables that only save time, because they can be measured or computed again, are stored with
+`remember`."""
 
 from __future__ import annotations
 
@@ -36,11 +33,7 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """The document that was passed to `sealed`.
-
-    Raises:
-        ValueError: the bytes were not returned by `sealed`; the message tells the difference.
-    """
+    """The document that was passed to `sealed`. ValueError, which tells the difference, if the bytes are others."""
     try:
         content = json.loads(data)
         if not isinstance(content, dict):
@@ -57,21 +50,12 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a document with its checksum, and replaces an existing file.
-
-    Raises:
-        StorageError: the file cannot be written; an existing file stays.
-    """
+    """Writes a document with its checksum, and replaces an existing file."""
     replace(path, sealed(content))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
-    """The document that `write_sealed` wrote; None if there is no file.
-
-    Raises:
-        CorruptBlock: the file is damaged, or was never sealed.
-        StorageError: the disk reports an error.
-    """
+    """The document that `write_sealed` wrote; None if there is no file."""
     try:
         data = read_small(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -86,14 +70,8 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 def replace(path: Path, data: bytes, *, private: bool = False) -> None:
     """Writes a file under another name, flushes it, renames it into place and flushes the folder. A `private` file can
-    be read by its owner only.
-
-    After a kill or a power loss, the file has either the old or the new content. Drafts of processes that have ended
-    are removed.
-
-    Raises:
-        StorageError: the file cannot be written; an existing file stays.
-    """
+    be read by its owner only. After a kill or a power loss, the file has either the old or the new content. Drafts of
+    processes that have ended are removed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with as_storage_error(f"{path} cannot be written"):
         make_folder(path.parent)
@@ -116,11 +94,7 @@ def replace(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 def flush(path: Path) -> None:
-    """Makes a file durable, or the names in a folder. Windows does the latter by itself.
-
-    Raises:
-        OSError: the disk reports an error.
-    """
+    """Makes a file durable, or the names in a folder. Windows does the latter by itself."""
     folder = path.is_dir()
     if folder and os.name != "posix":
         return
@@ -140,14 +114,9 @@ def is_abandoned(draft: Path, mark: str = ".") -> bool:
 
 
 def recall(path: Path, what: str) -> dict[str, Any]:
-    """The table at a path; an empty one if there is none or it cannot be read.
-
-    A damaged table is reported in the log (without a handler: on stderr) and removed. So it is reported once, and the
-    caller makes a new one.
-
-    Args:
-        what: the content of the table, for the message: `the measured chunk sizes`.
-    """
+    """The table at a path; an empty one if there is none or it cannot be read. A damaged table is reported in the log
+    by its content (`what`; without a handler: on stderr) and removed. So it is reported once, and the caller makes a
+    new one."""
     try:
         return read_sealed(path) or {}
     except (CorruptBlock, StorageError) as error:

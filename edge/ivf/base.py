@@ -64,7 +64,6 @@ class Tuned:
     """The parameters that were chosen for an index, and why.
 
     Attributes:
-        goal: the wishes.
         rows: number of vectors when the choice was made.
         nprobe: number of lists to probe, chosen with the parameters.
         aim: the recall on the index's own curve that needs `nprobe` lists. Searches aim at it, so that the number of
@@ -82,16 +81,11 @@ class Tuned:
     nbytes: int
 
     def to_json(self) -> str:
-        """The record as text."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Tuned:
-        """The record that `to_json` wrote.
-
-        Raises:
-            CorruptBlock: the text is no such record.
-        """
+        """The record that `to_json` wrote; CorruptBlock if the text is none."""
         try:
             values = json.loads(text)
             parameters, goal = Parameters(**values.pop("parameters")), Goal(**values.pop("goal"))
@@ -102,10 +96,8 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class IndexTuning:
-    """The result of tuning an index: its parameters, and whether they were chosen now.
-
-    If not, an earlier choice for the same goal still holds.
-    """
+    """The result of tuning an index: its parameters, and whether they were chosen now, or hold from an earlier
+    choice."""
 
     tuned: Tuned
     changed: bool
@@ -161,8 +153,7 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """How vectors are coded: `name` is flat, sq8, pq or opq; `state` is the codec's training state, opaque to the
-    index."""
+    """How vectors are coded: `name` is flat, sq8, pq or opq; `state` is the codec's training state, opaque here."""
 
     name: str
     dim: int
@@ -197,7 +188,6 @@ class Quantizer:
     recall: tuple[tuple[int, float], ...] = ()
 
     def to_bytes(self) -> bytes:
-        """The quantizer as bytes."""
         about = {
             "version": self.version, "codec": self.spec.name, "dim": self.spec.dim, "code_size": self.spec.code_size,
             "state": len(self.spec.state), "recall": self.recall,
@@ -207,7 +197,6 @@ class Quantizer:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Quantizer:
-        """The quantizer that `to_bytes` wrote."""
         end = 4 + int.from_bytes(data[:4], "little")
         about = json.loads(data[4:end])
         state = data[end : end + about["state"]]
@@ -245,10 +234,7 @@ class Codec(Protocol):
         """The approximate vectors float32 [n, dim] that `codes` [n, code_size] represent."""
 
     def deviation(self, query: Vectors) -> float:
-        """Standard deviation of the error of a code's inner product with `query` [dim].
-
-        The error is the difference from the inner product of the exact vector. Infinite if the codec cannot tell.
-        """
+        """Standard deviation of the error of a code's inner product with `query` [dim]; infinite if unknown."""
 
     def scanner(self) -> Scanner:
         """A new scanner, for one thread."""
@@ -261,11 +247,8 @@ class Codecs(Protocol):
         """Opens the codec that a spec describes."""
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits codec `name` (flat, sq8, pq or opq) on `sample` [n, dim].
-
-        Args:
-            code_size: bytes of a code of pq or opq; 0 for the default.
-        """
+        """Fits codec `name` (flat, sq8, pq or opq) on `sample` [n, dim]; `code_size` of pq or opq, 0 for the
+        default."""
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
@@ -298,11 +281,7 @@ class ListPart:
     deleted: npt.NDArray[np.int32] = field(default_factory=lambda: NO_ROWS, repr=False)
 
     def split(self, block: Bytes) -> tuple[Ids, Bytes, npt.NDArray[np.uint32]]:
-        """Views of a block that was read into `block` [>= nbytes].
-
-        Returns:
-            The ids [rows], the codes [rows, code_size], and the checksums of the float32 rows [rows].
-        """
+        """Views of a block [>= nbytes]: ids [rows], codes [rows, code_size], checksums of the float32 rows [rows]."""
         block = block[: self.nbytes]
         ids_end = self.rows * ID_NBYTES
         codes_end = self.nbytes - self.rows * CHECKSUM_NBYTES
@@ -374,11 +353,7 @@ class Found:
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """The result of one `maintain`.
-
-    It counts rows flushed, merged and reclaimed, lists split, and files removed, and says whether the index was
-    trained. `busy` means that nothing was done because another thread or process was maintaining the index.
-    """
+    """What one `maintain` did. `busy`: nothing, because another thread or process was maintaining the index."""
 
     flushed: int = 0
     merged: int = 0
@@ -407,8 +382,6 @@ class IndexStatus:
 
 
 class Rows(Protocol):
-    """The rows of a statement, each a tuple of its columns."""
-
     def __iter__(self) -> Iterator[Any]: ...
 
     def fetchone(self) -> Any:

@@ -44,7 +44,6 @@ class Candidates:
 
     @staticmethod
     def memory_needed(queries: int, width: int) -> int:
-        """Bytes of the heaps."""
         return queries * width * 12
 
     def floor(self, query: int) -> float:
@@ -83,7 +82,6 @@ class ListScan:
 
     @property
     def live(self) -> bool:
-        """Whether there is a live row."""
         return self.rows is None or len(self.rows) > 0
 
 

@@ -1,9 +1,7 @@
 """Several devices: micro-batches of similar queries, and which device serves which (TeleRAG, section 4.2).
 
-`group` is the paper's prefetching scheduler, and `Dispatch` its cache-aware scheduling. The paper assigns all
-micro-batches before the first one runs, by the lists on each device then. Here a device that is free takes one of the
-micro-batches that still wait, by its lists now, so that no device waits for a slower one. `SearchCost` estimates the
-time of a search, which the budget of lists for a deadline comes from.
+The paper assigns all micro-batches before the first one runs, by the lists on each device then. Here a device that is
+free takes one of the micro-batches that still wait, by its lists now, so that no device waits for a slower one.
 """
 
 from __future__ import annotations
@@ -42,12 +40,8 @@ class SearchCost:
         """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
 
     def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
-        """Learns from one search.
-
-        Args:
-            read, scanned: bytes that the search read and scanned. Bytes that were read were also scanned.
-            bandwidth: bytes per second of the link they were read over; 0 if nothing was ever read.
-        """
+        """Learns from one search the seconds of its bytes scanned, those read included. `bandwidth` is that of the link
+        they were read over; 0 if nothing was ever read."""
         if scanned <= 0 or (read and not bandwidth):
             return
         reading = read / bandwidth if read else 0.0
@@ -71,13 +65,8 @@ class SearchCost:
 
 
 def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
-    """Bytes that a search for `query` [dim] reads and scans, by the number of lists it probes.
-
-    Parts that are in `tiers`, or are being read into them, are not read.
-
-    Returns:
-        Bytes read and bytes scanned, each [nlist].
-    """
+    """Bytes that a search for `query` [dim] reads and scans, each [nlist], by the number of lists it probes. Parts that
+    are in `tiers`, or are being read into them, are not read."""
     order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
     parts = [part for number in order for part in snapshot.lists[number]]
     ends = np.cumsum([len(snapshot.lists[number]) for number in order])
@@ -101,29 +90,18 @@ def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashabl
 
 
 def fitting_nprobe(expected: Seconds, slack: float) -> int:
-    """The largest number of lists whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3).
-
-    Args:
-        expected: seconds by the number of lists, [n], ascending.
-    """
+    """The largest number of lists whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3). `expected` are
+    seconds by the number of lists, [n], ascending."""
     return max(1, int(np.searchsorted(expected, slack, side="right")))
 
 
 def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
-    """Total bytes of the parts before each of `ends` [n]."""
     return np.concatenate(([0], np.cumsum(nbytes, dtype=np.int64)))[ends]
 
 
 def group(queries: Vectors, size: int) -> list[npt.NDArray[np.int64]]:
-    """Cuts a batch into micro-batches of at most `size` queries by greedy nearest neighbours (L2).
-
-    Similar queries probe the same lists, so that each micro-batch shares the lists that are fetched for it.
-
-    Args:
-        queries: [q, dim].
-
-    Returns:
-        Numbers of queries, each in exactly one group. A group is the first query left and its nearest neighbours.
+    """Cuts a batch of queries [q, dim] into micro-batches of at most `size` by greedy nearest neighbours (L2): the
+    first query left and its nearest ones, by their numbers. Similar queries share the lists that are fetched for them.
     """
     left = np.arange(len(queries))
     groups = []
@@ -153,16 +131,11 @@ class Dispatch:
 
     @property
     def answering(self) -> list[DeviceTier]:
-        """The devices that have not been lost."""
         return [tier for tier in self.tiers if not tier.lost]
 
     def choose(self, keys: Keys, *, idle: bool = False) -> DeviceTier | None:
-        """The device that holds most of the parts; among equals the one that holds the fewest bytes. None if all
-        devices are lost.
-
-        Args:
-            idle: choose only among the devices with the fewest running searches.
-        """
+        """The device that holds most of the parts, of those with the fewest running searches if `idle`; among equals
+        the one that holds the fewest bytes. None if all devices are lost."""
         tiers = self.answering
         with self._lock:
             fewest = min((self._searching[tier] for tier in tiers), default=0)
@@ -190,13 +163,8 @@ class Dispatch:
         return max(range(len(waiting)), key=lambda number: (held(tier, waiting[number]), -number))
 
     def run(self, batches: Sequence[tuple[Keys, T]], work: Callable[[DeviceTier, T], None]) -> None:
-        """Runs micro-batches on all devices in parallel, each with the parts that it probes. Returns when all are done.
-
-        Args:
-            work: called in a thread of the device, with the device and a micro-batch.
-
-        Raises:
-            The first error of `work`. No micro-batch begins after it.
+        """Runs micro-batches on all devices in parallel, each with the parts that it probes; `work` is called in a
+        thread of the device. The first error is raised when all threads have ended, and no micro-batch begins after it.
         """
         waiting = list(batches)
         errors: list[BaseException] = []

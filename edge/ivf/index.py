@@ -44,24 +44,19 @@ if TYPE_CHECKING:
     from edge.ivf.maintenance.training import Curve
     from edge.ivf.maintenance.work import Progress, Work, Write
     from edge.ivf.storage.segment_writer import SegmentWriter
-    from edge.ivf.storage.verification import Verification
+    from edge.ivf.storage.snapshots import Verification
     from edge.tuning.tuner import TuningCandidates
 
 __all__ = ["IndexOptions", "VectorIndex"]
 
 
 class VectorIndex(Closing):
-    """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer.
+    """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer;
+    several processes may open the same index.
 
     The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions. A change becomes visible when
-    the caller commits, and a kill at any moment leaves the last committed state. Several processes may open the same
-    index.
-
-    >>> with database.write() as db:
-    ...     index.add(db, np.array([1, 2]), vectors)
-    >>> index.maintain(database.write)
-    >>> with database.read() as db:
-    ...     found = index.search(db, queries, 10)
+    the caller commits, and a kill at any moment leaves the last committed state. Methods raise ConfigError if the index
+    holds vectors of another width.
     """
 
     def __init__(
@@ -72,7 +67,6 @@ class VectorIndex(Closing):
         budget: MemoryBudget,
         trace: Trace | None = None,
         device: SearchPlace | None = None,
-        fast: SearchPlace | None = None,
         places: Sequence[SearchPlace] = (),
         search_on: str = "",
         codecs: Codecs | None = None,
@@ -84,20 +78,12 @@ class VectorIndex(Closing):
 
         Args:
             directory: folder of the segments, made when the first segment is written.
-            dim: width of the vectors.
             device: the device that scans lists; the host if not given. The caller closes it.
-            fast: a second device, filled by `lookahead` alone.
             places: further devices that hold and search lists. The caller closes them.
             search_on: further devices by name and options, as `--device` takes them. The index opens and closes them.
             codecs: the library that trains and encodes; faiss if not given.
             threads: threads of training; 0 takes all cores this process may use.
             within: the deadline of a search in seconds; 0 for none (see `IndexSearcher`).
-
-        Raises:
-            InputError: `dim` is below 1.
-            CapabilityError: a device or the codecs are not installed, or the device searches no lists.
-            ConfigError, DeviceLost: the device cannot be opened.
-            BudgetExceeded: the codecs' library, or the records of a placement, do not fit the memory limit.
         """
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
@@ -116,7 +102,7 @@ class VectorIndex(Closing):
         try:
             host = device or self._opened("cpu")[0]
             others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
-            self._searcher = IndexSearcher(host, fast=fast, places=others, within=within, trace=self._trace)
+            self._searcher = IndexSearcher(host, places=others, within=within, trace=self._trace)
         except BaseException:
             self._close_devices()
             raise
@@ -127,16 +113,8 @@ class VectorIndex(Closing):
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced.
-
-        A few rows go into a table of `db` and touch no file; many become a segment at once.
-
-        Raises:
-            InputError: ids are negative, twice the same, or not as many as vectors; a vector has the wrong width or is
-                not finite; `db` is not inside a transaction.
-            ConfigError: the index holds vectors of another width.
-            BudgetExceeded, StorageError: a segment cannot be written; the caller rolls back.
-        """
+        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced. A few rows go into a table of `db`
+        and touch no file; many become a segment at once. If it cannot be written, the caller rolls back."""
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
         if len(numbers) == 0:
@@ -160,11 +138,7 @@ class VectorIndex(Closing):
             self._write_segment(writer, manifest, numbers, rows)
 
     def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
-        """Removes vectors; returns how many of `ids` [n] were in the index.
-
-        Raises:
-            InputError: ids are negative or twice the same; no transaction is open.
-        """
+        """Removes vectors; returns how many of `ids` [n] were in the index."""
         numbers = np.sort(_checked_ids(ids))
         manifest = self._manifest(db)
         stamp = manifest.touch()
@@ -173,15 +147,8 @@ class VectorIndex(Closing):
         return count
 
     def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
-        """The stored vectors [n, dim] of `ids` [n], in that order.
-
-        Args:
-            absent_as_zero: the row of an id that is not in the index is zero.
-
-        Raises:
-            InputError: an id is not in the index, unless `absent_as_zero`.
-            CorruptBlock, StorageError: a segment cannot be read.
-        """
+        """The vectors [n, dim] of `ids` [n], in that order. A missing id is an InputError, or zeros if
+        `absent_as_zero`."""
         wanted, inverse = np.unique(np.asarray(ids, np.int64), return_inverse=True)
         out = np.zeros((len(wanted), self.dim), np.float32)
         found = np.zeros(len(wanted), np.bool_)
@@ -200,19 +167,11 @@ class VectorIndex(Closing):
         return out[inverse]
 
     def clear(self, db: Connection) -> None:
-        """Forgets all vectors without reading any. Their files are removed once no reader can be using them.
-
-        Raises:
-            InputError: `db` is not inside a transaction.
-        """
+        """Forgets all vectors without reading any. Their files are removed once no reader can be using them."""
         IndexManifest(db).clear(time.time())
 
     def forget_segments(self, db: Connection, names: Iterable[str]) -> None:
-        """Forgets the vectors of damaged segments without reading them, so that they can be added again.
-
-        Raises:
-            InputError: `db` is not inside a transaction.
-        """
+        """Forgets the vectors of damaged segments without reading them, so that they can be added again."""
         IndexManifest(db).drop_segments(names, time.time())
 
     def maintain(
@@ -227,16 +186,13 @@ class VectorIndex(Closing):
 
         Moves pending rows to segments, trains if the index has outgrown its lists or its vectors have drifted from
         them, splits large lists, merges segments, drops deleted rows, measures recall, and removes files. It works in
-        short transactions of its own, beside readers and a writer, and may be killed at any point.
+        short transactions of its own (opened by `write`), beside readers and a writer, and may be killed at any point.
+        Finished steps stay.
 
         Args:
-            write: opens a write transaction (`Database.write`).
             full: do everything, down to one segment without deleted rows.
-            stop: if set, maintenance ends as soon as possible; finished steps stay.
+            stop: if set, maintenance ends as soon as possible.
             progress: called with a stage's name, rows done and rows in all.
-
-        Raises:
-            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done. Earlier steps stay, and nothing is lost.
         """
         from edge.ivf.maintenance.maintainer import maintain
 
@@ -252,17 +208,12 @@ class VectorIndex(Closing):
         progress: Progress | None = None,
     ) -> IndexTuning:
         """Chooses the number of lists, the codec, its code size and the depth of rescoring for a goal, trains the index
-        with them, and records the choice, which later trainings and searches keep to.
+        with them, and records the choice, which later trainings and searches keep to (FANNS: Jiang's thesis, chapter 6,
+        with measured stages). `questions` [q, dim] are of the kind that will be asked. Without them, questions are made
+        from rows.
 
-        An index that was tuned for the same goal, with about as many vectors as now, is left as it is. A kill leaves
-        the index as it was, as in all maintenance. (FANNS: Jiang's thesis, chapter 6, with measured stages.)
-
-        Args:
-            questions: [q, dim], of the kind that will be asked. Without them, questions are made from rows.
-
-        Raises:
-            InputError: there are too few vectors, no parameters keep the goal, or the lists are shared.
-            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done, and nothing has changed.
+        An index that was tuned for the same goal, with about as many vectors as now, is left as it is. If no parameters
+        keep the goal, the lists are shared, or a step fails, nothing has changed.
         """
         from edge.tuning.tuner import tuned
 
@@ -280,26 +231,16 @@ class VectorIndex(Closing):
         questions: Vectors | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Calls `use` with the candidate parameters of this index, their sampled recall and measured stage costs.
-
-        The index keeps its parameters. Arguments and errors are those of `tune`.
-        """
+        """Calls `use` with the candidate parameters of this index, their sampled recall and measured stage costs. The
+        index keeps its parameters. Arguments and errors are those of `tune`."""
         from edge.tuning.tuner import examine
 
         given = None if questions is None else checked_queries(questions, self.dim)
         examine(self._work(write, progress=progress), use, given)
 
     def install_quantizer(self, write: Write, quantizer: Quantizer) -> Curve:
-        """Sorts all vectors into lists that other indexes have, too; see `edge.ivf.maintenance.retraining.install`.
-
-        Returns:
-            The recall curve of the quantizer; if it has none, the curve of this index alone.
-
-        Raises:
-            ConfigError: the quantizer is of another width.
-            StorageError: another thread or process maintains the index.
-            BudgetExceeded, CorruptBlock, StorageError: sorting failed, and nothing has changed.
-        """
+        """Sorts all vectors into lists that other indexes have, too, and returns the recall curve; see
+        `edge.ivf.maintenance.retraining.install`. StorageError if another thread or process maintains the index."""
         from edge.ivf.maintenance.maintainer import installed
 
         if quantizer.spec.dim != self.dim:
@@ -307,8 +248,7 @@ class VectorIndex(Closing):
         return installed(self._work(write), quantizer)
 
     def drawn(self, db: Connection, count: int, seed: int) -> Vectors:
-        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer. Raises as
-        `search` does."""
+        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer."""
         from edge.ivf.maintenance.training import sample
         from edge.ivf.maintenance.work import VectorSource
 
@@ -321,23 +261,15 @@ class VectorIndex(Closing):
         return np.concatenate([none, *(vectors for _, vectors in sample(sources, count, seed))])
 
     def discard(self, write: Write) -> bool:
-        """Removes the files that are out of use at once; returns whether all are gone.
-
-        `maintain` keeps such files for a minute, because transactions of other processes may still read them. Call this
-        only where there are no such transactions (`Database.vacuum`).
-
-        Raises:
-            StorageError: the folder cannot be read.
-        """
+        """Removes the files that are out of use at once; returns whether all are gone. `maintain` keeps such files for
+        a minute, because transactions of other processes may still read them. Call this only where there are no such
+        transactions (`Database.vacuum`)."""
         from edge.ivf.maintenance.maintainer import discard
 
         return discard(self._work(write))
 
     def snapshot(self, db: Connection) -> Snapshot:
-        """The committed state that `db` sees. Cheap while nothing has changed.
-
-        Raises: as `search`.
-        """
+        """The committed state that `db` sees. Cheap while nothing has changed."""
         return self._snapshots.current(db)
 
     def search(
@@ -355,18 +287,12 @@ class VectorIndex(Closing):
         """The `k` vectors with the largest inner products for each of `queries` [q, dim].
 
         Args:
-            nprobe: number of lists to probe. If not given, the number that reached `recall` (or the options' target,
-                or the choice of the last tuning) when recall was measured on this collection's own vectors.
+            nprobe: number of lists to probe. If not given, the number that reached `recall` (or the options' target, or
+                the choice of the last tuning) when recall was measured on this collection's own vectors.
             seconds: probe as many lists as probably fit into this time, at least one, instead of aiming at `recall`
                 (see `IndexSearcher.fitting`). Ignored until searches have been timed.
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
             window: a lookahead to end now.
-
-        Raises:
-            InputError: shapes do not fit, or k, nprobe or recall are out of range.
-            ConfigError: the index holds vectors of another width.
-            BudgetExceeded: the limit is too small even for one query.
-            CorruptBlock, StorageError: a segment cannot be read.
         """
         snapshot = self._snapshots.current(db)
         if nprobe is None and seconds is not None:
@@ -388,11 +314,9 @@ class VectorIndex(Closing):
         seconds: float | None = None,
         lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
-        """Starts fetching the lists that a search for `queries` [q, dim] would probe, for similar queries to come.
-
-        More lists than those are fetched only into a fast device, whose memory nothing else competes for. See
-        `IndexSearcher.lookahead`. Raises as `search` does.
-        """
+        """Starts fetching the lists that a search for `queries` [q, dim] would probe, for similar queries to come. More
+        lists than those are fetched only into a further device, whose memory nothing else competes for. See
+        `IndexSearcher.lookahead`."""
         snapshot = self._snapshots.current(db)
         nprobe = lists_to_probe(snapshot, self.options.recall_target)
         depth = nprobe if self._searcher.fast is None else None
@@ -405,7 +329,6 @@ class VectorIndex(Closing):
         return resident(self._snapshots.current(db), [*self._searcher.places, self._searcher.host])
 
     def picture(self) -> dict[str, Any]:
-        """See `IndexSearcher.picture`."""
         return self._searcher.picture()
 
     def release_lists(self) -> None:
@@ -413,11 +336,6 @@ class VectorIndex(Closing):
         self._searcher.release_lists()
 
     def status(self, db: Connection) -> IndexStatus:
-        """The state of the index in numbers.
-
-        Raises:
-            ConfigError: the index holds vectors of another width.
-        """
         manifest = IndexManifest(db)
         state = manifest.state()
         training = self._snapshots.training(manifest)
@@ -436,14 +354,8 @@ class VectorIndex(Closing):
         )
 
     def verify(self, db: Connection, *, read_data: bool) -> Verification:
-        """Checks that the stored data is the data that was written; with `read_data`, every byte of it.
-
-        Raises:
-            ConfigError: the index holds vectors of another width.
-            CorruptBlock: the centroids or the codec are damaged.
-            BudgetExceeded: a block does not fit the memory limit.
-        """
-        from edge.ivf.storage.verification import verify
+        """Checks that the stored data is the data that was written; with `read_data`, every byte of it."""
+        from edge.ivf.storage.snapshots import verify
 
         manifest = IndexManifest(db)
         spec = self._snapshots.training(manifest).codec.spec
@@ -474,7 +386,6 @@ class VectorIndex(Closing):
         self._close_devices()
 
     def _opened(self, text: str) -> list[SearchPlace]:
-        """Opens devices that `close` closes."""
         opened = open_devices(text, self._budget, trace=self._trace)
         self._own_devices += opened
         searching: list[SearchPlace] = [device for device in opened if isinstance(device, Search)]
@@ -488,11 +399,6 @@ class VectorIndex(Closing):
             self._own_devices.pop().close()
 
     def _manifest(self, db: Connection) -> IndexManifest:
-        """The index's tables.
-
-        Raises:
-            ConfigError: they hold vectors of another width.
-        """
         manifest = IndexManifest(db)
         self._snapshots.state(manifest)
         return manifest

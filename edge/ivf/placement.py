@@ -1,10 +1,9 @@
 """`Placement`: the share of an index's lists that stays in memory so that searches keep a deadline (VectorLiteRAG).
 
-The paper's section IV-A fits a Beta distribution to the hit rates of calibration queries, because it would be expensive
-to route them again for each share of the lists. Here the probes of the latest searches are kept, with the times at
-which they were asked, and the share is found by replaying them (`replayed`): bursts, queries of the same topic and the
-wait for the link are then those of the traffic itself. The lists are held in the memory of the host, where they compete
-with the states of documents, the cells of a language model and the weights of the other models.
+The paper's section IV-A fits a Beta distribution to the hit rates of calibration queries. Here the probes of the latest
+searches are kept, with the times at which they were asked, and the share is found by replaying them (`replayed`):
+bursts, queries of the same topic and the wait for the link are then those of the traffic itself. The lists are held in
+the memory of the host, where they compete with other states and weights.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ _PRIORITY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A search of the past: when it was asked, in seconds; the lists [n] that it probed, each once; and the seconds
-    until its end."""
+    """A search of the past: when it was asked, the lists [n] that it probed, each once, and the seconds until its
+    end."""
 
     at: float
     lists: Lists
@@ -85,11 +84,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A choice of lists.
+    """A choice of lists: their numbers [n], the most frequently probed first, and their bytes.
 
     Attributes:
-        lists: their numbers [n], the most frequently probed first.
-        nbytes: their bytes.
         kept: the share of the searches that keep the deadline with them.
         hit_rate: the mean share of a search's bytes that is among them.
     """
@@ -101,14 +98,11 @@ class Share:
 
 
 def replayed(log: Sequence[Asked], nbytes: Lists, held: Mask, seconds: Seconds, most: int) -> Floats:
-    """The seconds from the asking to the end of each search [n], if the lists `held` [nlist] are in memory.
+    """The seconds from the asking to the end of each search [n] of a log, if the lists `held` [nlist] are in memory;
+    `nbytes` are those of each list [nlist].
 
     A search of lists that are all in memory begins at once. The others wait for the link: when it is free, at most
     `most` of the searches that wait become one batch, which reads each list once (see `IndexSearcher`).
-
-    Args:
-        log: in the order of asking.
-        nbytes: bytes of each list [nlist].
     """
     scanned = [int(nbytes[one.lists].sum()) for one in log]
     cold = [one.lists[~held[one.lists]] for one in log]
@@ -150,17 +144,9 @@ def _times(seconds: Seconds, factor: float, read: int, scanned: int) -> float:
 def smallest_share(
     log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, room: int, kept: float = AIM
 ) -> Share:
-    """The fewest of the most frequently probed lists with which enough searches keep the deadline.
-
-    If none are enough, the fewest with which nearly as many do as with all that there is room for. This may be none at
-    all.
-
-    Args:
-        within: the deadline in seconds.
-        most: see `replayed`.
-        room: the largest number of bytes of the lists.
-        kept: the share of the searches that should keep it.
-    """
+    """The fewest of the most frequently probed lists, of at most `room` bytes, with which the share `kept` of searches
+    keeps the deadline (`within` seconds). If none are enough, the fewest with which nearly as many do as with all that
+    there is room for; this may be none at all. `most`: see `replayed`."""
     counts = np.bincount(np.concatenate([one.lists for one in log]), minlength=len(nbytes))
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].astype(np.int64)
 
@@ -187,7 +173,6 @@ def _mask(lists: Lists, nlist: int) -> Mask:
 
 class Placement:
     """Holds the lists of one index that a deadline needs, and chooses them anew when the traffic has changed.
-
     Thread-safe. The choice is made and its lists are fetched in the background, while searches go on.
 
     Counters: `placement.searches`, `.late` (searches that missed the deadline), `.changes`; spans `place lists`.
@@ -201,12 +186,7 @@ class Placement:
     def __init__(
         self, tier: DeviceTier, within: float, seconds: Callable[[Snapshot], Seconds], most: int, trace: Trace
     ):
-        """
-        Args:
-            tier: the tier whose link cold lists cross.
-            seconds: gives the times of batches of searches, as measured until now.
-            most: the largest number of searches in a batch.
-        """
+        """Places lists in a tier. `seconds` gives the measured times of batches of at most `most` searches."""
         self.within = within
         self.share: Share | None = None
         self.nbytes = 0
@@ -224,12 +204,7 @@ class Placement:
         self._lease = tier.device.memory.reserve("placement", _LOG_NBYTES)
 
     def note(self, snapshot: Snapshot, probes: Lists, asked: float, took: float) -> None:
-        """Notes a search that has ended, and the lists that its queries probed [q, nprobe].
-
-        Args:
-            asked: when it was asked, in seconds.
-            took: the seconds until its end.
-        """
+        """Notes a search, when it was asked and how many seconds it took, and the lists that it probed [q, nprobe]."""
         lists = np.unique(probes)
         late = took > self.within
         self._trace.count("placement.searches")
@@ -252,7 +227,6 @@ class Placement:
             self._searches = self._late = 0
 
     def close(self) -> None:
-        """Waits for a choice that is being made."""
         self._background.settle()
         self._lease.release()
 

@@ -16,13 +16,9 @@ from edge.ivf.device import ListScan
 
 
 def lists_to_probe(snapshot: Snapshot, target: float) -> int:
-    """The number of lists to probe if the caller of a search names neither a number nor a recall.
-
-    A tuned index probes at least the share of its lists that was chosen, even where its own curve ends earlier.
-
-    Args:
-        target: the recall to aim at where the index was not tuned.
-    """
+    """The number of lists to probe if the caller of a search names neither a number nor a recall: those that reach
+    `target`. A tuned index probes at least the share of its lists that was chosen, even where its own curve ends
+    earlier."""
     if snapshot.tuned is None:
         return choose_nprobe(snapshot, target)
     chosen, of = snapshot.tuned.nprobe, snapshot.tuned.parameters.lists
@@ -31,36 +27,22 @@ def lists_to_probe(snapshot: Snapshot, target: float) -> int:
 
 
 def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
-    """The fewest lists that reached `recall` when it was measured.
-
-    If no number of lists reached it, the fewest that reached the highest measured recall; if nothing was measured, all
-    lists.
-
-    Raises:
-        InputError: `recall` is not between 0 and 1.
-    """
+    """The fewest lists that reached `recall` when it was measured. If no number of lists reached it, the fewest that
+    reached the highest measured recall; if nothing was measured, all lists."""
     if not 0 < recall <= 1:
         raise InputError(f"recall is above 0 and at most 1, not {recall}")
     return probed(snapshot.recall, recall)[0] if snapshot.recall else snapshot.nlist
 
 
 def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, float]:
-    """The first point (lists, recall@10) of an ascending measured curve that reaches `recall`.
-
-    If there is none, the first point that reaches the highest recall of the curve.
-    """
+    """The first point (lists, recall@10) of an ascending curve that reaches `recall`, or else its highest recall."""
     wanted = min(recall, curve[-1][1])
     return next(point for point in curve if point[1] >= wanted)
 
 
 def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.int64]:
-    """The `nprobe` lists whose centroids have the largest inner products with each query.
-
-    Each query is multiplied alone, so that its lists do not depend on its batch.
-
-    Returns:
-        [q, nprobe], best first, the lower number first among equals.
-    """
+    """The `nprobe` lists whose centroids have the largest inner products with each query: [q, nprobe], best first, the
+    lower number first among equals. Each query is multiplied alone, so that its lists do not depend on its batch."""
     nlist = len(centroids)
     nprobe = min(nprobe, nlist)
     lists = np.empty((len(queries), nprobe), np.int64)
@@ -80,11 +62,7 @@ def keys_of(snapshot: Snapshot, queries: Vectors, nprobe: int) -> set[Hashable]:
 
 
 def checked_queries(queries: Vectors, dim: int) -> Vectors:
-    """Queries as contiguous float32 [q, dim].
-
-    Raises:
-        InputError: the shape is wrong, or a value is not finite.
-    """
+    """Queries as contiguous float32 [q, dim]."""
     queries = np.ascontiguousarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise InputError(f"queries must be [q, {dim}], not {list(queries.shape)}")
@@ -101,9 +79,8 @@ _ROW_NBYTES = 16
 
 
 class ScanPlan:
-    """The parts that a search scans, and the labels of their rows.
-
-    Labels number the rows of all parts consecutively. The plan finds a row's id, checksum and vector by its label.
+    """The parts that a search scans, and the labels of their rows: numbers through the rows of all parts, by which the
+    plan finds a row's id, checksum and vector.
 
     Attributes:
         parts: each part of a probed list, once. Parts of the best-ranked lists come first.
@@ -115,11 +92,7 @@ class ScanPlan:
     """
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
-        """
-        Args:
-            probes: lists of each query [q, n], best first.
-            allowed: ids that may be returned, ascending; None for all.
-        """
+        """Plans for the lists of each query [q, n], best first; `allowed` ids ascend (None for all)."""
         self._allowed = allowed
         self.parts: list[ListPart] = []
         self.queries: list[list[int]] = []
@@ -155,11 +128,7 @@ class ScanPlan:
         return int(rows * per_row + largest * 32 + 2 * copied + probes.nbytes * 4 + len(parts) * 512)
 
     def scan(self, number: int, ids: Ids, codes: Any, checksums: npt.NDArray[np.uint32]) -> ListScan:
-        """Describes part `number` for a device, and remembers the ids of its rows.
-
-        Args:
-            codes: the device's buffer that holds the codes.
-        """
+        """Describes part `number`, whose codes are in a device's buffer, and remembers the ids of its rows."""
         first, end = self._starts[number], self._starts[number + 1]
         self.ids[first:end] = ids
         if len(self.checksums):

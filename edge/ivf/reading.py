@@ -1,7 +1,6 @@
-"""`Reader`: the parts that a search needs, as they become readable.
-
-Resident parts are handed out first, so that reads overlap scans. Cold parts are read in one batch, sorted by file and
-offset. A cold part that does not fit the cache streams through a few buffers."""
+"""`Reader`: the parts that a search needs, as they become readable. Resident parts are handed out first, so that reads
+overlap scans. Cold parts are read in one batch, sorted by file and offset. A cold part that does not fit the cache
+streams through a few buffers."""
 
 from __future__ import annotations
 
@@ -29,10 +28,7 @@ Unpacked = tuple[Ids, Any, npt.NDArray[np.uint32]]
 
 
 class Remote:
-    """The buffer of one part on a device outside this process's memory.
-
-    The device holds only the codes. The part's ids and checksums stay in host memory.
-    """
+    """The buffer of a part on a device outside this process's memory. Its ids and checksums stay in host memory."""
 
     def __init__(self, tier: DeviceTier, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -67,7 +63,6 @@ class DeviceTier:
     """A device and the list parts that are resident on it.
 
     Attributes:
-        fills: whether searches put cold parts here; otherwise only lookahead does.
         lost: whether the device is not used any more: it has stopped answering, or is of no benefit (see `learn`).
         pace: the fewest seconds that the device has taken for a byte of a scan; infinite before the first one.
     """
@@ -78,21 +73,16 @@ class DeviceTier:
         *,
         policy: Policy | None = None,
         capacity: int | None = None,
-        share: float = 1.0,
         trace: Trace | None = None,
         name: str = "lists",
         behind: DeviceTier | None = None,
-        fills: bool = False,
     ) -> None:
         """
         Args:
             policy, capacity, name: see `Residency`.
-            share: after a search, cached lists keep at most this share of the room (see `Residency.trim`).
             behind: the host's tier. A part that it holds is copied from there instead of being read from the file.
         """
         self.device = device
-        self.share = share
-        self.fills = fills
         self.lost = False
         self.pace = math.inf
         self._scans = 0
@@ -116,17 +106,8 @@ class DeviceTier:
         return start
 
     def read(self, part: ListPart, buffer: Any) -> int:
-        """Fills a buffer in the calling thread, from the host's memory if the part is there.
-
-        For lookahead, which submits to its lane itself.
-
-        Returns:
-            Number of bytes that came to the device.
-
-        Raises:
-            CorruptBlock, StorageError: the part cannot be read.
-            DeviceLost: the device does not answer.
-        """
+        """Fills a buffer in the calling thread, from the host's memory if the part is there, and returns the bytes that
+        came to the device. For lookahead, which submits to its lane itself."""
         block = buffer if not isinstance(buffer, Remote) else page_buffer(part.nbytes)
         held = None if self._behind is None else self._behind.residency.held(part.key)
         if held is None:
@@ -139,7 +120,6 @@ class DeviceTier:
         return part.nbytes
 
     def unpack(self, part: ListPart, buffer: Any) -> Unpacked:
-        """The ids, codes and checksums of a part that has arrived."""
         if isinstance(buffer, Remote):
             assert buffer.kept is not None
             return buffer.kept
@@ -153,12 +133,9 @@ class DeviceTier:
             self.lost = True
 
     def learn(self, nbytes: int, seconds: float) -> None:
-        """Learns from a scan how fast the device is. A device in the host's memory (its attribute `shared`) that is
-        never as fast as the host is of no benefit, because the host could hold its lists. It is not used any more.
-
-        Args:
-            nbytes: bytes scanned; those of a list count once for each query.
-        """
+        """Learns from a scan of so many bytes (those of a list count once for each query) how fast the device is. A
+        device in the host's memory (its attribute `shared`) that is never as fast as the host is of no benefit, because
+        the host could hold its lists. It is not used any more."""
         self.pace = min(self.pace, seconds / max(1, nbytes))
         self._scans += 1
         host = self._behind
@@ -167,13 +144,12 @@ class DeviceTier:
         self.lost = self.lost or self.pace > host.pace
 
     def end_round(self) -> None:
-        """Ends a search: cached lists shrink to this tier's share, or to nothing if the device has failed."""
-        nothing, self._emptied = self.lost or self._emptied, False
-        if nothing or self.share < 1:
-            self.residency.trim(0.0 if nothing else self.share)
+        """Ends a search. A device that has failed gives its lists up."""
+        if self.lost or self._emptied:
+            self._emptied = False
+            self.residency.trim(0.0)
 
     def close(self) -> None:
-        """Releases all memory."""
         self.residency.close()
 
     def _allocate(self, nbytes: int) -> Any:
@@ -229,9 +205,8 @@ class Readable:
 
 
 class Reader:
-    """The parts of one search as they become readable, in batches.
-
-    One thread iterates; `release` and `close` may be called from any thread.
+    """The parts of one search as they become readable, in batches. One thread iterates; `release` and `close` may be
+    called from any thread.
 
     Attributes:
         missing: numbers of parts that are not in this tier and were not read, either because `read` was off or for lack
@@ -248,7 +223,6 @@ class Reader:
         parts: Sequence[ListPart],
         wanted: Iterable[int],
         *,
-        read: bool = True,
         stream: bool = True,
         evict: bool = True,
         now: int | None = None,
@@ -257,13 +231,9 @@ class Reader:
 
         Args:
             wanted: numbers of the parts to hand out.
-            read: whether cold parts are read.
             stream: whether cold parts that do not fit the cache go through a few buffers; otherwise they are `missing`.
             evict: see `Residency.admit`.
             now: the round of an earlier reader of the same search; a new round if not given.
-
-        Raises:
-            StorageError, CorruptBlock: a part cannot be read.
         """
         self.parts_read = self.bytes_read = self.hits = 0
         self.missing: list[int] = []
@@ -285,8 +255,7 @@ class Reader:
                 else:
                     self._handles[number] = handle
             self.hits = len(self._handles)
-            if read:
-                self._read(now, evict, stream)
+            self._read(now, evict, stream)
         except BaseException:
             self.close()
             raise
@@ -295,7 +264,6 @@ class Reader:
         self._waiting.extend(sorted(self._coming, key=self._coming.__getitem__))
 
     def __len__(self) -> int:
-        """Number of parts it will hand out."""
         return len(self._handles) + len(self._streams)
 
     @property
@@ -310,12 +278,8 @@ class Reader:
         yield from self._streams
 
     def give(self, most: int) -> list[int]:
-        """Gives up to `most` parts away whose transfers have not begun, and that would come last. The first part of all
-        stays, so that an idle device gets one. May be called from any thread.
-
-        Returns:
-            Numbers of the parts, which this reader will not hand out.
-        """
+        """Gives up to `most` parts away whose transfers have not begun, and that would come last, and returns their
+        numbers. The first part of all stays, so that an idle device gets one. May be called from any thread."""
         given: list[int] = []
         with self._taking:
             most = min(most, -(-len(self._waiting) // _GIVEN))
@@ -337,8 +301,7 @@ class Reader:
         self._streams.close()
 
     def _next(self) -> list[int]:
-        """Numbers of the next parts to hand out: several that are resident, or one that is being read; none at the
-        end."""
+        """Numbers of the next parts to hand out: several resident ones, or one that is being read; none at the end."""
         batch: list[int] = []
         with self._taking:
             self._begun = True
@@ -396,15 +359,8 @@ class _Streams:
         self._waiting.append(number)
 
     def start(self, *, patient: bool) -> None:
-        """Reserves the buffers and asks for the first parts.
-
-        Args:
-            patient: if memory is short, reserve nothing and return. More is free once the resident parts are scanned.
-
-        Raises:
-            BudgetExceeded: not even one buffer fits when everything that was being read ahead has arrived, and
-                `patient` is off.
-        """
+        """Reserves the buffers and asks for the first parts. If memory is short and `patient`, reserves nothing: more
+        is free once the resident parts are scanned."""
         if self._lease is not None or not self._waiting:
             return
         size = max(self._parts[number].nbytes for number in self._waiting)

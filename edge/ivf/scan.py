@@ -1,8 +1,4 @@
-"""`Scan`: plans, reads, scans and re-scores the lists that a few queries probe.
-
-`Rescorer` reads the vectors of candidates whose codes are not exact. `Results` merges the best rows of each query from
-all places that were searched.
-"""
+"""`Scan`: plans, reads, scans and re-scores the lists that a few queries probe."""
 
 from __future__ import annotations
 
@@ -39,14 +35,8 @@ Emit = Callable[[int, Vectors, Ids], None]
 
 
 class Scan(Closing):
-    """One scan of the lists that a few queries probe, on every device that holds some of them.
-
-    A context manager that holds a lease for its working memory.
-
-    Attributes:
-        plan: the parts to scan.
-        parts_read, bytes_read, hits: see `Reader`.
-    """
+    """One scan of the lists that a few queries probe, on every device that holds some of them. A context manager that
+    holds a lease for its working memory. `parts_read`, `bytes_read`, `hits`: see `Reader`."""
 
     def __init__(
         self,
@@ -70,9 +60,6 @@ class Scan(Closing):
             allowed: ids that may be returned, ascending.
             evict: see `Residency.admit`.
             width: rows kept for each query; if not given, as many as k results need.
-
-        Raises:
-            BudgetExceeded: the working memory does not fit the limit.
         """
         self.parts_read = self.bytes_read = self.hits = 0
         self._host_seconds, self._host_parts = 0.0, 0
@@ -103,12 +90,7 @@ class Scan(Closing):
         self._stopped = False
 
     def run(self, emit: Emit) -> None:
-        """Scans all parts. Emits each query as soon as its last part is scanned and its candidates are scored.
-
-        Raises:
-            BudgetExceeded: not one read buffer fits.
-            CorruptBlock, StorageError: a part cannot be read.
-        """
+        """Scans all parts. Emits each query as soon as its last part is scanned and its candidates are scored."""
         readers: list[Reader] = []
         readings: deque[RowReading] = deque()
         again: list[int] = []
@@ -126,7 +108,7 @@ class Scan(Closing):
             wanted: Sequence[int] = range(len(self.plan.parts))
             for tier in self._places:
                 try:
-                    reader = Reader(tier, self.plan.parts, wanted, read=tier.fills, stream=False, evict=self._evict)
+                    reader = Reader(tier, self.plan.parts, wanted, stream=False, evict=self._evict)
                 except DeviceLost as error:
                     tier.fail(error)
                     continue
@@ -207,7 +189,6 @@ class Scan(Closing):
         return self._host_seconds * len(self.plan.parts) / self._host_parts if self._host_parts else 0.0
 
     def close(self) -> None:
-        """Releases the working memory."""
         self._seen.clear()
         self._lease.release()
 
@@ -278,11 +259,6 @@ class _Worker:
         self.thread.start()
 
     def join(self) -> None:
-        """Waits until all parts are scanned.
-
-        Raises:
-            CorruptBlock, StorageError: a part could not be read. A lost device is not an error here; see `unscanned`.
-        """
         self.thread.join()
         if self._errors:
             raise self._errors.pop()
@@ -312,10 +288,8 @@ _PRIORITY = -1.0
 
 
 def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
-    """Inner products [n] of rows [n, dim] with one query [dim].
-
-    Computed row by row, because the last bit of a row in a matrix product depends on the number of rows.
-    """
+    """Inner products [n] of rows [n, dim] and a query, row by row: in a matrix product the last bit depends on the
+    others."""
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
 
@@ -344,13 +318,8 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
-    """Candidates of one query whose vectors are being read.
-
-    Attributes:
-        query: number of the query.
-        labels: [n].
-        rows: [n, dim * 4], the bytes of the vectors; valid once `ticket` is done.
-    """
+    """Candidates `labels` [n] of a query whose vectors are read. `rows` [n, dim * 4] are valid once `ticket` is
+    done."""
 
     query: int
     labels: Ids
@@ -404,11 +373,7 @@ class Rescorer:
         return RowReading(query, labels[order], buffer, ticket)
 
     def finish(self, reading: RowReading, query: Vectors) -> tuple[Vectors, Ids]:
-        """Scores and ids [n] of a reading's candidates.
-
-        Raises:
-            CorruptBlock, StorageError: a vector cannot be read, or its checksum does not match.
-        """
+        """Scores and ids [n] of a reading's candidates."""
         reading.ticket.wait()
         checksums = self._plan.checksums[reading.labels]
         for label, data, checksum in zip(reading.labels.tolist(), reading.rows, checksums.tolist(), strict=True):

@@ -3,10 +3,10 @@
 Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
 may have dropped some of several equal rows is scanned again with a larger heap.
 
-Searches that must read lists from a slow place wait for the link, whoever asked for them. Those that wait become one
-batch of similar queries (TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last
-list is scanned (VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists
-that are all in memory waits for nobody.
+Searches that must read lists from a slow place wait for the link. Those that wait become one batch of similar queries
+(TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last list is scanned
+(VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists that are all in
+memory waits for nobody.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ _GROUP = 16
 
 _SMOOTHING = 0.2
 
-_FAST_SHARE = 0.5
-"""Share of a fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction)."""
-
 _NEXT = 0.5
 """Priority of the lists of the search that is next in line: after those that are needed now."""
 
@@ -73,7 +70,6 @@ class _Waiting:
     alone: bool = False
 
     def joins(self, other: _Waiting) -> bool:
-        """Whether it can be searched with another one."""
         alike = self.snapshot is other.snapshot and (self.k, self.nprobe) == (other.k, other.nprobe)
         return alike and not self.alone and not other.alone
 
@@ -92,7 +88,6 @@ class IndexSearcher:
         self,
         device: SearchPlace,
         *,
-        fast: SearchPlace | None = None,
         places: Sequence[SearchPlace] = (),
         policy: Callable[[], Policy] = DecayedHotness,
         capacity: int | None = None,
@@ -102,32 +97,18 @@ class IndexSearcher:
         """
         Args:
             device: the host's device. It scans the lists that no other device holds, and cold lists come over its link.
-            fast: a device that is filled by lookahead alone.
             places: devices that searches and lookahead fill.
             policy: makes the eviction policy of each tier; see `edge.cache.residency`.
             capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
             within: the deadline of a search in seconds, for which the host holds lists (see `edge.ivf.placement`); 0
                 for none.
-
-        Raises:
-            BudgetExceeded: a placement does not fit the memory.
         """
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
-        self.places: list[DeviceTier] = []
-        for place in (*places, *([] if fast is None else [fast])):
-            name = "fast" if place is fast else f"lists on {place.name}"
-            self.places.append(
-                DeviceTier(
-                    place,
-                    policy=policy(),
-                    share=_FAST_SHARE if place is fast else 1.0,
-                    trace=self.trace,
-                    name=name,
-                    behind=self.host,
-                    fills=place is not fast,
-                )
-            )
+        self.places = [
+            DeviceTier(place, policy=policy(), trace=self.trace, name=f"lists on {place.name}", behind=self.host)
+            for place in places
+        ]
         self.dispatch = Dispatch(self.places)
         self._budget = device.memory
         self._shadows: dict[DeviceTier, DemandShadow] = {}
@@ -172,11 +153,6 @@ class IndexSearcher:
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
             window: a lookahead to end now. The search runs on the device that it has filled.
             place: the further device to search on; chosen by the lists that the devices hold if not given.
-
-        Raises:
-            InputError: queries have the wrong shape or are not finite, or k or nprobe is below 1.
-            BudgetExceeded: not even one query fits the limit.
-            CorruptBlock, StorageError: a list cannot be read.
         """
         queries = checked_queries(queries, snapshot.dim)
         if k < 1 or nprobe < 1:
@@ -304,12 +280,8 @@ class IndexSearcher:
             )
 
     def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
-        """Searches a batch. The lists that it reads are counted with the search that ends last.
-
-        Raises:
-            _TooLarge: the batch does not fit the memory; nothing was done for it.
-            CorruptBlock, StorageError: a list cannot be read. The searches that are done have their results.
-        """
+        """Searches a batch. The lists that it reads are counted with the search that ends last. If a list cannot be
+        read, the searches that are done have their results."""
         first = batch[0]
         ends = np.cumsum([len(task.queries) for task in batch]).tolist()
         left = [len(task.queries) for task in batch]
@@ -350,9 +322,9 @@ class IndexSearcher:
         place: DeviceTier | None,
         ended: Callable[[int], object] = lambda _: None,
     ) -> int:
-        """Searches the queries `numbers` [n] of a batch on one device and the host.
-
-        Under a filter the search goes on in further lists until enough rows are found.
+        """Searches the queries `numbers` [n] of a batch on one device and the host. Under a filter the search goes on
+        in further lists until enough rows are found. If the group does not fit the memory, nothing was done for it
+        (`_TooLarge`).
 
         Args:
             probes: the nearest lists of the whole batch [q, nprobe], if they are known.
@@ -360,9 +332,6 @@ class IndexSearcher:
 
         Returns:
             Bytes of their nearest lists. A list that several queries probe counts once for each of them.
-
-        Raises:
-            _TooLarge: the group does not fit the memory; nothing was done for it.
         """
         nlist = snapshot.nlist
         order = probe(queries[numbers], snapshot.centroids, nlist) if probes is None else probes[numbers]
@@ -437,14 +406,8 @@ class IndexSearcher:
         run(self.fast, refused)
 
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
-        """The largest number of lists that `queries` [q, dim] can probably be searched in within `seconds` together.
-
-        It depends on the lists that are resident now, and is at least 1. None before the first search was timed.
-
-        Raises:
-            InputError: queries have the wrong shape.
-            BudgetExceeded: there is no memory to go through the lists.
-        """
+        """The largest number of lists, at least 1, that `queries` [q, dim] can probably be searched in within `seconds`
+        together. It depends on the lists that are resident now. None before the first search was timed."""
         queries = checked_queries(queries, snapshot.dim)
         tiers = [*self.places, self.host]
         bandwidth = self._throughput(self.host, snapshot)
@@ -481,9 +444,6 @@ class IndexSearcher:
             depth: lists of each query that are fetched at most.
             place: the further device to fill; chosen by the lists that the devices hold if not given.
             lost: see `edge.cache.lookahead.Displacement`.
-
-        Raises:
-            InputError: queries have the wrong shape.
         """
         from edge.cache.lookahead import DemandShadow, Lookahead, bytes_to_fetch
 
@@ -525,8 +485,8 @@ class IndexSearcher:
         )
 
     def picture(self) -> dict[str, Any]:
-        """The parts of lists in the host's memory at this moment, their bytes, those held for a deadline, and the
-        searches that wait for the link or read."""
+        """The parts in the host's memory, their bytes, those held for a deadline, and the searches that wait for the
+        link."""
         placed, residency = self.placement, self.host.residency
         return {
             "parts": len(residency), "nbytes": residency.nbytes, "waiting": len(self._line),
@@ -534,28 +494,25 @@ class IndexSearcher:
         }  # fmt: skip
 
     def release_lists(self) -> None:
-        """Releases the memory of all lists that are not in use."""
         for tier in (self.host, *self.places):
             tier.residency.trim(0.0)
 
     def close(self) -> None:
-        """Releases all memory."""
         if self.placement is not None:
             self.placement.close()
         for tier in (*self.places, self.host):
             tier.close()
 
     def _would_read(self, needed: Sequence[ListPart], tier: DeviceTier) -> set[Hashable]:
-        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any.
-
-        Empty before the tier's first lookahead. Call it when the search has reserved its working memory.
-        """
+        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any; none
+        before the tier's first lookahead. Call it when the search has reserved its working memory."""
         if (shadow := self._shadows.get(tier)) is None:
             return set()
         blocks: dict[Hashable, int] = {part.key: charge_of(part.nbytes) for part in sorted(needed, key=read_order)}
-        # Without lookahead, a tier that lookahead alone fills would be empty.
-        room = tier.residency.usable if tier is self.host or tier.fills else 0
-        return shadow.search(blocks, room, absent=tier.residency.absent(blocks), seconds=tier.device.link.rate.seconds)
+        return shadow.search(
+            blocks, tier.residency.usable, absent=tier.residency.absent(blocks),
+            seconds=tier.device.link.rate.seconds,
+        )  # fmt: skip
 
     @staticmethod
     def _throughput(tier: DeviceTier, snapshot: Snapshot) -> float:

@@ -1,8 +1,5 @@
-"""The prefix tree of segments: its nodes, the usage history of removed nodes, and paths.
-
-A path is a match of the tree. It knows where its states are, and its lock holds it in context. The
-replacement policy ranks cached states by value: PGDSF (RAGCache, section 5.1).
-"""
+"""The prefix tree of segments: its nodes, the usage history of removed nodes, and paths. The replacement policy ranks
+cached states by value: PGDSF (RAGCache, section 5.1)."""
 
 from __future__ import annotations
 
@@ -36,11 +33,9 @@ class Usage:
         return self.total_cost / self.computed if self.computed else 0.0
 
     def requested(self) -> None:
-        """Counts a request."""
         self.frequency += 1
 
     def missed(self, seconds_per_token: float) -> None:
-        """Counts a request that had to compute the entry."""
         self.computed += 1
         self.total_cost += seconds_per_token
 
@@ -96,12 +91,8 @@ class Node:
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
-        """Makes a node. It is not among its parent's children yet.
-
-        Args:
-            id: the node's name in traces.
-            tokens: int32 token ids. They are the node's key among its parent's children.
-        """
+        """Makes a node, not among its parent's children yet. Its int32 token ids are its key there; `id` is for
+        traces."""
         self.parent = parent
         self.id = id
         self.tokens = tokens
@@ -118,7 +109,6 @@ class Node:
 
     @property
     def length(self) -> int:
-        """Tokens of the segment."""
         return self.end - self.start
 
     @property
@@ -142,12 +132,8 @@ class PrefixTree:
     def __init__(
         self, *, take: Callable[[int], None], give: Callable[[int], None], held: Callable[[Node], bool]
     ) -> None:
-        """Makes an empty tree.
-
-        Args:
-            take, give: account for bytes of memory. `take` raises BudgetExceeded if the bytes are not available.
-            held: tells whether some tier has the node's state.
-        """
+        """Makes an empty tree. `take` and `give` account for bytes of memory, and `take` raises BudgetExceeded if they
+        are not available; `held` tells whether some tier has the node's state."""
         self.root = Node(None, "", b"")
         self._take = take
         self._give = give
@@ -155,11 +141,7 @@ class PrefixTree:
         self._past: OrderedDict[bytes, Usage] = OrderedDict()
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
-        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
-
-        Raises:
-            BudgetExceeded: there is no memory for a new node.
-        """
+        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`."""
         nodes: list[Node] = []
         node = self.root
         try:
@@ -207,7 +189,6 @@ class PrefixTree:
         return True
 
     def clear(self) -> None:
-        """Removes all nodes and all history."""
         self.root.children.clear()
         self._past.clear()
 
@@ -240,7 +221,6 @@ class Match:
 
     @property
     def cached(self) -> int:
-        """Number of tokens that need not be computed."""
         return self.context + self.host + self.disk
 
 
@@ -248,7 +228,6 @@ class PreparedPath:
     """A path in a context, locked there until it is released. A context manager.
 
     Attributes:
-        backend: the context.
         complete: False if `prepare` was cancelled.
         places: for each segment of the path, where its states were: `context`, `host`, `disk`, or `nowhere`.
         computed: for each segment, the number of tokens computed.
@@ -268,32 +247,25 @@ class PreparedPath:
 
     @property
     def end(self) -> int:
-        """Number of tokens of the path."""
         return self.nodes[-1].end if self.nodes else 0
 
     @property
     def cached_tokens(self) -> int:
-        """Number of tokens whose states were reused."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place != "nowhere")
 
     @property
     def restored_tokens(self) -> int:
-        """Number of tokens whose states were copied into the context."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place in ("host", "disk"))
 
     @property
     def computed_tokens(self) -> int:
-        """Number of tokens whose states were computed."""
         return sum(self.computed)
 
     def release(self) -> None:
-        """Unlocks the path and the context, and keeps copies of states that have none.
-
-        Call it after the answer, since the next `prepare` removes the tokens that the answer appended to the context.
-        Releasing twice is harmless.
-        """
+        """Unlocks the path and the context, and keeps copies of states that have none. Call it after the answer, since
+        the next `prepare` removes the tokens that the answer appended. Releasing twice is harmless."""
         release, self._release = self._release, None
         if release is not None:
             release(self)

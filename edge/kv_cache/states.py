@@ -12,8 +12,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement
-from edge.kv_cache.store import KnowledgeStore
-from edge.kv_cache.tiers import DiskStates, StateTier
+from edge.kv_cache.store import DiskStates, KnowledgeStore, StateTier
 from edge.scheduling.background import Background
 from edge.trace import Trace
 
@@ -33,11 +32,11 @@ class _Leaving:
 
 
 class KnowledgeStates:
-    """The prefix tree and the two tiers below the context.
+    """The prefix tree and the two tiers below the context. Thread-safe, as long as one thread at a time keeps and
+    saves.
 
     Host memory takes only memory that the budget has free, and gives it up when others need it. A state is written to
-    disk at most once: when it leaves host memory for the first time. Later it is only freed. If it is not worth the
-    disk space, it is dropped. Thread-safe, as long as one thread at a time keeps and saves.
+    disk at most once: when it leaves host memory for the first time. If it is not worth the disk space, it is dropped.
 
     With a writer, keeping a state never waits for the disk. The writer's thread saves the states that would leave next.
     A state that finds no room because this thread is behind is copied, and written to disk by it.
@@ -54,16 +53,8 @@ class KnowledgeStates:
         trace: Trace,
         writer: Background | None = None,
     ) -> None:
-        """Loads the index of the states that an earlier run left in the store.
-
-        Args:
-            loss: cost of giving up a byte of host memory, in seconds.
-            writer: writes to disk while `keep` goes on; otherwise `keep` writes.
-
-        Raises:
-            BudgetExceeded: the index of the stored states does not fit the memory limit.
-            StorageError: the store's directory cannot be read.
-        """
+        """Loads the index of the states that an earlier run left in the store. `loss` is the cost of giving up a byte
+        of host memory, in seconds. The `writer` writes to disk while `keep` goes on; without one `keep` writes."""
         self.host: StateTier[State] = StateTier(host_limit, policy())
         self._budget = budget
         self._trace = trace
@@ -94,16 +85,11 @@ class KnowledgeStates:
             yield
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
-        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
-
-        Raises:
-            BudgetExceeded: a new node's index entry does not fit the memory limit.
-        """
+        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`."""
         with self.locked():
             return self._tree.enter(path)
 
     def leave(self, nodes: Sequence[Node]) -> None:
-        """Unlocks nodes of one path."""
         with self.locked():
             self._tree.leave(nodes)
 
@@ -152,14 +138,11 @@ class KnowledgeStates:
 
     @contextmanager
     def state(self, node: Node, extract: Callable[[], State] | None, nbytes: int) -> Iterator[State | None]:
-        """A locked node's state, from host memory, or copied or read into a buffer under a lease.
+        """A locked node's state, from host memory, or copied or read into a buffer under a lease. None if nothing has
+        the state, it is damaged (then it is removed), or there is no memory for reading it.
 
-        None if nothing has the state or there is no memory for reading it. A damaged state is removed, and is None,
-        too.
-
-        Args:
-            extract: copies the state out of a context, if one has it; used if no tier has it.
-            nbytes: estimated size of that copy.
+        If no tier has it, `extract` copies it out of a context, if one has it; `nbytes` is the estimated size of that
+        copy.
         """
         if node in self.host:
             yield self.host[node]
@@ -199,12 +182,7 @@ class KnowledgeStates:
                 self.disk.remove(node)
 
     def keep(self, node: Node, nbytes: int, extract: Callable[[], State]) -> None:
-        """Copies a locked node's state into host memory, or to disk if host memory has no room for it.
-
-        Args:
-            nbytes: estimated size of the state.
-            extract: makes the copy.
-        """
+        """Copies a locked node's state, of about `nbytes`, into host memory, or to disk if there is no room for it."""
         if node in self.host:
             return
         if not self._make_room(nbytes):
@@ -228,8 +206,7 @@ class KnowledgeStates:
         self._trace.count("knowledge.kept_nbytes", size)
 
     def write_later(self) -> None:
-        """Has the writer, if there is one, write the states that are on their way to disk, and those that would leave
-        host memory next."""
+        """Has the writer, if there is one, write the states on their way to disk, and those that would leave next."""
         if self._writer is not None:
             self._writer.submit(self._write)
 
@@ -272,10 +249,8 @@ class KnowledgeStates:
                 self._leave_for_disk()
 
     def save(self) -> None:
-        """Writes the states that are in host memory only, as far as they fit the disk's limit.
-
-        The most valuable ones are chosen. Of these the least valuable is written first, so that they have the same
-        order on disk as in memory.
+        """Writes the states that are in host memory only, as far as they fit the disk's limit. The most valuable ones
+        are chosen; of these the least valuable is written first, so that they have the same order on disk as in memory.
         """
         chosen: list[Node] = []
         with self.locked():
@@ -305,11 +280,9 @@ class KnowledgeStates:
     # --- host memory
 
     def _take_index(self, nbytes: int) -> None:
-        """Takes `nbytes` under the lease, at first from our own states and history, then from other owners.
-
-        When the lease grows, the ledger asks our own shrinkers as well. They find nothing left to give, so the lease's
-        size stays right.
-        """
+        """Takes `nbytes` under the lease, at first from our own states and history, then from other owners. When the
+        lease grows, the ledger asks our own shrinkers as well. They find nothing left to give, so the lease's size
+        stays right."""
         while nbytes > self._budget.free:
             node = self.host.victim()
             if node is not None:
@@ -319,11 +292,8 @@ class KnowledgeStates:
         self._lease.resize(self._lease.nbytes + nbytes)
 
     def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
-        """Takes `nbytes` under the lease, evicting less valuable states if necessary; False if that is impossible.
-
-        Args:
-            beside: bytes of the same state that are under the lease already.
-        """
+        """Takes `nbytes` under the lease, which has `beside` bytes of the same state already, evicting less valuable
+        states if necessary; False if that is impossible."""
         while True:
             with self.locked():
                 if self.host.used + beside + nbytes <= self.host.limit and nbytes <= self._budget.free:
@@ -341,8 +311,8 @@ class KnowledgeStates:
             self._swap_out(node, evict=True)
 
     def _swap_out(self, node: Node, *, evict: bool) -> None:
-        """Saves a node's state, and unlocks the node. The state leaves host memory if that is wanted, or if it is not
-        worth the space on disk."""
+        """Saves a node's state, and unlocks it. It leaves host memory if wanted, or if it is not worth space on
+        disk."""
         saved = False
         try:
             saved = self.disk.save(node, self.host[node])
@@ -367,10 +337,8 @@ class KnowledgeStates:
                 self._evict_from_host(node)
 
     def _give_way(self, nbytes: int) -> None:
-        """The ledger's shrinker for all states, and then for the history of removed nodes.
-
-        It cannot wait for the disk, so states that are not on disk yet are lost.
-        """
+        """The ledger's shrinker for all states, and then for the history of removed nodes. It cannot wait for the disk,
+        so states that are not on disk yet are lost."""
         with self._lock:
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
@@ -395,7 +363,6 @@ class KnowledgeStates:
             self._lease.resize(self._lease.nbytes - nbytes)
 
     def _keep_on_disk(self, node: Node, nbytes: int, extract: Callable[[], State]) -> bool:
-        """Copies a state straight to disk; returns whether it is kept."""
         if not self.disk.available:
             return False
         if any(leaving.node is node for leaving in list(self._leaving)):

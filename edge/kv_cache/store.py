@@ -1,8 +1,10 @@
-"""KV states on disk: a directory for each model, one file per node of the knowledge tree, safe to kill at any moment.
+"""KV states on disk, and the tiers of the knowledge tree: the states in one kind of memory, ranked by a replacement
+policy.
 
-A file is written under another name, flushed and renamed, and every part of it has a checksum. So a file is either
-complete, or is removed as if it had never been written. It names its model and holds the tokens of its whole path, so
-that it can be trusted without the files of its parents. Losing a file costs a prefill, but never changes an answer.
+There is a directory for each model, with one file per node of the tree, safe to kill at any moment. A file is written
+under another name, flushed and renamed, and every part of it has a checksum. So a file is either complete, or is
+removed as if it had never been written. It names its model and holds the tokens of its whole path, so that it can be
+trusted without the files of its parents. Losing a file costs a prefill, but never changes an answer.
 
 Layout, little-endian: magic; length and CRC-32 of the description; the usage record with its own CRC-32 (the only part
 that is ever rewritten in place); the description (JSON: model, ids and lengths of the path's segments, checksums); the
@@ -16,18 +18,21 @@ import json
 import os
 import struct
 import threading
+import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError, as_storage_error
 from edge.files.output_file import make_folder
 from edge.files.sealed import flush, is_abandoned
-from edge.kv_cache.prefix_tree import Node, Usage
+from edge.kv_cache.backend import State
+from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement, Usage
+from edge.link import LinkRate
 from edge.trace import Trace
 
 STATES = "kv-states"
@@ -51,13 +56,7 @@ _NAME_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """The place of a stored state.
-
-    Attributes:
-        path: the file.
-        extent: the state inside the file.
-        nbytes: size of the file.
-    """
+    """A stored state: the file, the state inside it, and the size of the file."""
 
     path: Path
     extent: Extent
@@ -83,17 +82,9 @@ class KnowledgeStore:
     """
 
     def __init__(self, directory: str | Path, fingerprint: str, limit: int, *, trace: Trace | None = None) -> None:
-        """Opens or creates the model's directory.
-
-        Args:
-            directory: the parent directory of all models.
-            fingerprint: the backend's fingerprint, which decides whether a state can be used.
-            limit: bytes that all files may take. The tree keeps this model's files within it; those of other models are
-                removed first.
-
-        Raises:
-            StorageError: the directory cannot be created.
-        """
+        """Opens or creates the directory of the model with this fingerprint, which decides whether a state can be used.
+        `limit` bounds the files of all models: the tree keeps this model's files within it, and those of others are
+        removed first."""
         self.directory = Path(directory) / fingerprint[:_NAME_CHARS]
         self.fingerprint = fingerprint
         self.limit = limit
@@ -106,13 +97,8 @@ class KnowledgeStore:
         self._erased = _stamp(self.directory.parent)
 
     def scan(self) -> Iterator[StoredPath]:
-        """Every state whose file is intact except, possibly, for the state itself, which is not read.
-
-        Removes damaged files, and unfinished files of killed processes.
-
-        Raises:
-            StorageError: the directory cannot be read.
-        """
+        """Every state whose file is intact except, possibly, for the state itself, which is not read. Removes damaged
+        files, and unfinished files of killed processes."""
         with as_storage_error(f"{self.directory} cannot be read"):
             files = sorted(self.directory.iterdir())
         self._nbytes = 0
@@ -136,11 +122,7 @@ class KnowledgeStore:
                     yield found
 
     def put(self, node: Node, state: bytes | bytearray | memoryview, priority: float) -> StoredState:
-        """Writes a node's state, durably.
-
-        Raises:
-            StorageError: the file cannot be written. Nothing is left behind.
-        """
+        """Writes a node's state, durably."""
         view = memoryview(state).cast("B")
         tokens = b"".join(n.tokens for n in node.path())
         state_crc = zlib.crc32(view)
@@ -174,12 +156,7 @@ class KnowledgeStore:
         return _HEAD_NBYTES + len(self._description(node, state_nbytes, 0, 0)) + 4 * node.end + state_nbytes
 
     def read(self, stored: StoredState, into: memoryview) -> None:
-        """Fills the first `stored.extent.nbytes` bytes of `into`, and verifies their checksum.
-
-        Raises:
-            CorruptBlock: the checksum does not match; the caller removes the state.
-            StorageError: the file is gone or the disk reports an error.
-        """
+        """Fills the first `stored.extent.nbytes` bytes of `into`, and verifies their checksum."""
         file = BlockFile(stored.path, {_STATE: stored.extent})
         try:
             file.read(_STATE, into)
@@ -192,17 +169,12 @@ class KnowledgeStore:
             file.announce([(stored.extent.offset, stored.extent.nbytes)])
 
     def note(self, stored: StoredState, usage: Usage, priority: float) -> None:
-        """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run.
-
-        Raises:
-            StorageError: the file is gone or cannot be written.
-        """
+        """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run."""
         with as_storage_error(f"{stored.path} cannot be updated"), open(stored.path, "r+b") as file:
             file.seek(_USAGE_OFFSET)
             file.write(_usage(usage, priority))
 
     def remove(self, stored: StoredState) -> None:
-        """Deletes a state."""
         with self._counting:
             self._nbytes -= stored.nbytes
         self._unlink(stored.path)
@@ -265,14 +237,7 @@ class KnowledgeStore:
 
 
 def forget_states(directory: Path) -> None:
-    """Removes the states of all models. Processes that hold such states in memory write none any more.
-
-    Args:
-        directory: the parent directory of all models.
-
-    Raises:
-        StorageError: the disk refuses.
-    """
+    """Removes the states of all models below a directory. Processes that hold such states write none any more."""
     with as_storage_error(f"states in {directory} cannot be removed"):
         make_folder(directory)
         (directory / f"{_ERASED}.tmp").write_bytes(os.urandom(16))
@@ -336,3 +301,225 @@ def _nbytes(place: Path) -> int:
         with suppress(OSError):
             total += path.stat().st_size
     return total
+
+
+Payload = TypeVar("Payload")
+
+
+@dataclass(slots=True)
+class _HeldState(Generic[Payload]):
+    payload: Payload
+    nbytes: int
+    priority: float
+
+
+class StateTier(Generic[Payload]):
+    """The nodes whose states are in one kind of memory of so many bytes, ranked by a policy. Not thread-safe."""
+
+    def __init__(self, limit: int, policy: Replacement) -> None:
+        self.limit = limit
+        self.used = 0
+        self.policy = policy
+        self._entries: dict[Node, _HeldState[Payload]] = {}
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._entries
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, node: Node) -> Payload:
+        return self._entries[node].payload
+
+    def priority(self, node: Node) -> float:
+        """The node's priority at the last request for it."""
+        return self._entries[node].priority
+
+    def put(self, node: Node, payload: Payload, nbytes: int, priority: float) -> None:
+        if node in self._entries:
+            raise ValueError(f"the state of {node.id!r} is held already")
+        self._entries[node] = _HeldState(payload, nbytes, priority)
+        self.used += nbytes
+
+    def touch(self, node: Node) -> None:
+        """Ranks the node again, after a request for it."""
+        self._entries[node].priority = self.policy.used(node.usage)
+
+    def victim(self, gone: Container[Node] = ()) -> Node | None:
+        """The leaf of least priority that is not locked, or None; the next one after those `gone`. Leaves, which have
+        no child in this tier, go first, because a child's states are of little use without its parent's."""
+        found: Node | None = None
+        least = float("inf")
+        for node, entry in self._entries.items():
+            if entry.priority < least and not node.pins and node not in gone and self._is_leaf(node, gone):
+                found, least = node, entry.priority
+        return found
+
+    def evict(self, node: Node) -> Payload:
+        """Removes a node for lack of space, which advances the policy's clock."""
+        self.policy.evicted(self._entries[node].priority)
+        return self.remove(node)
+
+    def remove(self, node: Node) -> Payload:
+        """Removes a node for another reason."""
+        entry = self._entries.pop(node)
+        self.used -= entry.nbytes
+        return entry.payload
+
+    def nbytes(self, node: Node) -> int:
+        return self._entries[node].nbytes
+
+    def _is_leaf(self, node: Node, gone: Container[Node]) -> bool:
+        return not any(child in self._entries and child not in gone for child in node.children.values())
+
+
+class DiskStates:
+    """States in a `KnowledgeStore`, ranked. Without a store nothing is kept. One thread at a time saves; the tree's
+    lock guards the rest.
+
+    A new state must be worth as much as the states that would be deleted for it, because disks are slow to write, and
+    wear.
+    """
+
+    def __init__(
+        self,
+        store: KnowledgeStore | None,
+        policy: Replacement,
+        tree: PrefixTree,
+        locked: Callable[[], AbstractContextManager[None]],
+        trace: Trace,
+    ) -> None:
+        self.tier: StateTier[StoredState] = StateTier(store.limit if store else 0, policy)
+        self._store = store
+        self._tree = tree
+        self._locked = locked
+        self._trace = trace
+        self._changed: set[Node] = set()
+        self._announced: set[Node] = set()
+        self._rate = LinkRate()
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.tier
+
+    @property
+    def available(self) -> bool:
+        return self._store is not None
+
+    def used(self, node: Node) -> None:
+        self.tier.touch(node)
+        self._changed.add(node)
+
+    def nbytes(self, node: Node) -> int:
+        return self.tier[node].extent.nbytes
+
+    def file_nbytes(self, node: Node, state: State) -> int:
+        return self._store.file_nbytes(node, memoryview(state).nbytes) if self._store else 0
+
+    def read(self, node: Node, into: memoryview) -> None:
+        assert self._store is not None
+        started = time.perf_counter()
+        with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
+            self._store.read(self.tier[node], into)
+        if node in self._announced:  # the time is that of the disk only without reading ahead
+            self._announced.discard(node)
+        else:
+            self._rate.add(len(into), time.perf_counter() - started)
+
+    def expected(self, nodes: Iterable[Node]) -> list[StoredState]:
+        """The stored states of nodes that will be read soon. The time of these reads is not the disk's."""
+        nodes = list(nodes)
+        self._announced.update(nodes)
+        return [self.tier[node] for node in nodes]
+
+    def announce(self, stored: Iterable[StoredState]) -> None:
+        """Lets the system read states into its page cache, in this order. Needs no lock."""
+        for state in stored:
+            assert self._store is not None
+            self._store.announce(state)
+            self._trace.count("knowledge.announced")
+
+    def loss(self) -> float:
+        """Seconds per byte to read states of the mean size again (see `edge.budget.Loss`)."""
+        return self._rate.loss(self.tier.used / len(self.tier) if len(self.tier) else 0)
+
+    def save(self, node: Node, state: State) -> bool:
+        """Writes a locked node's state, if it is worth the space; returns whether it is on disk now."""
+        store = self._store
+        if store is None:
+            return False
+        path = node.path()
+        with self._locked():
+            for above in path:  # pinned, so that the parents of this state are not deleted to make room for it
+                above.pins += 1
+        try:
+            size = self.file_nbytes(node, state)
+            priority = self.tier.policy.used(node.usage)
+            if not self._make_room(size, priority):
+                return False
+            with self._trace.span(f"store {node.id}", "knowledge", bytes=size):
+                stored = store.put(node, state, priority)
+            with self._locked():
+                self.tier.put(node, stored, stored.nbytes, priority)
+        except StorageError:
+            self._trace.count("knowledge.disk_errors")
+            return False
+        finally:
+            with self._locked():
+                self._tree.leave(path)
+        self._trace.count("knowledge.saved")
+        self._trace.count("knowledge.saved_nbytes", size)
+        return True
+
+    def remove(self, node: Node) -> None:
+        self._delete(node, self.tier.remove)
+
+    def resume(self) -> None:
+        """Builds the tree from the stored states, and deletes the lowest-ranked ones beyond the limit."""
+        if self._store is None:
+            return
+        for found in self._store.scan():
+            nodes = self._tree.enter(zip(found.ids, found.tokens, strict=True))
+            node = nodes[-1]
+            if node in self.tier:
+                self._store.remove(found.state)  # a copy under another name
+            else:
+                node.usage = found.usage
+                self.tier.put(node, found.state, found.state.nbytes, found.priority)
+            self._tree.leave(nodes)
+        self.tier.policy.resumed([self.tier.priority(node) for node in self.tier])
+        while self.tier.used > self.tier.limit and (victim := self.tier.victim()) is not None:
+            self._delete(victim, self.tier.evict)
+
+    def close(self) -> None:
+        """Stores how often states were used since they were stored, so that the next run can rank them."""
+        for node in self._changed:
+            assert self._store is not None
+            try:
+                self._store.note(self.tier[node], node.usage, self.tier.priority(node))
+            except StorageError:
+                self._trace.count("knowledge.disk_errors")
+        self._changed.clear()
+        self._announced.clear()
+        for node in list(self.tier):
+            self.tier.remove(node)
+
+    def _make_room(self, nbytes: int, priority: float) -> bool:
+        with self._locked():
+            while self.tier.used + nbytes > self.tier.limit:
+                victim = self.tier.victim() if nbytes <= self.tier.limit else None
+                if victim is None or self.tier.priority(victim) > priority:
+                    self.tier.policy.evicted(priority)  # the new state counts as the evicted one
+                    return False
+                self._trace.count("knowledge.disk_evictions")
+                self._delete(victim, self.tier.evict)
+        return True
+
+    def _delete(self, node: Node, take: Callable[[Node], StoredState]) -> None:
+        assert self._store is not None
+        self._store.remove(take(node))
+        self._changed.discard(node)
+        self._announced.discard(node)
+        self._tree.prune(node)

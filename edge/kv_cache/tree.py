@@ -2,10 +2,8 @@
 
 It is a prefix tree of segments. The root's children are system prompts, and below them are documents, each node after
 its path. A node holds the states of its own tokens only. States are in contexts (one path in each), in host memory and
-on disk. States that are nowhere are computed.
-
-The cache does not change the tokens or states in context. A hit needs the exact tokens from the root down and the
-backend's fingerprint, and a state that cannot be read or restored is computed instead.
+on disk. A hit needs the exact tokens from the root down and the backend's fingerprint. States that are nowhere, or
+cannot be restored, are computed.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
-from edge.kv_cache.backend import KVBackend, StateSegment
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import KVBackend, LearnedCosts, StateSegment
 from edge.kv_cache.prefix_tree import PGDSF, Match, Node, PreparedPath, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore
@@ -71,11 +68,6 @@ class KnowledgeTree:
             policy: makes the replacement policy of a tier.
             writer: writes states to disk, so that `PreparedPath.release` does not wait for it. Without one it does.
             clock: returns seconds; a simulation passes its own.
-
-        Raises:
-            BudgetExceeded: the index of the stored states does not fit the memory limit.
-            StorageError: the store's directory cannot be read.
-            ValueError: the store or the costs belong to another backend.
         """
         for part in (store, costs):
             if part is not None and part.fingerprint != backend.fingerprint:
@@ -125,7 +117,6 @@ class KnowledgeTree:
         behind: int = 0,
     ) -> PreparedPath:
         """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
-
         Waits until the context is free. The caller then appends its question, generates with the backend itself, and
         releases the path.
 
@@ -136,11 +127,6 @@ class KnowledgeTree:
                 the remaining segments are left out. Its time does not count as the time of computing.
             backend: a context of the same model; the tree's first one if not given.
             behind: number of tokens behind the path that stay in the context if it holds the whole path already.
-
-        Raises:
-            InputError: a segment is empty, path and suffix do not fit the context, or the tree has been closed.
-            BudgetExceeded: the path's index does not fit the memory limit.
-            ModelError: the backend failed twice.
         """
         self._check(path, suffix)
         backend = backend or self._backend
@@ -156,20 +142,13 @@ class KnowledgeTree:
         return prepared
 
     def read_ahead(self, ids: Sequence[str]) -> None:
-        """Lets the system read the states of documents that will probably be in the next path, while the caller still
-        works. They come into the system's page cache, which takes no memory from the limit.
-
-        Args:
-            ids: the documents, likeliest first.
-        """
+        """Lets the system read the states of documents that will probably be in the next path, likeliest first, while
+        the caller still works. They come into the system's page cache, which takes no memory from the limit."""
         self._states.read_ahead_of(ids)
 
     def close(self, *, save: bool = True) -> None:
-        """Waits until no context is in use, and releases the memory. A second call does nothing.
-
-        Args:
-            save: first write the costs, and the states that are not on disk yet, as far as they fit.
-        """
+        """Waits until no context is in use, and releases the memory; a second call does nothing. With `save` first
+        writes the costs, and the states that are not on disk yet, as far as they fit."""
         with self._changed:
             if self._closed:
                 return
@@ -208,10 +187,8 @@ class KnowledgeTree:
                 raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
 
     def _bring(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
-        """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6).
-
-        A second attempt is safe because no token of the answer exists yet.
-        """
+        """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6). That
+        is safe because no token of the answer exists yet."""
         try:
             self._fill(prepared, cancelled, behind)
         except ModelError:

@@ -1,4 +1,5 @@
-"""`MachineProfile`: the measured cost of an answer's stages on this machine, by memory limit and reranking depth."""
+"""`MachineProfile`: the measured cost of an answer's stages on this machine, by memory limit and reranking depth; and
+`Serving`, the schedule of a server that is planned from it (RAGO, section 6)."""
 
 from __future__ import annotations
 
@@ -19,14 +20,11 @@ from edge.planner.tables import frontier
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds as a function of a count, piecewise linear through measured points.
+    """Seconds as a function of a count, piecewise linear through measured points: `counts` ascending, `seconds` never
+    falling.
 
     Before the first point it is constant, and past the last it goes on like the last piece. A straight line through all
     points would be off by up to 46 % where the count is small.
-
-    Attributes:
-        counts: ascending.
-        seconds: not descending; a measurement out of order is taken for the larger one (see `measured`).
     """
 
     counts: tuple[int, ...]
@@ -40,17 +38,11 @@ class Curve:
 
     @classmethod
     def measured(cls, points: Sequence[tuple[int, float]]) -> Curve:
-        """A curve through measurements in any order. Noise that makes it fall is flattened upwards, so that the curve
-        promises no time that was not measured.
-
-        Raises:
-            InputError: there are no points, or a count occurs twice.
-        """
+        """A curve through measurements in any order. Noise that makes it fall is flattened upwards."""
         ordered = sorted(points)
         return cls(tuple(count for count, _ in ordered), tuple(accumulate((s for _, s in ordered), max)))
 
     def __call__(self, count: float) -> float:
-        """Seconds at `count`."""
         if len(self.counts) == 1 or count <= self.counts[0]:
             return self.seconds[0]
         right = min(bisect.bisect_left(self.counts, count), len(self.counts) - 1)
@@ -67,14 +59,10 @@ _WHAT = "the profile of this machine"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Typical values over some questions, for one reranking depth and one number of passages.
-
-    A question is refused if no passage is relevant enough after reranking. No answer is written then.
+    """Typical values over some questions, for one reranking depth (0: none) and one largest number of passages. A
+    question is refused if no passage is relevant enough after reranking, and then no answer is written.
 
     Attributes:
-        depth: number of passages that are reranked; 0 without reranking.
-        passages: largest number of passages from which the answer is written.
-        questions: their number.
         written: the share of questions that were not refused, 0 to 1.
         embed, search, rerank, other: seconds of each stage; `other` is the rest.
         write: seconds of writing for a question that was not refused; 0 if all were refused.
@@ -112,11 +100,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The predicted cost of an answer.
+    """The predicted cost of an answer: seconds of each stage if it is written, and peak bytes.
 
     Attributes:
-        stages: seconds of each stage of an answer that is written.
-        nbytes: peak bytes.
         written: the share of questions whose answer is written; the others are refused.
         draft: seconds of writing for a refused question.
         start: the part of writing before the first text.
@@ -150,11 +136,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What answers cost in a server.
+    """What so many answers at a time cost in a server, `exact` or `shared` (see `edge.config.Config`).
 
     Attributes:
-        answers: number of answers at a time.
-        generation: `exact` or `shared`, see `edge.config.Config`.
         ratio: seconds for each answer, divided by those of answers that are given one after the other by a process that
             keeps no states.
         nbytes: high-water mark of the process's anonymous memory, with the server's libraries and documents' states.
@@ -179,11 +163,7 @@ class LimitProfile:
     company: list[Company] = field(default_factory=list)
 
     def predict(self, depth: int, passages: int) -> Prediction:
-        """Predicts the cost of an answer, piecewise linear in the depth and in the passages between the readings.
-
-        Raises:
-            InputError: there is no reading with reranking, or, if `depth` is 0, none without.
-        """
+        """Predicts the cost of an answer, piecewise linear in the depth and in the passages between the readings."""
         like = [reading for reading in self.readings if (reading.depth > 0) == (depth > 0)]
         if not like:
             kind = "with" if depth else "without"
@@ -254,12 +234,7 @@ def _curve(points: Sequence[tuple[int, float]]) -> Curve:
 
 @dataclass(slots=True)
 class MachineProfile:
-    """The measurements of one collection on one machine.
-
-    Attributes:
-        conditions: the machine, the models and the threads. A profile of other conditions is ignored.
-        limits: profiles by memory limit in bytes.
-    """
+    """The measurements of a collection on a machine by memory limit in bytes, valid under their conditions alone."""
 
     conditions: Mapping[str, str]
     limits: dict[int, LimitProfile] = field(default_factory=dict)
@@ -311,3 +286,99 @@ def _reading(row: Any) -> Reading:
 
 def _company(row: Any) -> Company:
     return Company(int(row["answers"]), str(row["generation"]), float(row["ratio"]), float(row["nbytes"]))
+
+
+BUSIEST = 0.9
+"""The largest share of the time that a planned server is at work. Above it small errors double the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A schedule under a load of `rate` independent arrivals a second (Poisson), with the prediction of an answer that
+    is alone.
+
+    All answers share the same cores, so a server is a queue with one working machine. Of its requests at most
+    `company.answers` are inside, and others wait in the order of their arrival. Inside, prompts are computed in turn,
+    and answers are written when no prompt is left.
+    """
+
+    prediction: Prediction
+    company: Company
+    rate: float
+
+    @property
+    def service(self) -> float:
+        """Seconds of work for a request, on average."""
+        return self.prediction.mean_seconds * self.company.ratio
+
+    @property
+    def busy(self) -> float:
+        """The share of the time that the server is at work."""
+        return self.rate * self.service
+
+    @property
+    def wait(self) -> float:
+        """Seconds until a request's prompt is begun, on average. With one answer at a time this is the formula of
+        Pollaczek and Khinchine, for requests that are either written or refused; with room for all it is that of the
+        prompts alone. Between the two it was fitted to a simulation."""
+        p, ratio = self.prediction, self.company.ratio
+        refused = p.seconds - p.stages.get("write", 0.0) + p.draft
+
+        def queued(written: float) -> float:
+            """The wait if writing took so long, up to its end."""
+            mean = (p.written * written + (1 - p.written) * refused) * ratio
+            squares = (p.written * written**2 + (1 - p.written) * refused**2) * ratio**2
+            return self.rate * squares / 2 / (1 - self.rate * mean)
+
+        whole, prompts = queued(p.seconds), queued(p.first)
+        writing = 1 - p.first / p.seconds if p.seconds else 0.0
+        return float(prompts + (whole - prompts) * self.busy ** ((self.company.answers - 1) * writing))
+
+    @property
+    def first(self) -> float:
+        """Seconds until the first text of an answer that is written, on average."""
+        return self.wait + self.prediction.first * self.company.ratio
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until an answer that is written is complete, on average, if the company that is inside shares the
+        writing equally with it: at least so many where prompts are long."""
+        shared = (1 - self.busy**self.company.answers) / (1 - self.busy)
+        return float(self.first + (self.prediction.seconds - self.prediction.first) * self.company.ratio * shared)
+
+    @property
+    def nbytes(self) -> float:
+        """Peak bytes, once the server holds as many documents' states as it may."""
+        return max(self.prediction.nbytes, self.company.nbytes)
+
+
+def servings(known: MachineProfile, depths: Sequence[int], passages: Sequence[int], rate: float) -> list[Serving]:
+    """Every schedule that keeps up with a rate of requests: each limit with each number of answers measured there."""
+    if not any(limit.company for limit in known.limits.values()):
+        raise InputError("nothing was measured as a server: run `edge profile --answers N`")
+    found = [
+        Serving(prediction, company, rate)
+        for prediction in known.choices(depths, passages)
+        for company in known.limits[prediction.limit].company
+    ]
+    return [serving for serving in found if serving.busy <= BUSIEST]
+
+
+def best_serving(found: Sequence[Serving], within: float, memory: int | None) -> Serving:
+    """The schedule that judges most passages, then writes from most, of those whose first text comes soon enough. Exact
+    answers go before shared ones, and then the earlier first text decides."""
+    fitting = [one for one in found if memory is None or one.prediction.limit <= memory]
+    if not fitting:
+        raise InputError("no measured schedule keeps up with this rate: plan a smaller one, or more memory")
+    soon = [one for one in fitting if one.first <= within]
+    if not soon:
+        raise InputError(
+            f"the earliest first text under this rate comes after {min(one.first for one in fitting):.2f} s: allow as "
+            f"much, or plan a smaller rate"
+        )
+
+    def order(one: Serving) -> tuple[int, int, bool, float, int]:
+        p = one.prediction
+        return -p.depth, -p.passages, one.company.generation == "shared", one.first, p.limit
+
+    return min(soon, key=order)

@@ -1,8 +1,9 @@
-"""`Schedule`: the assignment of stages to devices, with batch sizes; and its cost.
+"""`Schedule`: the assignment of stages to devices, with batch sizes; its cost; and the search for the schedules that no
+other one dominates.
 
-Two simulations of batches that fill slowly belong to it. `stall_factor`: retrievals that the decoder starts are done in
-batches, and a sequence writes nothing while it waits for its batch to fill (Jiang's thesis, section 3.5.3).
-`burst_times`: several requests arrive at once and are served in micro-batches (section 3.7.2).
+Costs are sums and maxima of the costs of stages, and none falls when a stage's cost rises. So the search drops a
+dominated choice for one stage, one group or some groups before it combines it with the next one. The result equals that
+of trying all schedules (`tests/naive/planning.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from functools import lru_cache
 from itertools import chain, pairwise, product
 
 import numpy as np
+import numpy.typing as npt
 
-from edge.errors import RangeError
-from edge.planner.schema import RagSchema, Stage
-from edge.planner.tables import ORIGINS, Origin, Point, StageTable
+from edge.errors import InputError, RangeError
+from edge.planner.tables import ORIGINS, Costs, Origin, Point, RagSchema, Stage, StageTable, frontier
 
 _SEQUENCES = 4000
 """Smallest number of sequences that are measured; it is two for each place in the batch if that is more."""
@@ -30,15 +31,9 @@ def stall_factor(
     """Ratio of the time to write a sequence to the time without retrievals, if retrieving itself takes no time.
 
     `batch` sequences are written at a time, and a finished one is replaced at once. Each sequence stops at `retrievals`
-    random tokens, and waits until `retrieval_batch` sequences have stopped. Those then go on together. The first
-    sequence in each place is not measured.
-
-    Args:
-        retrievals: number of retrievals of a sequence while it is written. Three fit the published figure 3.8b best.
-            Its caption says four, but the first of them comes before the sequence begins.
-
-    Raises:
-        RangeError: the retrieval batch never fills, or the tokens have too few gaps for the retrievals.
+    random tokens, and waits until `retrieval_batch` sequences have stopped (Jiang's thesis, section 3.5.3). The first
+    sequence in each place is not measured. Three retrievals fit the published figure 3.8b best: its caption says four,
+    but the first of them comes before the sequence begins.
     """
     if not 1 <= retrieval_batch <= batch:
         raise RangeError(f"a retrieval batch of {retrieval_batch} never fills with {batch} sequences at a time")
@@ -83,12 +78,7 @@ Placement = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way one stage runs.
-
-    Attributes:
-        point: its cost.
-        loop: its cost when the decoder starts it while writing; None if the decoder never does.
-    """
+    """The way one stage runs: its cost, and its cost when the decoder starts it while writing (`loop`)."""
 
     stage: str
     point: Point
@@ -106,11 +96,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The devices of each stage, their number, and the batch sizes.
-
-    Attributes:
-        loop_batch: number of sequences that retrieve together while they are written; 0 if none retrieves.
-    """
+    """Groups, and the number of sequences that retrieve together while they are written (0 if none retrieves)."""
 
     groups: tuple[Group, ...]
     loop_batch: int = 0
@@ -124,7 +110,7 @@ class Outcome:
         ttft: seconds to the first token of one batch.
         tpot: seconds per token of the answer, measured at its last token and including all waiting.
         interval: seconds between two requests at the highest rate, which the slowest group determines.
-        devices: number of accelerators in use, including those that belong to the retrieval servers.
+        devices: accelerators in use, including those that belong to the retrieval servers.
         nbytes: peak memory of all devices together.
     """
 
@@ -136,20 +122,16 @@ class Outcome:
 
     @property
     def throughput(self) -> float:
-        """Requests per second."""
         return 1 / self.interval
 
     @property
     def throughput_per_device(self) -> float:
-        """Requests per second and accelerator."""
         return 1 / (self.interval * self.devices)
 
     @property
     def objectives(self) -> tuple[float, float, float, float]:
-        """The values to minimize: TTFT, time per token, device seconds per request, and bytes.
-
-        They are rounded to 12 digits, so that two schedules do not differ only by the order of adding equal times.
-        """
+        """The values to minimize: TTFT, time per token, device seconds per request, and bytes; rounded to 12 digits, so
+        that two schedules do not differ only by the order of adding equal times."""
         ttft, tpot, seconds, nbytes = (
             float(f"{value:.12g}") for value in (self.ttft, self.tpot, self.interval * self.devices, self.nbytes)
         )
@@ -158,13 +140,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pipeline and its available resources.
+    """A pipeline, the costs of its stages, the placements to choose from, and its available resources.
 
     Attributes:
-        tables: the costs of each stage.
-        placements: the placements to choose from.
-        accelerators: largest number of accelerators that all groups together may use.
-        device_memory: bytes of memory of one accelerator.
+        accelerators: largest number that all groups together may use, each with `device_memory` bytes.
         memory: bytes that all devices together may hold; None if only each device's memory is limited.
         per_server: number of accelerators that belong to a server.
     """
@@ -180,7 +159,6 @@ class Problem:
 
     @property
     def origins(self) -> list[Origin]:
-        """The origins of the costs."""
         used = {table.origin for table in self.tables.values()}
         return [origin for origin in ORIGINS if origin in used]
 
@@ -205,7 +183,6 @@ def cluster_placements(schema: RagSchema) -> list[Placement]:
 
 
 def _cuts(run: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """All ways to cut a run of stages into groups."""
     if len(run) == 1:
         return [[run[0]]]
     rest = _cuts(run[1:])
@@ -223,11 +200,8 @@ def group_weights(stages: Mapping[str, Stage], choices: Sequence[Choice]) -> flo
 
 
 def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int) -> tuple[float, float, float, float]:
-    """The cost that one stage adds.
-
-    Returns:
-        Seconds to the first token, device seconds per request, seconds per token, and bytes in addition to the weights.
-    """
+    """What a stage adds: seconds to the first token, device seconds per request, seconds per token, bytes beside
+    weights."""
     point, loop = choice.point, choice.loop
     per_request = stage.calls * point.interval / point.batch
     ttft = stage.calls * point.latency if stage.before else 0.0
@@ -285,71 +259,134 @@ def loop_batches(problem: Problem) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class BurstStage:
-    """A stage that a burst passes through.
-
-    Attributes:
-        seconds: returns the seconds until a batch of a given size is done.
-        devices: number of the group of devices. Stages of one group take turns.
-    """
-
-    seconds: Callable[[int], float]
-    devices: int
+class Plan:
+    schedule: Schedule
+    outcome: Outcome
 
 
-def burst_times(
-    stages: Sequence[BurstStage], burst: int, batches: Sequence[int], *, deepest_first: bool = True
-) -> list[float]:
-    """Seconds until each request of a burst leaves the last stage, ascending.
+@dataclass(slots=True)
+class _Some:
+    """Ways to run some groups: the groups of each way, and the costs [n, 6]: seconds to the first token, the slowest
+    group's seconds per request, seconds per token, accelerators, bytes, and accelerators that belong to servers."""
 
-    A stage begins when its batch is complete, or when fewer requests than a batch are still to come. If several stages
-    could begin on the same devices, the deepest one does, since that minimizes the mean time of the last stage.
-
-    Args:
-        batches: size of the micro-batch of each stage.
-        deepest_first: False for the opposite order, for comparison.
-
-    Raises:
-        RangeError: the burst or a batch is empty.
-    """
-    if burst < 1 or len(batches) != len(stages) or min(batches, default=0) < 1:
-        raise RangeError(f"a burst has at least 1 request and each stage a batch of at least 1, not {burst}, {batches}")
-    waiting = [burst] + [0] * (len(stages) - 1)
-    to_come = [burst] * len(stages)  # requests that a stage has yet to begin
-    busy: set[int] = set()
-    done: list[tuple[float, int, int]] = []
-    finished: list[float] = []
-    now = 0.0
-    order = range(len(stages) - 1, -1, -1) if deepest_first else range(len(stages))
-    while len(finished) < burst:
-        for index in order:
-            size = min(batches[index], to_come[index])
-            if size and waiting[index] >= size and stages[index].devices not in busy:
-                waiting[index] -= size
-                to_come[index] -= size
-                busy.add(stages[index].devices)
-                heapq.heappush(done, (now + stages[index].seconds(size), index, size))
-        now, index, size = heapq.heappop(done)
-        busy.discard(stages[index].devices)
-        if index + 1 < len(stages):
-            waiting[index + 1] += size
-        else:
-            finished += [now] * size
-    return finished
+    costs: Costs
+    groups: list[tuple[Group, ...]]
 
 
-def best_micro_batch(stages: Sequence[BurstStage], burst: int) -> tuple[int, float, float]:
-    """The micro-batch, a power of two, that minimizes a burst's mean time to first token.
+def plans(problem: Problem) -> list[Plan]:
+    """The schedules that no other dominates in TTFT, time per token, throughput per device and memory, by TTFT."""
+    found: list[_Some] = []
+    for loop_batch in loop_batches(problem):
+        options: dict[tuple[tuple[str, ...], bool], _Some] = {}
+        for placement in problem.placements:
+            some = _placed(problem, placement, loop_batch, options)
+            if len(some.costs):
+                loops = np.full((len(some.costs), 1), float(loop_batch))
+                found.append(_Some(np.concatenate((some.costs, loops), axis=1), some.groups))
+    if not found:
+        raise InputError(_refusal(problem))
+    costs = np.concatenate([some.costs for some in found])
+    groups = [entry for some in found for entry in some.groups]
+    chosen = []
+    for row in frontier(_objectives(costs)):
+        schedule = Schedule(groups[row], int(costs[row, 6]))
+        outcome = evaluate(problem, schedule)
+        assert outcome is not None
+        chosen.append(Plan(schedule, outcome))
+    return [chosen[row] for row in frontier(np.array([plan.outcome.objectives for plan in chosen]))]
 
-    Returns:
-        The micro-batch, the mean seconds with it, and the mean seconds of the whole burst as one batch.
-    """
-    whole = sum(burst_times(stages, burst, [burst] * len(stages))) / burst
-    best, seconds = burst, whole
-    size = 1
-    while size < burst:
-        mean = sum(burst_times(stages, burst, [size] * len(stages))) / burst
-        if mean < seconds:
-            best, seconds = size, mean
-        size *= 2
-    return best, seconds, whole
+
+def _refusal(problem: Problem) -> str:
+    limit = "" if problem.memory is None else f" and {problem.memory / 1e6:,.0f} MB in all"
+    return (
+        f"no schedule of {problem.schema.name} fits {problem.accelerators} devices of "
+        f"{problem.device_memory / 1e9:.3g} GB{limit}; give more devices or more memory"
+    )
+
+
+def _objectives(costs: Costs) -> Costs:
+    devices = np.maximum(costs[:, 3], costs[:, 5])
+    return np.stack([costs[:, 0], costs[:, 2], costs[:, 1] * devices, costs[:, 4]], axis=1)
+
+
+def _placed(
+    problem: Problem, placement: Placement, loop_batch: int, known: dict[tuple[tuple[str, ...], bool], _Some]
+) -> _Some:
+    """All groups of a placement combined: the ways that no other one dominates in the objectives."""
+    some = _Some(np.zeros((1, 6)), [()])
+    for names in placement:
+        key = (names, len(placement) > 1)
+        if key not in known:
+            known[key] = _group(problem, names, loop_batch, apart=key[1])
+        some = _joined(problem, some, known[key], last=names == placement[-1])
+    return some
+
+
+def _joined(problem: Problem, some: _Some, more: _Some, *, last: bool) -> _Some:
+    """Every way of `some` with every way of `more` that is not dominated, after the `last` group in the objectives
+    alone."""
+    a, b = some.costs[:, None, :], more.costs[None, :, :]
+    costs = a + b
+    costs[:, :, 1] = np.maximum(a[:, :, 1], b[:, :, 1])
+    costs = costs.reshape(-1, costs.shape[2])
+    fits = np.flatnonzero(_within(problem, costs))
+    rows = fits[frontier(_objectives(costs[fits]) if last else costs[fits])]
+    width = len(more.groups)
+    return _Some(costs[rows], [some.groups[row // width] + more.groups[row % width] for row in rows])
+
+
+def _within(problem: Problem, costs: Costs) -> npt.NDArray[np.bool_]:
+    memory = np.inf if problem.memory is None else problem.memory
+    devices = np.maximum(costs[:, 3], costs[:, 5])
+    fits: npt.NDArray[np.bool_] = (devices <= problem.accelerators) & (costs[:, 4] <= memory)
+    return fits
+
+
+def _group(problem: Problem, names: Sequence[str], loop_batch: int, *, apart: bool) -> _Some:
+    """Ways to run a group, without the dominated ones. Only beside other groups (`apart`) retrieval runs on servers."""
+    stages = {stage.name: stage for stage in problem.schema.stages()}
+    members = [stages[name] for name in names]
+    retrieves = apart and all(stage.kind == "retrieve" for stage in members)
+    found: list[_Some] = []
+    for devices in problem.tables[names[0]].devices():
+        rows, ways = _taking_turns(problem, members, devices, loop_batch)
+        if not ways:
+            continue
+        weights = group_weights(stages, ways[0])
+        nbytes = rows[:, 3] + weights
+        chips, brought = (0, problem.per_server * devices) if retrieves else (devices, 0)
+        count = np.ones(len(rows))
+        costs = np.stack([rows[:, 0], rows[:, 1], rows[:, 2], chips * count, nbytes, brought * count], axis=1)
+        fits = _within(problem, costs)
+        if not retrieves:
+            fits &= nbytes <= devices * problem.device_memory
+        kept = np.flatnonzero(fits)
+        found.append(_Some(costs[kept], [(Group(ways[row], devices, retrieves),) for row in kept]))
+    if not found:
+        return _Some(np.empty((0, 6)), [])
+    costs = np.concatenate([some.costs for some in found])
+    groups = [entry for some in found for entry in some.groups]
+    rows_kept = frontier(costs)
+    return _Some(costs[rows_kept], [groups[row] for row in rows_kept])
+
+
+def _taking_turns(
+    problem: Problem, members: Sequence[Stage], devices: int, loop_batch: int
+) -> tuple[Costs, list[tuple[Choice, ...]]]:
+    """Ways to run stages one after the other on the same devices: costs [n, 4], with the columns of `stage_costs`."""
+    rows = np.zeros((1, 4))
+    ways: list[tuple[Choice, ...]] = [()]
+    for stage in members:
+        offered = choices(problem, stage, devices, loop_batch)
+        if not offered:
+            return np.empty((0, 4)), []
+        added = np.array([stage_costs(problem, stage, choice, loop_batch) for choice in offered])
+        best = frontier(added)
+        a, b = rows[:, None, :], added[best][None, :, :]
+        joined = a + b
+        joined[:, :, 3] = np.maximum(a[:, :, 3], b[:, :, 3])
+        joined = joined.reshape(-1, 4)
+        kept = frontier(joined)
+        ways = [(*ways[row // len(best)], offered[best[row % len(best)]]) for row in kept]
+        rows = joined[kept]
+    return rows, ways

@@ -1,13 +1,17 @@
-"""The cost of a stage: a table of points, each for a number of devices and a batch, with the origin of its numbers.
+"""A pipeline (`RagSchema`), and the cost of its stages: tables of points, each for a number of devices and a batch,
+with the origin of its numbers.
 
-`frontier` keeps the choices that no other choice dominates.
+Accelerators, which this machine does not have, are modelled by rooflines, and retrieval by the bytes scanned (Jiang's
+thesis, sections 3.3.3 and 3.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +27,9 @@ ORIGINS: Sequence[Origin] = ("measured", "predicted", "calibrated", "circular")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A stage on some devices with some requests at a time.
+    """A stage on some devices (accelerators, or servers for retrieval) with some calls done together.
 
     Attributes:
-        devices: number of accelerators, or of servers for retrieval.
-        batch: number of calls that are done together.
         latency: seconds until the batch is done.
         interval: seconds until the next batch can begin. It is less than `latency` if parts of the model follow one
             another on several devices.
@@ -47,12 +49,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class StageTable:
-    """The points of one stage.
-
-    Raises:
-        InputError: there are no points.
-    """
-
     stage: str
     points: tuple[Point, ...]
     origin: Origin
@@ -66,11 +62,9 @@ class StageTable:
         return sorted({point.devices for point in self.points})
 
     def at(self, devices: int) -> list[Point]:
-        """The points for this number of devices."""
         return [point for point in self.points if point.devices == devices]
 
     def batched(self, devices: int, batch: int) -> list[Point]:
-        """The points for this number of devices and this batch."""
         return [point for point in self.points if point.devices == devices and point.batch == batch]
 
 
@@ -99,12 +93,9 @@ _STRONGEST = 64
 
 
 def frontier(costs: Costs) -> npt.NDArray[np.intp]:
-    """The rows that no other row dominates, ascending by the first column; of equal rows one is kept.
+    """The rows of `costs` [n, d] that no other row dominates, ascending by the first column; of equal rows one is kept.
 
     A row dominates another if it is larger in no column and smaller in at least one.
-
-    Args:
-        costs: [n, d], finite.
     """
     hopeful = _hopeful(costs)
     order = hopeful[np.lexsort(costs[hopeful].T[::-1])]
@@ -125,8 +116,7 @@ def frontier(costs: Costs) -> npt.NDArray[np.intp]:
 
 
 def _hopeful(costs: Costs) -> npt.NDArray[np.intp]:
-    """The rows that are left after a comparison with the few whose ranks in all columns have the smallest sum. Of many
-    rows these dominate most."""
+    """The rows that the few with the smallest sum of ranks in all columns do not dominate."""
     if len(costs) <= 2 * _STRONGEST:
         return np.arange(len(costs))
     ranks = costs.argsort(axis=0).argsort(axis=0).sum(axis=1)
@@ -147,3 +137,383 @@ def _beaten(rows: Costs, by: Costs) -> npt.NDArray[np.bool_]:
             smaller &= part[None, :, column] <= rows[left, None, column]
         beaten[left] = smaller.any(axis=1)
     return beaten
+
+
+EFFICIENCY = 0.9
+"""Share of an accelerator's peak that models reach. Calibrated: of 1.0, 0.9 and 0.7, it fits figure 3.5c best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An accelerator: operations per second, bytes of memory, and bytes per second of its memory and its network.
+    Models reach the share `efficiency` of the operations and of the memory bandwidth."""
+
+    name: str
+    flops: float
+    memory: float
+    bandwidth: float
+    network: float
+    efficiency: float = EFFICIENCY
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A retrieval server, with so many accelerators. One core scans `scan_rate` bytes of codes per second, and a query
+    runs on one core. Scanning reaches the share `utilisation` of the memory bandwidth."""
+
+    name: str = "EPYC Milan"
+    cores: int = 96
+    memory: float = 384e9
+    bandwidth: float = 460e9
+    scan_rate: float = 18e9
+    utilisation: float = 0.8
+    accelerators: int = 4
+
+
+ACCELERATORS: Mapping[str, Accelerator] = {
+    "xpu-a": Accelerator("xpu-a", 197e12, 16e9, 819e9, 200e9),
+    "xpu-b": Accelerator("xpu-b", 275e12, 32e9, 1200e9, 300e9),
+    "xpu-c": Accelerator("xpu-c", 459e12, 96e9, 2765e9, 600e9),
+}
+"""Published constants (Jiang's thesis, table 3.2). They resemble TPU v5e, v4 and v5p."""
+
+HOST = Host()
+"""Published constants (Jiang's thesis, section 3.4). The scan rate was measured there for ScaNN on an EPYC 7R13."""
+
+BATCHES: Sequence[int] = tuple(2**i for i in range(11))
+"""Batch sizes from 1 to 1,024, in powers of two as in the source."""
+
+
+def roofline(flops: float, nbytes: float, comm: float, chips: int, device: Accelerator) -> float:
+    """Seconds of an operator over `chips`: the longest of computing, reading memory, and sending `comm` bytes each."""
+    peak = device.efficiency * chips
+    return max(flops / (device.flops * peak), nbytes / (device.bandwidth * peak), comm / device.network)
+
+
+def _sent(model: Model, tokens: float, chips: int) -> float:
+    """Bytes that a chip sends for `tokens` tokens if every matrix is divided over `chips`: each layer has two
+    all-reduces, and each sends twice the hidden states, in 16 bits."""
+    return 8.0 * model.layers * model.hidden * tokens * (chips - 1) / chips
+
+
+def forward_seconds(model: Model, tokens: float, chips: int, device: Accelerator) -> float:
+    """Seconds to read `tokens` tokens of all requests together, with every matrix divided over `chips`. Attention is
+    left out, because it is small up to about 1,000 tokens per request."""
+    return roofline(2 * model.params * tokens, model.nbytes, _sent(model, tokens, chips), chips, device)
+
+
+def step_seconds(model: Model, batch: int, context: float, chips: int, device: Accelerator) -> float:
+    """Seconds to write one token for each of `batch` requests whose KV states hold `context` tokens."""
+    nbytes = model.nbytes + batch * model.kv_nbytes * context
+    return roofline(2 * model.params * batch, nbytes, _sent(model, batch, chips), chips, device)
+
+
+def retrieval_seconds(queries: int, nbytes: float, servers: int, host: Host = HOST) -> float:
+    """Seconds to search a batch of queries on `servers` servers that each hold an equal part of the index. A query
+    scans `nbytes` on all of them together. It runs on one core, so a batch runs in waves of as many queries as there
+    are cores."""
+    active = min(queries, host.cores)
+    rate = min(active * host.scan_rate, host.utilisation * host.bandwidth)
+    return math.ceil(queries / host.cores) * active * nbytes / servers / rate
+
+
+def retrieval_points(stage: Stage, servers: Iterable[int], batches: Iterable[int], host: Host = HOST) -> list[Point]:
+    """The table of a retrieval stage. Numbers of servers that cannot hold the database are left out."""
+    batches = tuple(batches)
+    points = []
+    for count in servers:
+        if stage.database <= count * host.memory:
+            for batch in batches:
+                seconds = retrieval_seconds(batch * stage.queries, stage.nbytes, count, host)
+                points.append(Point(count, batch, seconds, seconds, weights=stage.database))
+    return points
+
+
+def accelerator_points(stage: Stage, chips: Iterable[int], batches: Iterable[int], device: Accelerator) -> list[Point]:
+    """The table of a stage that runs a model. Points that do not fit the devices' memory are left out. Each chip holds
+    a whole encoder or reranker, and the chips share the texts. A generator is divided over the chips by its matrices,
+    by its layers, or by both."""
+    assert stage.model is not None
+    batches = tuple(batches)
+    alone = stage.kind in ("encode", "rerank")
+    points = [
+        point
+        for count in chips
+        for batch in batches
+        for point in (_replicated(stage, count, batch, device) if alone else _divided(stage, count, batch, device))
+        if point.weights + point.working <= count * device.memory
+    ]
+    return unbeaten(points)
+
+
+def _replicated(stage: Stage, chips: int, batch: int, device: Accelerator) -> Iterator[Point]:
+    assert stage.model is not None
+    share = batch * stage.tokens / chips
+    seconds = roofline(2 * stage.model.params * share, stage.model.nbytes, 0.0, 1, device)
+    yield Point(chips, batch, seconds, seconds, weights=chips * stage.model.nbytes, how=f"{chips} copies")
+
+
+def _divided(stage: Stage, chips: int, batch: int, device: Accelerator) -> Iterator[Point]:
+    model = stage.model
+    assert model is not None
+    wide = chips
+    while wide >= 1:
+        deep = chips // wide
+        if deep <= model.layers:
+            if stage.kind == "decode":
+                token = step_seconds(model, batch, stage.context, wide, device)
+                latency, kept = stage.tokens * token, stage.context
+            else:
+                latency, kept = forward_seconds(model, batch * stage.tokens, wide, device), stage.tokens
+            states = deep * batch * kept * model.kv_nbytes
+            yield Point(chips, batch, latency, latency / deep, model.nbytes, states, f"{wide} wide, {deep} deep")
+        wide //= 2
+
+
+def modelled_tables(
+    schema: RagSchema,
+    device: Accelerator,
+    *,
+    chips: Sequence[int],
+    servers: Sequence[int],
+    batches: Sequence[int] = BATCHES,
+) -> dict[str, StageTable]:
+    """Tables for the stages of a pipeline, by stage name."""
+    tables = {}
+    for stage in schema.stages():
+        origin: Origin = "calibrated"  # because of the accelerators' efficiency
+        if stage.kind == "retrieve":
+            points, origin = retrieval_points(stage, servers, batches), "predicted"
+        else:
+            points = accelerator_points(stage, chips, batches, device)
+        tables[stage.name] = StageTable(stage.name, tuple(points), origin)
+    return tables
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The size of a transformer. Stages with the same model name share its weights on a shared device.
+
+    Attributes:
+        params: number of weights, of `weight_nbytes` bytes each.
+        layers, hidden: number of layers, and width of the hidden states.
+        kv_nbytes: bytes of one token's KV states; 0 for encoders.
+    """
+
+    name: str
+    params: float
+    layers: int
+    hidden: int
+    kv_nbytes: int = 0
+    weight_nbytes: float = 2.0
+
+    @property
+    def nbytes(self) -> float:
+        return self.params * self.weight_nbytes
+
+
+MODELS: Mapping[str, Model] = {
+    "encoder-120m": Model("encoder-120m", 120e6, 12, 768),
+    "llama-1b": Model("llama-1b", 1.24e9, 16, 2048, 32768),
+    "llama-8b": Model("llama-8b", 8.0e9, 32, 4096, 131072),
+    "llama-70b": Model("llama-70b", 70e9, 80, 8192, 327680),
+    "llama-405b": Model("llama-405b", 405e9, 126, 16384, 516096),
+}
+"""Llama 3 with 16 bits per weight: layers, hidden size, and KV states of 8 heads."""
+
+Kind = Literal["encode", "rerank", "prefill", "decode", "retrieve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a pipeline, with a unique name.
+
+    Attributes:
+        tokens: tokens of one call: those read by an encoder, a reranker or a prefill, or written by a decoder.
+        context: for decoders: number of tokens whose KV states are held when the last token is written.
+        queries, nbytes, database: for retrieval: query vectors of one call, bytes scanned for each, and bytes held.
+        calls: mean number of calls of one request.
+        before: whether the stage is finished before the answer's first token.
+        looping: calls of one request that the decoder starts while it writes the answer.
+    """
+
+    name: str
+    kind: Kind
+    model: Model | None = None
+    tokens: int = 0
+    context: int = 0
+    queries: int = 1
+    nbytes: float = 0.0
+    database: float = 0.0
+    calls: float = 1.0
+    before: bool = True
+    looping: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RagSchema:
+    """A retrieval pipeline (RAGSchema: Jiang's thesis, table 3.1), with additions for our own pipelines.
+
+    Attributes:
+        llm: the model that writes the answer, with `prefix_tokens` of prompt and `decode_tokens` of answer (0: a draft
+            is the answer).
+        vectors: vectors in the database, of `vector_nbytes` each. A query scans the share `scanned` of them.
+        queries_per_retrieval: query vectors of one retrieval.
+        retrieval_frequency: retrievals of one request. `rounds` of them come before the answer, and the others while it
+            is written. If `overlapped`, the decoder does not wait for them.
+        encoder, encoder_tokens: the model that turns a request's documents, or its query, into vectors; None to leave
+            its cost out.
+        rewriter: the model that reads `rewrite_prefix` and writes `rewrite_decode` tokens before each of `rewrites`
+            retrievals.
+        reranker: the model that judges `candidates` passages of `passage_tokens` tokens after each retrieval.
+        drafts: texts that the LLM writes before the answer. For each it reads `draft_prefix` and writes `draft_decode`
+            tokens.
+    """
+
+    name: str
+    llm: Model
+    prefix_tokens: int = 512
+    decode_tokens: int = 256
+    vectors: float = 64e9
+    vector_nbytes: float = 96.0
+    scanned: float = 0.001
+    queries_per_retrieval: int = 1
+    retrieval_frequency: float = 1.0
+    rounds: int = 1
+    overlapped: bool = False
+    encoder: Model | None = None
+    encoder_tokens: int = 0
+    rewriter: Model | None = None
+    rewrite_prefix: int = 32
+    rewrite_decode: int = 32
+    rewrites: int = 1
+    reranker: Model | None = None
+    candidates: int = 16
+    passage_tokens: int = 100
+    drafts: int = 0
+    draft_prefix: int = 512
+    draft_decode: int = 96
+
+    def __post_init__(self) -> None:
+        for name in ("prefix_tokens", "vectors", "vector_nbytes", "queries_per_retrieval", "rounds"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} of a pipeline is above 0, not {getattr(self, name)!r}")
+        for name in ("decode_tokens", "encoder_tokens", "rewrites", "drafts", "rewrite_decode", "draft_decode"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} of a pipeline is at least 0, not {getattr(self, name)!r}")
+        if not 0 < self.scanned <= 1:
+            raise InputError(f"the scanned share lies above 0 and is at most 1, not {self.scanned!r}")
+        if self.retrieval_frequency < self.rounds:
+            raise InputError(f"{self.rounds} rounds before the answer need a retrieval frequency of at least that many")
+
+    @property
+    def database_nbytes(self) -> float:
+        return self.vectors * self.vector_nbytes
+
+    @property
+    def looping(self) -> float:
+        """Number of retrievals while the answer is written."""
+        return self.retrieval_frequency - self.rounds
+
+    def stages(self) -> list[Stage]:
+        return list(self._stages())
+
+    def _stages(self) -> Iterator[Stage]:
+        if self.encoder is not None and self.encoder_tokens:
+            yield Stage("encode", "encode", self.encoder, self.encoder_tokens)
+        if self.rewriter is not None and self.rewrites:
+            yield Stage("rewrite-prefill", "prefill", self.rewriter, self.rewrite_prefix, calls=self.rewrites)
+            context = self.rewrite_prefix + self.rewrite_decode
+            yield Stage("rewrite-decode", "decode", self.rewriter, self.rewrite_decode, context, calls=self.rewrites)
+        yield Stage(
+            "retrieve", "retrieve", queries=self.queries_per_retrieval, database=self.database_nbytes,
+            nbytes=self.database_nbytes * self.scanned, calls=self.rounds, looping=self.looping,
+        )  # fmt: skip
+        if self.reranker is not None:
+            tokens = self.candidates * self.passage_tokens
+            yield Stage("rerank", "rerank", self.reranker, tokens, calls=self.rounds, looping=self.looping)
+        if self.drafts:
+            yield Stage("draft-prefill", "prefill", self.llm, self.draft_prefix, calls=self.drafts)
+            context = self.draft_prefix + self.draft_decode
+            yield Stage("draft-decode", "decode", self.llm, self.draft_decode, context, calls=self.drafts)
+        if self.decode_tokens:
+            yield Stage("prefill", "prefill", self.llm, self.prefix_tokens, looping=self.looping)
+            context = self.prefix_tokens + self.decode_tokens
+            yield Stage("decode", "decode", self.llm, self.decode_tokens, context, before=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> RagSchema:
+        """Reads a schema from one JSON object. A model is a name of `MODELS`, or an object with its fields."""
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the schema is not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise InputError("the schema is not a JSON object")
+        known = {f.name: str(f.type) for f in fields(cls)}
+        if unknown := sorted(set(values) - set(known)):
+            raise InputError(f"a schema has no field {unknown[0]!r}; its fields are {', '.join(known)}")
+        if missing := [name for name in ("name", "llm") if name not in values]:
+            raise InputError(f"the schema lacks the field {missing[0]!r}")
+        return cls(**{name: _value(name, known[name], value) for name, value in values.items()})
+
+
+def _value(name: str, kind: str, value: Any) -> Any:
+    if "Model" in kind:
+        return _model(name, value) if value is not None or "None" not in kind else None
+    fine = {
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+        "int": isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53,
+        "float": isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30,
+    }
+    if not fine[kind]:
+        raise InputError(f"{name} of the schema is {_WORDS[kind]}, not {value!r}")
+    return value
+
+
+_WORDS = {"str": "text", "bool": "true or false", "int": "a whole number", "float": "a number"}
+
+
+def _model(name: str, value: Any) -> Model:
+    if isinstance(value, str):
+        if value not in MODELS:
+            raise InputError(f"{name} of the schema: there is no model {value!r}; known are {', '.join(MODELS)}")
+        return MODELS[value]
+    if not isinstance(value, dict):
+        raise InputError(f"{name} of the schema is the name of a model or an object with its sizes, not {value!r}")
+    known = {f.name: str(f.type) for f in fields(Model)}
+    if unknown := sorted(set(value) - set(known)):
+        raise InputError(
+            f"{name} of the schema: a model has no field {unknown[0]!r}; its fields are {', '.join(known)}"
+        )
+    given = {"name": name, "layers": 1, "hidden": 1} | value
+    if not given.get("params"):
+        raise InputError(f"{name} of the schema lacks the number of its weights (params)")
+    model = Model(**{field: _value(f"{name}.{field}", known[field], given[field]) for field in given})
+    if min(model.params, model.layers, model.hidden, model.weight_nbytes) <= 0 or model.kv_nbytes < 0:
+        raise InputError(f"{name} of the schema: the sizes of a model are above 0")
+    return model
+
+
+def _published() -> dict[str, RagSchema]:
+    small, large = MODELS["llama-8b"], MODELS["llama-70b"]
+    encoder = MODELS["encoder-120m"]
+    rewriter = replace(small, name="rewriter-8b")
+    return {
+        "case-1": RagSchema("case-1", small),
+        "case-1-70b": RagSchema("case-1-70b", large),
+        "case-2": RagSchema(
+            "case-2", large, vectors=1e4, vector_nbytes=768 * 2, scanned=1.0, encoder=encoder, encoder_tokens=10**6
+        ),
+        "case-3": RagSchema("case-3", large, retrieval_frequency=4),
+        "case-4": RagSchema("case-4", large, rewriter=rewriter, reranker=encoder),
+    }
+
+
+PUBLISHED: Mapping[str, RagSchema] = _published()
+"""The workloads of Jiang's thesis (table 3.3): hyperscale retrieval, long context, iterative retrieval, and query
+rewriting with reranking. The lengths are those of its section 3.4."""

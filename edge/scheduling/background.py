@@ -1,9 +1,8 @@
 """Work in parallel with the caller's. `Background` runs one piece after another; new work replaces waiting work.
 
-`RetrievalPipeline` is retrieval during generation (PipeRAG): a slightly stale query is asked early and searched as
-widely as time allows. At each interval, the text so far is a query, and its result is used one interval later. The
-search may take as long as generating the next interval takes, and probes as many lists as fit into that time
-(`edge.ivf.dispatch`).
+`RetrievalPipeline` is retrieval during generation (PipeRAG): at each interval, the text so far is a query, and its
+result is used one interval later. The search may take as long as generating the next interval takes, and probes as many
+lists as fit into that time (`edge.ivf.dispatch`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Background:
 
     @property
     def seconds(self) -> float:
-        """Total seconds of the work so far."""
         with self._lock:
             return self._took + (0.0 if self._began is None else time.perf_counter() - self._began)
 
@@ -54,11 +52,8 @@ class Background:
                 self._thread.start()
 
     def settle(self) -> None:
-        """Drops waiting work, and waits for running work to end.
-
-        Raises:
-            Exception: raised again if a piece of work raised it since the last call.
-        """
+        """Drops waiting work, and waits for running work. What a piece of work raised since the last call is raised
+        again."""
         with self._lock:
             self._waiting = None
             thread = self._thread
@@ -106,11 +101,7 @@ class RetrievalPipeline(Closing, Generic[Query, Result]):
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts a thread that waits for queries.
-
-        Args:
-            search: called with a query and the seconds that the search may take.
-        """
+        """Starts a thread that waits for queries. `search` gets a query and the seconds that the search may take."""
         self._search = search
         self._trace = trace or Trace()
         self._clock = clock
@@ -123,11 +114,7 @@ class RetrievalPipeline(Closing, Generic[Query, Result]):
         self._asked = self._pool.submit(self._timed, query, slack), slack, self._clock()
 
     def take(self) -> Result:
-        """Waits for the result of the last query, and returns it. Each result can be taken once.
-
-        Raises:
-            InputError: no search was started.
-        """
+        """Waits for the result of the last query, and returns it. Each result can be taken once."""
         if self._asked is None:
             raise InputError("no retrieval is under way; ask first")
         (future, slack, asked), self._asked = self._asked, None

@@ -1,9 +1,5 @@
-"""`TimePredictor`: predicts the seconds of a piece of work from the times of earlier work of the same kind.
-
-It serves all planning by time: writing a token, computing or restoring the tokens of a prompt, embedding, searching,
-and reranking. Each prediction has a deviation, so that a plan can use the likely time (`mean`) or one that is rarely
-exceeded (`upper`).
-"""
+"""`TimePredictor`: predicts the seconds of a piece of work from the times of earlier work of the same kind. Each
+prediction has a deviation, so that a plan can use the likely time (`mean`) or one that is rarely exceeded (`upper`)."""
 
 from __future__ import annotations
 
@@ -21,18 +17,10 @@ _DEVIATIONS = 2.0
 
 
 class RunningMean:
-    """Exponentially smoothed mean and deviation of readings. The first reading counts fully. Thread-safe.
-
-    Attributes:
-        mean: smoothed mean of the readings; 0 before the first.
-        count: number of readings, including assumed ones.
-    """
+    """Exponentially smoothed mean and deviation of `count` readings (assumed ones included). Thread-safe."""
 
     def __init__(self, mean: float = 0.0, deviation: float = 0.0, *, count: int = 0) -> None:
-        """
-        Args:
-            mean, deviation: values assumed from `count` earlier readings.
-        """
+        """Begins with a mean and a deviation that are assumed from `count` earlier readings."""
         self.mean = mean
         self._variance = deviation**2
         self.count = count
@@ -40,12 +28,10 @@ class RunningMean:
 
     @property
     def upper(self) -> float:
-        """The mean plus two deviations."""
         with self._lock:
             return self.mean + _DEVIATIONS * float(self._variance**0.5)
 
     def add(self, reading: float) -> None:
-        """Adds one reading."""
         with self._lock:
             self.count += 1
             step = max(_SMOOTHING, 1 / self.count)
@@ -61,8 +47,7 @@ _FORGET = 0.9
 """Factor by which the weight of earlier readings falls with each further one."""
 
 _FADE = 0.97
-"""Factor by which the weight of earlier savings falls each time the work is refused, so that it is tried again
-later."""
+"""Factor by which earlier savings lose weight each time the work is refused, so that it is tried again later."""
 
 _DOUBT_S = 0.02
 """Assumed deviation of the saving of one piece of speculative work: the time of a few disk reads."""
@@ -80,7 +65,6 @@ class Seconds:
 
     @property
     def upper(self) -> float:
-        """Two deviations above the mean."""
         return self.mean + _DEVIATIONS * self.deviation
 
     def __add__(self, other: Seconds) -> Seconds:
@@ -89,26 +73,14 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class PromptWork:
-    """The work of reading a prompt, in tokens.
-
-    Attributes:
-        computed: tokens whose states must be computed.
-        restored: tokens whose states are copied into the context from memory or disk.
-    """
+    """The work of reading a prompt: tokens whose states must be computed, and tokens whose states are copied."""
 
     computed: int
     restored: int = 0
 
 
 class _Sums:
-    """Three sums of readings that lose weight. Not thread-safe.
-
-    Attributes:
-        weight: the weighted number of units or observations.
-
-    Args:
-        sums: the learned state, as `sums` returned it.
-    """
+    """Three sums of readings that lose weight (`weight` is that of the units or observations). Not thread-safe."""
 
     def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
         self.weight, self._seconds, self._squares = map(float, sums)
@@ -130,35 +102,25 @@ class _Sums:
 
 
 class Rate(_Sums):
-    """Seconds per unit of one kind of work.
-
-    It is the slope of the least-squares line through zero. The sums are those of the units, the seconds, and the
-    squares of seconds over units.
-    """
+    """Seconds per unit of one kind of work: the slope of the least-squares line through zero. The sums are those of the
+    units, the seconds, and the squares of seconds over units."""
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the seconds per unit."""
         return math.sqrt(max(0.0, self._squares / self.weight - self.mean**2)) if self.weight else 0.0
 
     def add(self, units: float, seconds: float) -> None:
-        """Learns one reading."""
         self._learn(units, seconds, seconds**2 / units)
 
 
 class Saving(_Sums):
-    """Seconds that one piece of speculative work saved, less the seconds that others lost by it.
-
-    The sums are those of the weights of the observations, the seconds, and their squares.
-    """
+    """Seconds that one piece of speculative work saved, less the seconds that others lost by it. The sums are those of
+    the weights of the observations, the seconds, and their squares."""
 
     @property
     def error(self) -> float:
-        """Standard error of the mean.
-
-        It includes one more reading with the deviation `_DOUBT_S`, since work that saved nothing ten times may save
-        something the next time.
-        """
+        """Standard error of the mean. It includes one more reading with the deviation `_DOUBT_S`, since work that saved
+        nothing ten times may save something the next time."""
         spread = max(0.0, self._squares - self.weight * self.mean**2) + _DOUBT_S**2
         return math.sqrt(spread) / (self.weight + 1)
 
@@ -183,18 +145,12 @@ class ReplyLengths:
         self.lengths = list(lengths)[-_LENGTHS:]
 
     def add(self, length: int) -> None:
-        """Learns the length of one reply."""
         self.lengths = [*self.lengths, length][-_LENGTHS:]
 
     def remaining(self, written: int, most: int) -> tuple[float, float]:
-        """Mean and deviation of the number of tokens that follow after `written` tokens.
-
-        Only replies longer than `written` are used. If there is none, the remaining length is estimated by an
-        exponential tail: the mean excess of the longer half of the replies over their median.
-
-        Args:
-            most: largest allowed length of a reply.
-        """
+        """Mean and deviation of the number of tokens, at most `most` in all, that follow after `written` tokens, by the
+        replies that were longer. If there is none, the remaining length is estimated by an exponential tail: the mean
+        excess of the longer half of the replies over their median."""
         left = [length - written for length in self.lengths if length > written]
         if not left:
             ordered = sorted(self.lengths)
@@ -208,10 +164,7 @@ class ReplyLengths:
 
 
 class TimePredictor:
-    """Learns times of work by name. Thread-safe.
-
-    A file that cannot be read or written is ignored: the times are then learned again.
-    """
+    """Learns times of work by name. Thread-safe. A file that cannot be read or written is ignored."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Loads the state saved at `path`; with None nothing is stored."""
@@ -247,7 +200,6 @@ class TimePredictor:
                 self._savings.setdefault(work, Saving()).charge(seconds)
 
     def saving(self, work: str) -> Saving:
-        """The savings by such work so far."""
         with self._lock:
             return Saving(self._savings.get(work, Saving()).sums)
 
@@ -259,15 +211,9 @@ class TimePredictor:
     def learn_reply(
         self, generator: str, step: str, work: PromptWork, *, new: int, ttft_s: float, restore_s: float, seconds: float
     ) -> None:
-        """Learns from one finished generation.
-
-        Args:
-            work: the prompt's tokens, computed and restored.
-            new: number of tokens written.
-            ttft_s: seconds to the first token, of which `restore_s` were spent on restoring states.
-            seconds: seconds to the last token. All times are the generator's own, without its caller's time between
-                tokens.
-        """
+        """Learns from one finished generation: the prompt's tokens, the number of tokens written, the seconds to the
+        first token (`restore_s` of them on restoring states) and to the last one, without the caller's time between
+        tokens."""
         if new < 1 or not 0 <= restore_s <= ttft_s <= seconds < math.inf:
             return
         with self._lock:
@@ -279,13 +225,8 @@ class TimePredictor:
     def reply(
         self, generator: str, step: str, *, prompt: PromptWork | None = None, written: int = 0, most: int
     ) -> Seconds | None:
-        """Predicts the remaining seconds of a reply; None before the first reply of its step.
-
-        Args:
-            prompt: the part of the prompt that is still to be read; None if all of it has been read.
-            written: number of tokens written already.
-            most: largest allowed length of the reply, in tokens.
-        """
+        """Predicts the remaining seconds of a reply of at most `most` tokens, of which some are written; None before
+        the first reply of its step. `prompt` is the part of the prompt that is still to be read."""
         token = self.seconds(f"{generator}/token")
         with self._lock:
             lengths = self._lengths.get(f"{generator}/{step}")
@@ -298,7 +239,6 @@ class TimePredictor:
         return total
 
     def save(self) -> None:
-        """Stores the learned state for the next process."""
         if self._path is None:
             return
         with self._lock:
@@ -327,10 +267,9 @@ _TRIALS = 1.5
 
 
 class BenefitGate:
-    """Decides for each piece of speculative work whether to start it.
-
-    The gate learns from each completed piece how many seconds such work saves, and keeps this in the `TimePredictor`.
-    Work that did not pay is tried again after some time, when the old observations have lost their weight.
+    """Decides for each piece of speculative work whether to start it, by the seconds that such work has saved, which it
+    keeps in the `TimePredictor`. Work that did not pay is tried again after some time, when the old observations have
+    lost their weight.
 
     Counters, all named `gate.<kind>.`: `started`, `refused`, `saved_s`, `lost_s`, and `cost_s` of the started work. The
     trace shows each refusal with its expected saving and cost.
@@ -341,13 +280,8 @@ class BenefitGate:
         self._trace = trace
 
     def opens(self, kind: str, where: str, cost: Seconds | None) -> bool:
-        """Whether to start a piece of work.
-
-        Args:
-            kind: kind of work, as counters and the trace name it, such as `lookahead`.
-            where: the circumstances that determine the saving, such as the step of a pipeline.
-            cost: seconds that the work takes from the caller; None if unknown.
-        """
+        """Whether to start a piece of work of a kind, such as `lookahead`, under circumstances that determine the
+        saving (`where`), such as the step of a pipeline. `cost` is the time that it takes from the caller, if known."""
         work = f"{kind}/{where}"
         saving = self.predictor.saving(work)
         spent = 0.0 if cost is None else cost.mean

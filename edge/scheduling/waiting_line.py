@@ -1,9 +1,8 @@
 """`WaitingLine`: threads wait in line for the same kind of work, and one of them works for several at a time.
 
-The line has no thread of its own. The thread whose task is first does the work, and includes other tasks that can share
-it. The other threads sleep until their tasks are done. The `Urgency` of a request is a context variable, so that the
-layers between a server and the core need not pass it on. A thread that works on the request must run in a copy of its
-context.
+The thread whose task is first does the work, and includes other tasks that can share it. The others sleep until their
+tasks are done. The `Urgency` of a request is a context variable, so that the layers between a server and the core need
+not pass it on. A thread that works on the request must run in a copy of its context.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ PERSON, PROGRAM, BATCH = 0, 1, 2
 
 
 class Urgency:
-    """One request's priority, deadline and cancellation. Thread-safe.
-
-    Attributes:
-        priority: the request with the smaller number goes first.
-    """
+    """One request's priority (the smaller number goes first), deadline and cancellation. Thread-safe."""
 
     def __init__(self, priority: int = PROGRAM, *, seconds: float | None = None) -> None:
         """`seconds`: time from now until the result becomes useless; None for no deadline."""
@@ -60,12 +55,7 @@ class Urgency:
             listener()
 
     def check(self) -> None:
-        """Raises an error if the request should not go on.
-
-        Raises:
-            Withdrawn: the request was withdrawn.
-            DeadlinePassed: its deadline has passed.
-        """
+        """Raises `Withdrawn` or `DeadlinePassed` if the request should not go on."""
         if self._cancelled:
             raise Withdrawn("the request was withdrawn")
         if self._deadline is not None and time.perf_counter() >= self._deadline:
@@ -73,8 +63,7 @@ class Urgency:
 
     @contextmanager
     def heard(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Inside the block, `cancel` calls `listener`, in the thread that cancels. A request that was withdrawn before
-        the block has it called at once."""
+        """Inside the block, `cancel` calls `listener` in its thread; at once, if the request was withdrawn before."""
         with self._lock:
             self._listeners.append(listener)
             cancelled = self._cancelled
@@ -108,16 +97,11 @@ def urgent(urgency: Urgency) -> Iterator[None]:
 Task = TypeVar("Task")
 
 WINDOW = 16
-"""Number of more urgent later tasks that may go before an earlier one; with 0, tasks are served in the order of
-arrival."""
+"""Number of more urgent later tasks that may go before an earlier one; with 0, tasks are served as they arrive."""
 
 
 class Overtaken(Protocol):
-    """An entry of a line.
-
-    Attributes:
-        passed: number of later entries that went before it.
-    """
+    """An entry of a line, with the number of later entries that went before it."""
 
     passed: int
 
@@ -134,14 +118,8 @@ def foremost(waiting: Sequence[Entry], window: int, key: Callable[[Entry], Any])
 
 @dataclass(eq=False, slots=True)
 class _Place(Generic[Task]):
-    """A task in the line.
-
-    Attributes:
-        passed: number of later tasks that went before it.
-        taken: whether the working thread has taken it.
-        done: whether it needs no more work.
-        error: exception that the work raised while it had the task.
-    """
+    """A task in the line: the number of later tasks that went before it, whether the working thread has taken it,
+    whether it needs no more work, and the exception that the work raised while it had the task."""
 
     task: Task
     urgency: Urgency
@@ -160,12 +138,8 @@ class WaitingLine(Generic[Task]):
     window = WINDOW
 
     def __init__(self, work: Callable[[Taken[Task]], None]) -> None:
-        """Makes an empty line.
-
-        Args:
-            work: takes at least one task from its argument, and does the tasks it takes. One thread at a time runs it.
-                When it returns, all tasks that it took and did not put back count as done.
-        """
+        """Makes an empty line. `work` takes at least one task from its argument, and does the tasks it takes. One
+        thread at a time runs it. When it returns, all tasks that it took and did not put back count as done."""
         self._work = work
         self._places: list[_Place[Task]] = []
         self._changed = threading.Condition()
@@ -180,13 +154,11 @@ class WaitingLine(Generic[Task]):
         return sum(not place.taken for place in list(self._places))
 
     def run(self, task: Task) -> None:
-        """Returns when a task is done, by this thread or by another one.
-
-        The task has the urgency of the calling thread (`edge.scheduling.waiting_line`).
+        """Returns when a task, with the urgency of the calling thread, is done, by this thread or by another one.
 
         Raises:
-            Withdrawn, DeadlinePassed: the task was withdrawn, or its deadline passed, before its work began. A task
-                whose work has begun is ended by the work itself.
+            Withdrawn, DeadlinePassed: before the task's work began. A task whose work has begun is ended by the work
+                itself.
             Exception: the work raised it while it had the task.
         """
         place = _Place(task, current_urgency())

@@ -1,8 +1,6 @@
 """An LRU cache of table rows (GRATING, section 4.4): the embedding table stays on disk, and its used rows in memory.
-
-A request's tokens are a small share of the vocabulary, and token frequencies are skewed. So a cache of a tenth of the
-rows serves almost every look-up. Misses are read in one pass over ascending file positions.
-"""
+Token frequencies are skewed, so that a tenth of the rows serves almost every look-up. Misses are read in one pass over
+ascending file positions."""
 
 from __future__ import annotations
 
@@ -54,9 +52,6 @@ class RowCache:
             lane: the lane over which rows are read. It counts their bytes and the waiting time.
             checksums: CRC-32 of each row [rows], verified whenever a row is read.
             remedy: advice for a damaged row, appended to the error message.
-
-        Raises:
-            BudgetExceeded: the cache does not fit the memory limit.
         """
         self.table = table
         self.capacity = max(1, min(capacity, table.rows))
@@ -79,11 +74,7 @@ class RowCache:
 
     def gather(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """The bytes of rows `ids` [n], in that order, repeats allowed: uint8 [n, row_nbytes], owned by the caller.
-
-        Raises:
-            CorruptBlock: a row does not match its checksum.
-            IndexError: a row number is not in the table.
-        """
+        IndexError if a row number is not in the table."""
         unique = distinct(ids)
         if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.table.rows:
             outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])
@@ -121,7 +112,6 @@ class RowCache:
             self._last_use[slots] = self._clock
 
     def close(self) -> None:
-        """Releases the memory."""
         self._rows = np.empty((0, self.table.row_nbytes), np.uint8)
         self._slot_of = np.empty(0, np.int32)
         self._lease.release()

@@ -4,9 +4,9 @@ Pruning needs the scores of all sequences after each layer, and this order provi
 of compute per layer, which hides reading the next layer's weights. Every layer is read at most once per pass, however
 many requests the sequences belong to.
 
-`plan_memory` lays out a pass in the free memory. Memory goes first to the uses that save most time: chunks large enough
-to saturate the cores, then hidden states in memory instead of on disk, then pinned layers. With the smallest plan the
-answer is the same, but takes longer.
+Memory goes first to the uses that save most time (`plan_memory`): chunks large enough to saturate the cores, then
+hidden states in memory instead of on disk, then pinned layers. With the smallest plan the answer is the same, but takes
+longer.
 """
 
 from __future__ import annotations
@@ -48,11 +48,8 @@ class Observer(Protocol):
         """Receives a chunk's new states, [chunk.tokens, width], before they are stored."""
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns those of the `active` sequences that go on after `layer` layers; an empty result ends the pass.
-
-        Before a pass, layer 0 means the texts of a request. Those that are returned are tokenized, and numbered anew
-        from 0.
-        """
+        """Returns those of the `active` sequences that go on after `layer` layers; an empty result ends the pass. Layer
+        0 means the texts of a request, before they are tokenized: those that are returned are numbered anew from 0."""
 
 
 def forward(
@@ -83,9 +80,6 @@ def forward(
         wanted: called before each chunk; if it returns False, the rest of the layer is left out, and the observer must
             keep none.
         between: called before each chunk of a layer. It may run another pass through the same window.
-
-    Raises:
-        CorruptBlock, StorageError: weights or offloaded states cannot be read or written.
     """
     active = states.order
     layers = len(window.order)
@@ -165,12 +159,8 @@ class PassSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The layout of a request: tokens of a chunk, whether hidden states are resident, and the bytes needed.
-
-    Attributes:
-        nbytes: bytes of states, workspace and two weight buffers. Pinned layers come on top, as far as memory is free.
-        saturated: whether the chunk is as large as is useful.
-    """
+    """The layout of a request: tokens of a chunk, whether hidden states are resident, the bytes of states, workspace
+    and two weight buffers (pinned layers come on top), and whether the chunk is as large as is useful."""
 
     chunk_tokens: int
     resident: bool
@@ -180,11 +170,8 @@ class MemoryPlan:
 
 
 def plan_memory(request: PassSizes, available: int, *, resident: bool | None = None) -> MemoryPlan | None:
-    """The fastest plan within `available` bytes (weights included), or None if not even the least fits.
-
-    Args:
-        resident: whether hidden states must be in memory (True) or on disk (False); None leaves the choice open.
-    """
+    """The fastest plan within `available` bytes (weights included), or None if not even the least fits. Hidden states
+    are in memory or on disk as `resident` says; None leaves the choice open."""
     if resident is not None:
         return _fit(request, available, _chunk_sizes(request), resident=resident)
     best = _fit(request, available, _chunk_sizes(request), resident=True)

@@ -1,9 +1,6 @@
-"""Chunks of a monolithic batch, and the storage of its hidden states between layers (GRATING, section 4.3).
-
-Within a layer, the active sequences run chunk by chunk, so that memory holds only one chunk's intermediate results. The
-hidden states lie unpadded, sequence after sequence, in one array. If the array does not fit, it is a file, and memory
-holds at most three chunks: one is computed, one is written, and one is read.
-"""
+"""Chunks of a monolithic batch, and the storage of its hidden states between layers (GRATING, section 4.3). They lie
+unpadded, sequence after sequence, in one array. If the array does not fit, it is a file, and memory holds at most three
+chunks: one is computed, one is written, and one is read."""
 
 from __future__ import annotations
 
@@ -37,11 +34,7 @@ class ScratchFile:
 
     @classmethod
     def make(cls, directory: Path, nbytes: int) -> ScratchFile:
-        """Makes a file of `nbytes` bytes in `directory`, and allocates its disk space.
-
-        Raises:
-            StorageError: the file cannot be made, or the disk has no space for it.
-        """
+        """Makes a file of `nbytes` bytes in `directory`, and allocates its disk space."""
         with as_storage_error(f"no scratch file can be made in {directory}"):
             make_folder(directory)
             descriptor, name = tempfile.mkstemp(prefix="edge-states-", dir=directory)
@@ -60,11 +53,7 @@ class ScratchFile:
         return file
 
     def read(self, into: memoryview, offset: int) -> int:
-        """Fills `into` with the bytes from `offset` on, and returns their number.
-
-        Raises:
-            StorageError: the file cannot be read, or ends too early.
-        """
+        """Fills `into` with the bytes from `offset` on, and returns their number."""
         try:
             done = read_at(self._fd, into, offset)
         except OSError as error:
@@ -74,11 +63,7 @@ class ScratchFile:
         return done
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes `data` from `offset` on, and returns the number of bytes.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Writes `data` from `offset` on, and returns the number of bytes."""
         done = 0
         try:
             while done < len(data):
@@ -122,15 +107,8 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Sequences that go through a layer together.
-
-    Their tokens are packed one sequence after the other, in this order.
-
-    Attributes:
-        ids: their numbers [batch].
-        lengths: tokens of each sequence [batch].
-        tokens: the sum of `lengths`.
-    """
+    """Sequences that go through a layer together: their numbers [batch], the tokens of each [batch], and the sum of
+    these. Their tokens are packed one sequence after the other, in this order."""
 
     ids: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
@@ -141,16 +119,8 @@ class TokenChunk:
 
 
 def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_tokens: int) -> list[TokenChunk]:
-    """Cuts sequences into chunks of at most `max_tokens` tokens; a longer sequence is a chunk of its own.
-
-    Args:
-        ids: sequences to run [n], in the order of their stored states.
-        lengths: tokens of every stored sequence, indexed by number.
-        max_tokens: bound on a chunk's tokens.
-
-    Returns:
-        Chunks of consecutive sequences, in that order.
-    """
+    """Cuts sequences `ids` [n], in the order of their stored states, into chunks of at most `max_tokens` tokens; a
+    longer sequence is a chunk of its own. `lengths` are the tokens of every stored sequence, by number."""
     chunks: list[TokenChunk] = []
     start = 0
     tokens = 0
@@ -166,14 +136,8 @@ def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_
 
 @dataclass(frozen=True, slots=True)
 class StatesShape:
-    """The size of a batch's hidden states.
-
-    Attributes:
-        lengths: tokens of each sequence [n].
-        width: values per token.
-        dtype: numpy's name of the values' type.
-        groups: the request that each sequence belongs to [n]; None means that all belong to one.
-    """
+    """The size of a batch's hidden states: tokens of each sequence [n], values per token, numpy's name of their type,
+    and the request that each sequence belongs to [n] (None: all belong to one)."""
 
     lengths: npt.NDArray[np.int32]
     width: int
@@ -206,13 +170,8 @@ class HiddenStates(ABC):
     @abstractmethod
     def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
         """Yields each chunk with its states, [chunk.tokens, width], which are valid until the next chunk is taken.
-
-        The caller may write to the states. The changes are lost unless `store` is called before the next chunk is
-        taken. The states of sequences that are in none of the chunks are lost.
-
-        Raises:
-            StorageError: offloaded states cannot be read, or could not be written earlier.
-        """
+        Changes of them are lost unless `store` is called before that, and so are the states of sequences in none of the
+        chunks."""
 
     @abstractmethod
     def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
@@ -240,11 +199,6 @@ class ResidentStates(HiddenStates):
     """All hidden states in memory."""
 
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
-        """Reserves memory for `tokens * width` values.
-
-        Raises:
-            BudgetExceeded: the states do not fit the memory limit.
-        """
         super().__init__(shape)
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
         self._flat = np.empty((self.tokens, self.width), self.dtype)
@@ -291,16 +245,8 @@ class OffloadedStates(HiddenStates):
     def __init__(
         self, shape: StatesShape, budget: MemoryBudget, lane: Lane, directory: Path, chunk_tokens: int
     ) -> None:
-        """Creates the scratch file and reserves three chunk buffers.
-
-        Args:
-            directory: a folder on a real disk; created if missing. The file disappears with the process.
-            chunk_tokens: tokens of the largest chunk that will be streamed.
-
-        Raises:
-            BudgetExceeded: the buffers do not fit the memory limit.
-            StorageError: the disk has no room for all states. Nothing is left behind.
-        """
+        """Creates the scratch file in a folder on a real disk (made if missing), and reserves three buffers of
+        `chunk_tokens`. The file disappears with the process."""
         super().__init__(shape)
         self._row_nbytes = self.width * self.dtype.itemsize
         self._file = ScratchFile.make(directory, self.tokens * self._row_nbytes)
@@ -319,7 +265,6 @@ class OffloadedStates(HiddenStates):
 
     @staticmethod
     def memory_needed(chunk_tokens: int, width: int, dtype: str) -> int:
-        """Bytes of the three buffers."""
         return 3 * chunk_tokens * width * np.dtype(dtype).itemsize
 
     def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
@@ -335,7 +280,6 @@ class OffloadedStates(HiddenStates):
             yield chunk, self._buffers[self._current][: chunk.tokens]
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
-        """As that of `ResidentStates`."""
         self._current = self._next_buffer()
         return self._buffers[self._current][: chunk.tokens]
 
@@ -380,10 +324,8 @@ class OffloadedStates(HiddenStates):
         return index
 
     def _written(self, index: int) -> None:
-        """Waits until a buffer's contents are in the file.
-
-        After a failed write, this and every later call raises its error, so that stale states are never read back.
-        """
+        """Waits until a buffer's contents are in the file. After a failed write, this and every later call raises its
+        error, so that stale states are never read back."""
         try:
             if index in self._writes:
                 self._writes.pop(index).wait()

@@ -2,8 +2,8 @@
 
 After a layer, candidates have provisional scores. Once these are dispersed (coefficient of variation above a
 threshold), their log-odds are split into one-dimensional clusters. Clusters above the one with the K-th candidate are
-selected, and clusters below it are dropped. Only the boundary cluster needs further layers. This rule needs a threshold
-of dispersion for each number of results and each pool size.
+selected, and clusters below it are dropped. This rule needs a threshold of dispersion for each number of results and
+each pool size.
 
 `BoundedPruning` uses the standard deviation between each layer's provisional scores and the final ones, which
 calibration measures: a candidate is dropped once it is too far behind to catch up. With it, one margin holds for any
@@ -45,10 +45,9 @@ _SURE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Pruning's decision after one layer about the active candidates.
+    """Pruning's decision after `layer` layers about the active candidates.
 
     Attributes:
-        layer: number of layers run so far; 0 before the first layer.
         cv: coefficient of variation of the scores (std / mean).
         clusters: cluster number of each score [active], 0 the highest; empty if there was no clustering.
         selected, dropped, deferred: candidate numbers; `selected` best first.
@@ -80,30 +79,17 @@ class ProgressivePruning(_Pruning):
     """Pruning by clusters of scores."""
 
     def __init__(self, k: int, *, mode: Mode = "top-k", threshold: float = math.inf, candidates: int) -> None:
-        """Prepares for a pool of `candidates`.
-
-        Args:
-            k: number of results wanted.
-            mode: with `top-k`, winners stop early, too; `ranked` drops only hopeless candidates.
-            threshold: dispersion above which clusters are trusted. With infinity nothing is pruned.
-
-        Raises:
-            InputError: k is not positive.
-        """
+        """Prepares for a pool of `candidates`, of which `k` are wanted. With the mode `top-k`, winners stop early, too;
+        `ranked` drops only hopeless candidates. Clusters are trusted above the dispersion `threshold`; with infinity
+        nothing is pruned."""
         super().__init__(k, mode, candidates)
         self.threshold = threshold
 
     def wants(self, layer: int) -> bool:
-        """Whether `decide` would use the scores after `layer` layers; if not, computing them is wasted."""
         return layer > 0 and math.isfinite(self.threshold)
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision:
-        """Judges the active candidates after `layer` layers.
-
-        Args:
-            ids: candidate numbers [active].
-            scores: their provisional scores [active], probabilities, in the order of `ids`.
-        """
+        """Judges the active candidates [active] after `layer` layers by their scores [active], probabilities."""
         none = np.empty(0, np.int64)
         cv = dispersion(scores)
         go_on = Decision(layer, cv, none, none, none, ids, finished=False)
@@ -130,39 +116,28 @@ class ProgressivePruning(_Pruning):
 
 
 def log_odds(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """log(p / (1 - p)) of probabilities [n].
-
-    Clusters are found on this scale. Most candidates of a pool are irrelevant, so that their probabilities crowd near
-    0, and the K-th candidate is often among them.
-    """
+    """log(p / (1 - p)) of probabilities [n]. Clusters are found on this scale: most candidates of a pool are
+    irrelevant, so that their probabilities crowd near 0, and the K-th candidate is often among them."""
     inside = np.clip(scores, _SURE, 1 - _SURE)
     odds: npt.NDArray[np.float64] = np.log(inside) - np.log1p(-inside)
     return odds
 
 
 def dispersion(scores: npt.NDArray[np.float64]) -> float:
-    """Coefficient of variation, std / mean, of positive scores [n].
-
-    A degenerate pool (fewer than two candidates, all equal, all zero) has no dispersion: 0. If all scores are near
-    zero, noise would make the ratio very large. Therefore the mean is taken to be at least 1e-6.
-    """
+    """Coefficient of variation, std / mean, of positive scores [n]; 0 for fewer than two, all equal or all zero. If all
+    scores are near zero, noise would make the ratio very large. Therefore the mean is taken to be at least 1e-6."""
     if len(scores) < 2 or float(np.ptp(scores)) <= _TIE:
         return 0.0
     return float(np.std(scores) / max(float(np.mean(scores)), 1e-6))
 
 
 def cluster_scores(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Exact one-dimensional k-means with the number of clusters chosen from the data.
+    """The cluster of each score [n], 0 for that with the highest scores, by exact one-dimensional k-means with the
+    number of clusters chosen from the data.
 
     For each number of clusters, dynamic programming over the sorted scores minimizes the within-cluster sum of squares
     exactly. The chosen number has the largest mean silhouette (Rousseeuw 1987), and is the smaller one on a tie. If the
     best silhouette is below 0.5, the pool stays in one piece.
-
-    Args:
-        scores: [n], n >= 1.
-
-    Returns:
-        Cluster number of each score [n], 0 for the cluster with the highest scores.
     """
     order = np.argsort(-scores, kind="stable")
     values = scores[order]
@@ -185,11 +160,9 @@ def cluster_scores(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def silhouette(values: npt.NDArray[np.float64], bounds: list[int]) -> float:
-    """Mean silhouette of sorted values [n] that are cut into clusters starting at `bounds` (the first is 0).
-
-    On a line, the nearest other cluster is adjacent, and the mean distance to it is the distance to its mean. So prefix
-    sums give the exact value in linear time. A cluster of one value has silhouette 0, as usual.
-    """
+    """Mean silhouette of sorted values [n] that are cut into clusters starting at `bounds` (the first is 0). On a line,
+    the nearest other cluster is adjacent, and the mean distance to it is the distance to its mean. So prefix sums give
+    the exact value in linear time. A cluster of one value has silhouette 0, as usual."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     edges = [*bounds, len(values)]
     means = [float((sums[b] - sums[a]) / (b - a)) for a, b in pairwise(edges)]
@@ -222,12 +195,9 @@ def _bounds(starts: npt.NDArray[np.int64], clusters: int) -> list[int]:
 
 
 def _partitions(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Exact partitions of sorted values into 1 ... `most` clusters, in O(most * n^2), a block of prefixes at a time.
-
-    Returns:
-        The least within-cluster sums of squares [most], and the first position of the last cluster for each prefix,
-        [most, n].
-    """
+    """Exact partitions of sorted values into 1 ... `most` clusters, in O(most * n^2), a block of prefixes at a time:
+    the least within-cluster sums of squares [most], and the first position of the last cluster for each prefix, [most,
+    n]."""
     n = len(values)
     centred = values - values.mean()  # keeps differences of sums of squares precise
     sums = np.concatenate(([0.0], np.cumsum(centred)))
@@ -262,19 +232,14 @@ class BoundedPruning(_Pruning):
     def __init__(
         self, k: int, *, mode: Mode = "ranked", errors: Sequence[float], margin: float, candidates: int
     ) -> None:
-        """Prepares pruning of a pool of `candidates`.
+        """Prepares pruning of a pool of `candidates`, of which `k` are wanted, in a mode as for `ProgressivePruning`.
 
         Args:
-            k: number of results wanted.
-            mode: `ranked` drops only hopeless candidates; with `top-k`, certain winners stop early, too.
             errors: standard deviation of the difference between predicted and final log-odds after each layer [layers +
                 1]. The first entry is that of the scores known before the first layer. Infinite where the predictions
                 are useless.
             margin: a candidate is hopeless if its distance from the K-th exceeds this many standard deviations of the
                 difference of two errors.
-
-        Raises:
-            InputError: k is not positive.
         """
         super().__init__(k, mode, candidates)
         self._everybody = k >= candidates
@@ -282,10 +247,8 @@ class BoundedPruning(_Pruning):
         self.margin = margin
 
     def wants(self, layer: int) -> bool:
-        """Whether `decide` would use the scores after `layer` layers; if not, computing them is wasted.
-
-        Layer 0 means the scores known before the first layer.
-        """
+        """Whether `decide` would use the scores after `layer` layers (0: those known before); if not, they are not
+        computed."""
         return not self._everybody and math.isfinite(self._errors[layer] * self.margin)
 
     def reach(self, layer: int) -> float:
@@ -293,14 +256,8 @@ class BoundedPruning(_Pruning):
         return self.margin * math.sqrt(2) * self._errors[layer]
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision:
-        """Judges the active candidates after `layer` layers.
-
-        Before the first layer no candidate is selected, so that every result has been read by at least one layer.
-
-        Args:
-            ids: candidate numbers [active].
-            scores: their provisional scores [active], probabilities, in the order of `ids`.
-        """
+        """Judges the active candidates as `ProgressivePruning.decide`. Before the first layer no candidate is selected,
+        so that every result has been read by at least one layer."""
         cv = dispersion(scores)
         if not self.wants(layer) or (self.mode == "ranked" and len(ids) <= self.k):
             return Decision(layer, cv, _NONE, _NONE, _NONE, ids, finished=False)

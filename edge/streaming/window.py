@@ -70,11 +70,9 @@ class HostWay:
         """Does nothing, because the pages are freed with the last reference to them."""
 
     def fetch(self, source: BlockSource, block: BlockId, into: Any, *, priority: float = 0.0) -> Arrival:
-        """Requests a block from the lane."""
         return self._lane.fetch(source, block, into, priority=priority)
 
     def loss(self, nbytes: int) -> float:
-        """Seconds per byte to read a block again."""
         return self._lane.rate.loss(nbytes)
 
 
@@ -92,10 +90,6 @@ class SlidingWindow:
     One thread uses the window. While it uses a block, it may make a whole other pass; then the outer pass reads again
     what it had read ahead. The budget may take the memory of pinned blocks back from another thread at any time, and
     between passes the memory of all buffers.
-
-    Attributes:
-        order: the blocks of one pass.
-        buffers: number of buffers held. It equals the number of blocks if none is streamed.
     """
 
     def __init__(
@@ -148,20 +142,15 @@ class SlidingWindow:
         return self.buffers == len(self.order)
 
     def widen(self) -> None:
-        """Adds as many buffers as fit into the free memory, without asking caches to give way.
-
-        Call it between `start` and the first block.
-        """
+        """Adds as many buffers as fit into the free memory, between `start` and the first block."""
         with self._budget.lock, self._lock:
             wanted = min(self._widest - self.buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
                 self._add_buffers(wanted)
 
     def prefetch(self) -> None:
-        """Requests the first blocks of the next pass, as far as there are buffers; within a pass, its next blocks.
-
-        They then arrive while the caller prepares the pass.
-        """
+        """Requests the first blocks of the next pass, while the caller prepares it, as far as there are buffers; within
+        a pass, its next blocks."""
         with self._lock:
             for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
                 self._drop(index)  # a read ahead that failed earlier; the block is read again
@@ -170,11 +159,7 @@ class SlidingWindow:
             self._request(first)
 
     def start(self) -> None:
-        """Begins a pass: reserves the sliding buffers until `finish`, and requests the first blocks.
-
-        Raises:
-            BudgetExceeded: the sliding buffers do not fit the memory limit.
-        """
+        """Begins a pass: reserves the sliding buffers until `finish`, and requests the first blocks."""
         self._budget.waiting(self._hold)
         self.prefetch()
 
@@ -185,12 +170,7 @@ class SlidingWindow:
 
     @contextmanager
     def block(self, index: int) -> Iterator[Any]:
-        """Yields the bytes of block `index`, valid inside the `with` only, while the following blocks are read.
-
-        Raises:
-            CorruptBlock, StorageError: the block cannot be read.
-            BudgetExceeded: the pass was not started and the sliding buffers do not fit.
-        """
+        """Yields the bytes of block `index`, valid inside the `with` only, while the following blocks are read."""
         if not self._passing:
             self.start()
         with self._lock:

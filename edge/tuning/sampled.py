@@ -33,14 +33,8 @@ CodecKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The result of some parameters on the sampled queries, as means of a query.
-
-    Attributes:
-        recall: mean recall@10.
-        sure: recall@10 less its sampling error (`_BOUND` standard errors).
-        rows: rows scanned.
-        rescored: exact scores computed.
-    """
+    """The result of some parameters on the sampled queries, as means of a query: recall@10, the same less its sampling
+    error (`_BOUND` standard errors), rows scanned, and exact scores computed."""
 
     recall: float
     sure: float
@@ -91,17 +85,8 @@ class Sampled:
         budget: MemoryBudget,
         check: Callable[[int], None],
     ) -> None:
-        """Reads every row once.
-
-        Args:
-            queries: [q, dim].
-            centroids: for each number of lists above 1, the centroids [lists, dim].
-            codecs: the codecs that may be chosen.
-            check: called with the number of rows read so far.
-
-        Raises:
-            BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be read.
-        """
+        """Reads every row once, for queries [q, dim], the centroids [lists, dim] of each number of lists above 1, and
+        the codecs that may be chosen. `check` is called with the number of rows read so far."""
         self.rows = live_rows(sources)
         self.codecs = tuple(codecs)
         dim, count = queries.shape[1], len(queries)
@@ -165,14 +150,9 @@ class Sampled:
 def sampled_nbytes(
     count: int, rows: int, lists: Sequence[int], coded: int, dim: int, spec: CodecSpec
 ) -> tuple[int, int]:
-    """Bytes that `Sampled` keeps, and bytes that its pass over the rows takes in addition.
-
-    Args:
-        count: number of queries.
-        lists: numbers of lists above 1.
-        coded: number of codecs that are not exact.
-        dim, spec: width of the vectors, and the codec of the segments that hold the rows.
-    """
+    """Bytes that `Sampled` keeps, and bytes that its pass over the rows takes in addition, for `count` queries, these
+    numbers of lists above 1, and `coded` codecs that are not exact. The rows, of width `dim`, lie in segments of codec
+    `spec`."""
     cells = count * KEPT * coded
     # For each cell the score and a rank for each number of lists stay; `expected` needs some more for one codec.
     kept = cells * (8 + 4 * len(lists)) + 24 * count * KEPT
@@ -202,11 +182,7 @@ def _one_list(rows: int, exact: Best, ids: Mapping[CodecKey, npt.NDArray[np.int6
 
 
 def _placed(nearness: Vectors, lists_of: Numbers, exact: Best, ids: Mapping[CodecKey, npt.NDArray[np.int64]]) -> _Lists:
-    """
-    Args:
-        nearness: inner products of queries and centroids [q, lists].
-        lists_of: list of each row [rows].
-    """
+    """One number of lists, from inner products of queries and centroids [q, lists], and the list of each row [rows]."""
     count, lists = nearness.shape
     order = np.argsort(-nearness, axis=1, kind="stable")
     rank = np.empty((count, lists), np.int32)

@@ -1,7 +1,4 @@
-"""`StageCosts`: the time of a search as a sum over its stages, with rates that measurements on this machine give.
-
-`calibrated` makes the measurements, with searches of small indexes that are made of the collection's own rows.
-"""
+"""`StageCosts`: the time of a search as a sum over stages, with rates from searches of small indexes (`calibrated`)."""
 
 from __future__ import annotations
 
@@ -26,16 +23,8 @@ from edge.tuning.sampled import CodecKey
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work of one query.
-
-    Attributes:
-        codec: name of the codec and bytes of its codes.
-        dim: dimensions of the vectors.
-        lists, probed: number of lists, and of those that are probed.
-        rows: rows scanned.
-        queue: places in the queue of results.
-        rescored: exact scores computed after the scan.
-    """
+    """The work of one query: a codec and the bytes of its codes, lists and those probed, rows scanned, places in the
+    queue of results, and exact scores computed after the scan."""
 
     codec: tuple[str, int]
     dim: int
@@ -62,7 +51,6 @@ class Load:
 
 
 def scan_of(codec: tuple[str, int]) -> str:
-    """The name of the stage that scans the rows of a codec."""
     return f"scan of {codec[0]} {codec[1]}"
 
 
@@ -78,18 +66,12 @@ def queue_places(rescore: int, *, exact: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """Seconds of one unit of work in each stage.
-
-    Attributes:
-        rates: by the names of `Load.amounts`.
-        error: largest relative error on the measurements that the rates were fitted to.
-    """
+    """Seconds of a unit of work in each stage, by the names of `Load.amounts`, and their largest relative error."""
 
     rates: Mapping[str, float]
     error: float
 
     def seconds(self, load: Load) -> float:
-        """Predicted seconds of a query."""
         return sum(self.rates.get(name, 0.0) * amount for name, amount in load.amounts().items())
 
     @classmethod
@@ -104,10 +86,8 @@ class StageCosts:
 
 
 def _not_negative(matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The `x` >= 0 [n] with the least squared error of `matrix` [m, n] times `x` from `target` [m].
-
-    Source: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23.
-    """
+    """The `x` >= 0 [n] with the least squared error of `matrix` [m, n] times `x` from `target` [m] (Lawson and Hanson,
+    Solving Least Squares Problems, 1974, chapter 23)."""
     scale = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(np.float64).tiny)
     matrix = matrix / scale
     count = matrix.shape[1]
@@ -139,8 +119,7 @@ LEAST_ROWS = 1_024
 
 QUERIES = 16
 _ROUNDS = 7
-"""Times that each search is measured; the shortest counts. All searches take turns, so that other programs slow all of
-them alike."""
+"""Times that each search is measured, in turns; the shortest counts."""
 
 _FEW, _MANY = 32, 256
 """Numbers of lists. Long and short lists tell the time for a list from the time for its rows."""
@@ -165,18 +144,9 @@ class _Setting:
 def calibrated(
     work: Work, rows: Vectors, queries: Vectors, centroids: Mapping[int, Vectors], codecs: Mapping[CodecKey, Codec]
 ) -> StageCosts:
-    """Measures searches of small indexes of `rows` [n, dim], and fits the rates of all stages.
-
-    There is an index for each codec and number of lists. Their files lie in the index's folder for that time. Files
-    that a kill leaves there are removed by the next maintenance, as any file that no committed state names.
-
-    Args:
-        queries: [q, dim].
-        centroids: for one or two numbers of lists (see `small_sizes`), the centroids.
-
-    Raises:
-        BudgetExceeded, StorageError: the memory does not suffice, or the folder cannot be written.
-    """
+    """Measures searches of small indexes of `rows` [n, dim] for queries [q, dim], and fits the rates of all stages.
+    There is an index for each codec and each of one or two numbers of lists (see `small_sizes`). Their files lie in the
+    index's folder for that time. Files that a kill leaves there are removed by the next maintenance."""
     host = open_device("cpu", work.budget)
     assert isinstance(host, Search), "the host searches lists"
     searcher = IndexSearcher(host)
@@ -271,11 +241,9 @@ def small_index(work: Work, rows: Vectors, lists: Lists, centroids: Vectors, cod
 
 
 def small_sizes(available: Sequence[int], rows: int) -> list[int]:
-    """The numbers of lists, among those available, that indexes of `rows` rows are measured with.
-
-    They are two wherever there is a choice: with one, the time for the coarse quantizer could not be told from the time
-    that every query takes.
-    """
+    """The numbers of lists, among those available, that indexes of `rows` rows are measured with. They are two wherever
+    there is a choice: with one, the time for the coarse quantizer could not be told from the time that every query
+    takes."""
     fitting = sorted(lists for lists in available if 8 * lists <= rows) or [min(available)]
     many = min(fitting, key=lambda lists: abs(lists - _MANY))
     few = min((lists for lists in fitting if lists != many), key=lambda lists: abs(lists - _FEW), default=many)

@@ -24,7 +24,6 @@ class AttentionGroup:
 
     Attributes:
         first, last: the group's tokens in the chunk, [first, last).
-        lengths: number of tokens of each sequence.
         starts, key_starts: int32 [n + 1] on the device: the start of each sequence among the group's queries and keys.
         keys: the rows of the group's keys; the prefix's rows come before those of the chunk. None without a prefix.
         longest, longest_keys: largest number of queries and of keys in a sequence of the group.
@@ -42,12 +41,8 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """The places of a chunk's sequences.
-
-    Attributes:
-        positions: int64 [tokens] on the device: the place of each token in its sequence, prefix included.
-        longest: number of tokens in the longest sequence, prefix included.
-    """
+    """The places of a chunk's tokens in their sequences (int64 [tokens] on the device), and the longest, with the
+    prefix."""
 
     groups: tuple[AttentionGroup, ...]
     positions: Any
@@ -55,11 +50,9 @@ class AttentionLayout:
 
 
 def layout(torch: Any, device: Any, lengths: Sequence[int], prefix: int) -> AttentionLayout:
-    """The layout of sequences of `lengths` tokens after a prefix of `prefix` tokens.
-
-    A group takes further sequences as long as it has no more keys than the chunk has tokens. With a prefix, keys and
-    values are copied to be contiguous, and this limits the size of the copy.
-    """
+    """The layout of sequences of `lengths` tokens after a prefix of `prefix` tokens. A group takes further sequences as
+    long as it has no more keys than the chunk has tokens. With a prefix, keys and values are copied to be contiguous,
+    and this limits the size of the copy."""
     own = np.asarray(lengths, np.int64)
     ends = np.cumsum(own)
     positions = np.arange(int(ends[-1])) - np.repeat(ends - own, own) + prefix
@@ -168,21 +161,14 @@ class Bound(dict[str, Any]):
 
 class CudaLayerKernel(LayerKernel):
     """One layer for packed sequences on one device. Products and attention have the arithmetic `compute`. The residual
-    stream of a pre-norm layer is summed in fp32. int8 layers quantize activations per token and multiply integers, as
-    in all runtimes.
-
-    All work is put into the compute stream. Only `run` and `run_prefix` for arrays of the host wait for the results.
-    """
+    stream of a pre-norm layer is summed in fp32. int8 layers quantize activations per token and multiply integers. All
+    work is put into the compute stream. Only `run` and `run_prefix` for arrays of the host wait for the results."""
 
     def __init__(
         self, spec: LayerSpec, hidden_dtype: HiddenDtype, card: Any, compute: str = "", threads: int = 0
     ) -> None:
-        """
-        Args:
-            card: the device (`edge.devices.cuda.card.Card`).
-            compute: `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless weights are fp32.
-            threads: number of threads of torch's CPU device; 0 takes torch's default.
-        """
+        """Makes a kernel on a card. `compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless
+        weights are fp32. `threads` are those of torch's CPU device; 0 takes torch's default."""
         torch = card.torch
         if threads and not card.on_gpu:
             torch.set_num_threads(threads)
@@ -198,8 +184,8 @@ class CudaLayerKernel(LayerKernel):
         self._angles: tuple[Any, Any] | None = None
 
     def bind(self, weights: Weights) -> Bound:
-        """Converts weights that products cannot use in their stored form. The stored bytes may be overwritten after the
-        compute stream has passed this point."""
+        """Converts weights that products cannot use as stored, whose bytes may be overwritten behind this point of
+        `compute`."""
         if isinstance(weights, Bound):
             return weights
         bound = Bound()
@@ -236,7 +222,6 @@ class CudaLayerKernel(LayerKernel):
         return (self._download(rows) if rows is not states else rows), found
 
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
-        """Bytes of device memory."""
         spec, size = self.spec, self._compute.itemsize
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         up = spec.ffn * (2 if spec.gated else 1)

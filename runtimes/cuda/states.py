@@ -1,4 +1,4 @@
-"""Hidden states in a device's memory, or in page-locked memory of the host if they do not fit the device."""
+"""Hidden states in a device's memory, or in page-locked memory of the host; and layer 0's input on the device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.ivf.device import Event
+from edge.models.packed import PackedModel
 from edge.runtimes.base import StatesElsewhere
-from edge.runtimes.cuda.entrance import Entrance
+from edge.runtimes.input import InputEmbedding, RawRows
 from edge.streaming.hidden_states import HiddenStates, StatesShape, TokenChunk
 
 
@@ -21,13 +22,6 @@ class Readback:
     vectors of one layer are read before those of the second layer after it arrive."""
 
     def __init__(self, device: Any, budget: MemoryBudget, sequences: int, width: int) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-
-        Raises:
-            BudgetExceeded: the memory does not fit.
-        """
         self._rows = 2 * sequences
         self._width = width
         self._lease = budget.reserve("vectors of a pass", self.memory_needed(sequences, width))
@@ -68,11 +62,7 @@ class Arriving:
 
 
 class DeviceRows(StatesElsewhere):
-    """States [tokens, hidden] of packed sequences on a device.
-
-    Attributes:
-        tensor: the states.
-    """
+    """States [tokens, hidden] of packed sequences on a device."""
 
     def __init__(self, tensor: Any, card: Any, readback: Readback | None = None) -> None:
         self.tensor = tensor
@@ -121,10 +111,6 @@ class KeptPages:
     some tenths of a second. Between passes the budget can release it."""
 
     def __init__(self, device: Any) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-        """
         self._device = device
         self._pinned: Any = None
         self._in_use = False
@@ -133,11 +119,7 @@ class KeptPages:
         self._unregister = device.host.add_shrinker("hidden states", self._shrink, loss=lambda: self._loss)
 
     def take(self, nbytes: int) -> Any:
-        """Page-locked memory of at least `nbytes` bytes, which may be used until `give_back`.
-
-        Raises:
-            BudgetExceeded: the memory does not fit.
-        """
+        """Page-locked memory of at least `nbytes` bytes, which may be used until `give_back`."""
         return self._device.host.waiting(lambda: self._taken(nbytes))
 
     def give_back(self) -> None:
@@ -145,7 +127,6 @@ class KeptPages:
         self._in_use = False
 
     def close(self) -> None:
-        """Gives the memory back."""
         with self._device.host.lock:
             self._drop()
             self._unregister()
@@ -183,16 +164,9 @@ class DeviceStates(HiddenStates):
     def __init__(
         self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
     ) -> None:
-        """
-        Args:
-            device: `edge.devices.cuda.device.CudaDevice`.
-            chunk_tokens: number of tokens in the largest chunk. If pruning has left gaps, a chunk is copied to be
-                contiguous. The copy is part of the workspace.
-            entrance: computes layer 0's input. `entrance` and `readback` are closed with the states.
-
-        Raises:
-            BudgetExceeded: the states do not fit the device.
-        """
+        """Makes states on a `CudaDevice` for chunks of at most `chunk_tokens`. If pruning has left gaps, a chunk is
+        copied to be contiguous, in the workspace. `entrance`, which computes layer 0's input, and `readback` are closed
+        with the states."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
@@ -257,14 +231,6 @@ class HostStates(HiddenStates):
         readback: Readback,
         pages: KeptPages,
     ) -> None:
-        """The other arguments are those of `DeviceStates`.
-
-        Args:
-            pages: the host memory for the states.
-
-        Raises:
-            BudgetExceeded: three chunks do not fit the device, or all states the host.
-        """
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
@@ -362,3 +328,91 @@ def _pairs(runs: Sequence[tuple[int, int]], states: Any, chunk: Any) -> Iterator
     for first, rows in runs:
         yield states[first : first + rows], chunk[at : at + rows]
         at += rows
+
+
+_ALIGNMENT = 16
+_BUFFERS = 2
+"""Number of chunks of token rows on the device: one is read while the next one arrives."""
+
+
+class Entrance:
+    """Turns stored token rows into layer 0's input."""
+
+    def __init__(
+        self, device: Any, staging: Any, model: PackedModel, embedding: InputEmbedding, chunk_tokens: int, longest: int
+    ) -> None:
+        """Makes the rows' way to a `CudaDevice`, for chunks and sequences of at most so many tokens."""
+        self._card = device.card
+        self._staging = staging
+        self._model = model
+        tables = embedding.tables(longest)
+        size = self._chunk_nbytes(model, chunk_tokens)
+        self._buffers = [self._card.allocate(size) for _ in range(_BUFFERS)]
+        self._used: list[Event | None] = [None] * _BUFFERS
+        self._turn = 0
+        self._tables: dict[str, Any] = {}
+        for name, values in tables.items():
+            into = self._card.allocate(*values.shape, dtype=self._card.torch.float32)
+            if values.size:
+                into_bytes = into.view(-1).view(self._card.torch.uint8)
+                self._card.compute.wait(staging.upload(np.ascontiguousarray(values, np.float32), into_bytes))
+            self._tables[name] = into
+
+    @classmethod
+    def memory_needed(cls, model: PackedModel, chunk_tokens: int, longest: int) -> int:
+        """Bytes of device memory that this object holds."""
+        tables = sum(tensor.nbytes for tensor in model.spec.embedding_tensors())
+        tables += 4 * longest * model.spec.layer.hidden if model.positions is not None else 0
+        return _BUFFERS * cls._chunk_nbytes(model, chunk_tokens) + tables
+
+    @staticmethod
+    def workspace(model: PackedModel, chunk_tokens: int) -> int:
+        """Temporary bytes while a chunk's input is computed."""
+        return 4 * chunk_tokens * model.spec.layer.hidden * 4
+
+    @staticmethod
+    def _chunk_nbytes(model: PackedModel, tokens: int) -> int:
+        return tokens * (model.embedding.row_nbytes + 8 + 4 + 1) + 8 * _ALIGNMENT
+
+    def enter(self, given: tuple[RawRows, npt.NDArray[np.uint8] | None], chunk: TokenChunk, into: Any) -> None:
+        """Computes a chunk's input, [chunk.tokens, hidden], from the result of `Feed.raw`."""
+        raw, types = given
+        number = self._turn
+        self._turn = (number + 1) % _BUFFERS
+        parts: list[tuple[str, npt.NDArray[Any]]] = [("rows", raw.rows), ("places", raw.places)]
+        parts += [("scales", raw.scales)] if raw.scales is not None else []
+        parts += [("types", types)] if types is not None else []
+        views: dict[str, Any] = {}
+        at = 0
+        for name, values in parts:
+            end = at + values.nbytes
+            views[name] = self._buffers[number][at:end]
+            self._card.compute.wait(self._staging.upload(values, views[name], self._used[number]))
+            at = -(-end // _ALIGNMENT) * _ALIGNMENT
+        lengths = chunk.lengths.astype(np.int64)
+        self._card.compute.run(lambda: into.copy_(self._compute(views, lengths)))
+        self._used[number] = self._card.compute.record()
+
+    def close(self) -> None:
+        """Frees the memory. No transfer may be running."""
+        self._buffers = []
+        self._tables = {}
+
+    def _compute(self, views: dict[str, Any], lengths: npt.NDArray[np.int64]) -> Any:
+        torch, spec = self._card.torch, self._model.spec
+        stored = getattr(torch, self._model.embedding_dtype.name)
+        places = views["places"].view(torch.int64)
+        x = views["rows"].view(stored).view(-1, spec.layer.hidden)[places].to(torch.float32)
+        if "scales" in views:
+            x *= views["scales"].view(torch.float32)[places][:, None]
+        if "positions" in self._tables:
+            starts = np.cumsum(lengths) - lengths
+            own = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+            x += self._tables["positions"][torch.from_numpy(own).to(self._card.device, non_blocking=True)]
+        if "types" in self._tables:
+            table = self._tables["types"]
+            x += table[views["types"].to(torch.int64)] if "types" in views else table[0]
+        if "norm.weight" in self._tables:
+            shape, weight, bias = (spec.layer.hidden,), self._tables["norm.weight"], self._tables["norm.bias"]
+            x = torch.nn.functional.layer_norm(x, shape, weight, bias, spec.layer.norm_eps)
+        return x

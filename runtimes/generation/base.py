@@ -138,8 +138,6 @@ class GenerationStats:
 
 
 class Generator(Protocol):
-    """Writes text."""
-
     name: str
     """The model's name in results and traces."""
 
@@ -200,8 +198,7 @@ class ReusesStates(Protocol):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`).
-        Raises the errors of `Generator.stream`."""
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`)."""
 
     def read_ahead(self, ids: Sequence[str]) -> None:
         """Begins to read the stored states of documents that the next prompt will probably hold, likeliest first."""

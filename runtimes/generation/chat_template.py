@@ -1,10 +1,9 @@
 """`ChatTemplate`: the form of a conversation that a model was trained on.
 
-A GGUF file contains its template in Jinja. llama.cpp's own `llama_chat_apply_template` does not run Jinja. It
-recognizes about fifty well-known templates and supports no others. So the template is run here. It is a program by an
-author who is not trusted: it runs in Jinja's sandbox, in a process of its own whose time and memory are bounded. The
-texts of messages and documents are not passed through the template. It is run with placeholders that show the place of
-each text, so that no text can be mistaken for the model's control tokens.
+A GGUF file contains its template in Jinja, of which llama.cpp's own function recognizes about fifty. So the template is
+run here. It is a program by an author who is not trusted: it runs in Jinja's sandbox, in a process of its own whose
+time and memory are bounded. The texts of messages and documents are not passed through it. It is run with placeholders
+that show the place of each text, so that no text can be mistaken for the model's control tokens.
 """
 
 from __future__ import annotations
@@ -65,21 +64,15 @@ _PLACE = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class ChatTemplate:
-    """Formats conversations for one model. Thread-safe.
-
-    Attributes:
-        nbytes: memory of the process that runs the template.
-    """
+    """Formats conversations for one model. Thread-safe. `nbytes` is that of the process that runs the template."""
 
     def __init__(
         self, source: str | None, budget: MemoryBudget, *, bos: str = "", eos: str = "", thinking: bool = False
     ) -> None:
-        """Takes a template. It runs when it is used first.
+        """Takes a template. It runs when it is used first, in memory of `budget`.
 
         Args:
-            source: the template in Jinja; None for a model without one. Such a model reads the messages with empty
-                lines between them.
-            budget: the memory of the process that runs the template is reserved in it.
+            source: the template in Jinja; None for a model that reads the messages with empty lines between them.
             bos, eos: text of the tokens that begin and end a sequence.
             thinking: allows a model to reason before its answer, if its template has `enable_thinking`.
         """
@@ -92,17 +85,9 @@ class ChatTemplate:
         self._form = lru_cache(_FORMS)(self._run)
 
     def render(self, roles: Sequence[str]) -> list[Part]:
-        """The parts of a conversation with these roles, up to the beginning of the assistant's answer.
-
-        If the template refuses or leaves out a system message, it is put before the first message of the user. A
-        template runs once a day for the same roles, since it may write the date.
-
-        Raises:
-            ModelError: the template is not valid Jinja, fails, loses or repeats a message, or takes too much time or
-                memory.
-            BudgetExceeded: there is no room for the process that runs it.
-            CapabilityError: Jinja is not installed, or no process can be started.
-        """
+        """The parts of a conversation with these roles, up to the beginning of the assistant's answer. If the template
+        refuses or leaves out a system message, it is put before the first message of the user. A template runs once a
+        day for the same roles, since it may write the date."""
         if self._source is None:
             return [part for number in range(len(roles)) for part in (number, "\n\n")]
         with self._lock:
@@ -158,8 +143,7 @@ class ChatTemplate:
 
 
 def _read(child: subprocess.Popen[bytes], asked: bytes, nbytes: int) -> bytes:
-    """What the process says until it ends. It is killed if it takes too much; where the system can bound a process, it
-    has ended before."""
+    """What the process says until it ends. It is killed if it takes too much, unless the system has ended it before."""
     import psutil  # not by the process that runs a template
 
     process = psutil.Process(child.pid)

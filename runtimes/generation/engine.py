@@ -1,13 +1,13 @@
 """`GenerationEngine`: many answers at once. One thread owns the model's contexts and works step by step.
 
 Each step writes one token of every answer. Between the slices of a prompt the others go on: a step is made, and a
-waiting request with less to compute may begin. Requests join and leave between steps. A reader that is slow, or gone,
-holds nobody, because a request's tokens wait in a queue of its own, which its length bounds.
+waiting request with less to compute may begin. A reader that is slow, or gone, holds nobody, because a request's tokens
+wait in a queue of its own, which its length bounds.
 
-Requests wait in the order of RAGCache (section 5.2): those with the largest share of cached states first, because they
-are soon done and their states are still there. Their urgency goes before that, and then deadlines. If a more urgent one
-finds no room, the answer that loses least is set aside: its states are kept in memory, and it goes on later without
-computing them again.
+Requests wait in the order of their urgency and deadlines, and then of RAGCache (section 5.2): those with the largest
+share of cached states first, because they are soon done and their states are still there. If a more urgent one finds no
+room, the answer that loses least is set aside: its states are kept in memory, and it goes on later without computing
+them again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import PreparedPath
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling
-from edge.runtimes.generation.held_questions import HeldQuestions
 from edge.runtimes.generation.prompt import Prompt
-from edge.runtimes.generation.seat import CellPool, Seat, TokenChooser, Vocabulary
+from edge.runtimes.generation.seat import CellPool, HeldQuestions, Seat, TokenChooser, Vocabulary
 from edge.runtimes.generation.stopping import Stopping
 from edge.scheduling.waiting_line import Urgency, current_urgency, foremost
 from edge.trace import Trace
@@ -126,7 +125,6 @@ class _Aside:
     lease: Lease
 
     def drop(self) -> None:
-        """Frees the memory."""
         self.writing.chooser.close()
         self.lease.release()
 
@@ -159,7 +157,8 @@ class GenerationEngine:
         pool: CellPool | None = None,
         trace: Trace,
     ) -> None:
-        """
+        """Makes the engine.
+
         Args:
             most: number of sequences.
             first: the sequence that always exists.
@@ -191,7 +190,6 @@ class GenerationEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._closed
 
     def picture(self) -> dict[str, Any]:
@@ -334,8 +332,7 @@ class GenerationEngine:
         return chosen, seat
 
     def _set_aside(self, urgent: Request) -> bool:
-        """Sets a less urgent answer aside; returns whether there was one. Of the least urgent ones it is the one with
-        the fewest tokens besides its path."""
+        """Sets the least urgent answer with the fewest tokens besides its path aside; returns whether there was one."""
         candidates = [
             (writing.request.urgency.priority, writing.path.end - writing.seat.length, writing, writing.path)
             for writing in self._writing
@@ -367,7 +364,6 @@ class GenerationEngine:
         return True
 
     def _dismiss(self, request: Request, error: Exception | None = None) -> None:
-        """Ends a request that waits."""
         if request.aside is not None:
             request.aside.drop()
         request.end(error)
@@ -402,8 +398,8 @@ class GenerationEngine:
         return path + self._held.common(seat, prompt)
 
     def _fits(self, chosen: Request) -> bool:
-        """Whether the pool has room for a request. Sequences without work give up theirs if need be, the one that has
-        had none for the longest time first."""
+        """Whether the pool has room for a request. Sequences that have had no work for longest give up theirs if need
+        be."""
         pool, prompt, held = self._pool, chosen.prompt, self._held
         assert pool is not None
         # The states of an answer that was set aside come back into cells of their own.
@@ -537,7 +533,6 @@ class GenerationEngine:
             self._end(writing, error)
 
     def _end(self, writing: _Writing, error: Exception | None = None) -> None:
-        """Ends an answer, and frees its sequence."""
         if writing.request.aside is not None:
             writing.request.aside.lease.release()
         writing.request.end(error)

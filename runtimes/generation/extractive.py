@@ -45,10 +45,10 @@ class _Candidate:
 class ExtractiveGenerator:
     """A `Generator` without a model: it writes the best sentences of the given documents, best first, as `sentence
     [number]`. The sentence's words are `Quoted`, the citation is not. A part that does not end like a sentence, such as
-    a row of a table, stands on a line of its own.
+    a row of a table, stands on a line of its own. Words are the tokens.
 
-    The answer is deterministic: of equal scores the earlier document and the earlier sentence win. The answer is empty
-    if no sentence scores `floor` or more. Words are the tokens.
+    The answer is deterministic: of equal scores the earlier document and the earlier sentence win. It is empty if no
+    sentence scores `floor` or more.
     """
 
     name = "extractive"
@@ -62,14 +62,9 @@ class ExtractiveGenerator:
         floor: float = float("-inf"),
         context: int = 1_000_000,
     ) -> None:
-        """Makes a generator from a function that judges sentences, such as a reranker.
-
-        Args:
-            score: called once per answer, with the question and all sentences.
-            most: largest number of sentences in an answer.
-            floor: sentences with a lower score are not shown.
-            context: largest number of words to read; the last documents are left out if they do not fit.
-        """
+        """Makes a generator from a function that judges all sentences of an answer at once for the question, such as a
+        reranker. At most `most` sentences are shown, and none with a score below `floor`. It reads `context` words; the
+        last documents are left out if they do not fit."""
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
         self.context = context
@@ -80,11 +75,9 @@ class ExtractiveGenerator:
 
     @property
     def stats(self) -> GenerationStats | None:
-        """The figures of the last answer; None before the first."""
         return self._stats
 
     def count(self, text: str) -> int:
-        """Number of words in a text."""
         return len(text.split())
 
     def stream(
@@ -125,8 +118,7 @@ class ExtractiveGenerator:
             self._stats = GenerationStats(read, 0, written, first - called, ended - called, dropped, finish)
 
     def _candidates(self, documents: Sequence[Document], read: int) -> tuple[list[_Candidate], int, int]:
-        """Every different sentence with the first document that contains it, the number of words read, and the number
-        of documents left out."""
+        """Every different sentence with its first document, the number of words read, and of documents left out."""
         found: dict[str, _Candidate] = {}
         for number, document in enumerate(documents, 1):
             size = self.count(document.text)

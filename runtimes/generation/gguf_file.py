@@ -1,9 +1,6 @@
-"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp.
-
-Some errors in a file make llama.cpp end the whole process, so they are detected here first. The header also gives the
-sizes that llama.cpp will allocate, before anything is loaded.
-Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-"""
+"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp, since some errors in a file make llama.cpp
+end the whole process. The header also gives the sizes that llama.cpp will allocate. Format:
+github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -68,12 +65,11 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """Header of a GGUF file.
+    """Header of a GGUF file of `nbytes` bytes.
 
     Attributes:
         metadata: values by key. The vocabulary, and any other list of more than 4,096 elements, is given by its length.
         tensors: in file order; all lie within the file.
-        nbytes: size of the file.
     """
 
     path: Path
@@ -83,11 +79,6 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | Path) -> GGUFFile:
-        """Reads and checks the header.
-
-        Raises:
-            ModelError: there is no such file, or it is not GGUF, is truncated, or has an impossible value.
-        """
         path = Path(path)
         try:
             with open_input(path, pipes=False) as file:

@@ -18,8 +18,7 @@ from edge.budget import Lease
 from edge.errors import InputError, ModelError
 from edge.kv_cache.backend import KVBackend
 from edge.runtimes.generation.base import Sampling
-from edge.runtimes.generation.llama_library import Said
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaModel, Said
 
 KVType = Literal["f16", "q8_0"]
 KV_TYPES: Mapping[KVType, int] = {"f16": 1, "q8_0": 8}
@@ -43,15 +42,8 @@ own ratio."""
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """The sizes of a context.
-
-    Attributes:
-        tokens: number of tokens in prompt and answer together.
-        batch: number of tokens that are computed at a time.
-        kv_type: type of keys and values.
-        threads: number of compute threads.
-        sequences: number of sequences. Several share the cells of the `tokens`.
-    """
+    """The sizes of a context: tokens in prompt and answer together, tokens that are computed at a time, the type of
+    keys and values, compute threads, and sequences, which share the cells of the `tokens`."""
 
     tokens: int
     batch: int
@@ -64,20 +56,12 @@ class LlamaContext:
     """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
     Alone, the states of position p always lie in cell p of llama.cpp's cache. The sequence is extended and truncated
-    only at its end, so the next free cell is that of the next position. Attention therefore sums over cells in the
-    order of positions. Equal tokens that are computed in equal batches have bit for bit equal states, with or without
-    earlier truncation.
+    only at its end. Attention therefore sums over cells in the order of positions. Equal tokens that are computed in
+    equal batches have bit for bit equal states, with or without earlier truncation.
     """
 
     def __init__(self, model: LlamaModel, shape: ContextShape, lease: Lease | None = None) -> None:
-        """Allocates caches and buffers.
-
-        Args:
-            lease: covers the memory; it is released when the context is closed.
-
-        Raises:
-            ModelError: llama.cpp cannot allocate them; the message has its reason.
-        """
+        """Allocates caches and buffers, under a lease that is released when the context is closed."""
         self.model = model
         self.shape = shape
         self.length = 0
@@ -129,20 +113,9 @@ class LlamaContext:
     def append(
         self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Appends `tokens` to the context and computes their states, batch by batch.
-
-        Args:
-            done: number of the first tokens that the context holds already (`reusable`).
-            cancelled: called before each batch or slice; if it returns True, nothing more is computed.
-            logits: also compute the logits of the last token.
-
-        Returns:
-            The number of the tokens that the context holds then.
-
-        Raises:
-            InputError: the tokens do not fit.
-            ModelError: llama.cpp failed. The context is as before, or empty if it could not be restored.
-        """
+        """Appends `tokens`, of which the context holds the first `done` already (`reusable`), and computes their
+        states, batch by batch, with `logits` also the logits of the last one. Once `cancelled` returns True before a
+        batch or slice, nothing more is computed. Returns the number of the tokens that the context holds then."""
         if self.length + (new := len(tokens) - done) > self.capacity:
             raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
         start = self.length
@@ -177,11 +150,7 @@ class LlamaContext:
         return max(batches, min(common, tokens - TILE) // TILE * TILE if self.batch % TILE == 0 else 0)
 
     def step(self, texts: Sequence[tuple[LlamaContext, Sequence[int]]]) -> None:
-        """Appends tokens to each of several sequences of this context, and computes the logits behind each at once.
-
-        Raises:
-            ModelError: llama.cpp failed. The sequences are as before.
-        """
+        """Appends tokens to each of several sequences of this context, and computes the logits behind each at once."""
         self._wanted[:] = 0
         ends = list(accumulate(len(tokens) for _, tokens in texts))
         for end, (sequence, tokens) in zip(ends, texts, strict=True):
@@ -290,7 +259,6 @@ class LlamaSampler:
         return token, log_probability(logits, token, context.scratch)
 
     def close(self) -> None:
-        """Frees the samplers. A second call does nothing."""
         chain, self._chain = self._chain, None
         if chain:
             self._api.llama_sampler_free(chain)

@@ -20,9 +20,8 @@ from edge.runtimes.generation.base import Document, GenerationStats, Message, Pi
 from edge.runtimes.generation.engine import GenerationEngine, Request
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
-from edge.runtimes.generation.llama_library import llama_library
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
-from edge.runtimes.generation.llama_model import LlamaModel, Load
+from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import PromptBuilder
 from edge.scheduling.predictor import PromptWork
@@ -75,12 +74,6 @@ class LlamaGenerator(Closing):
                 once, so this takes less memory, but the last bits of sums, and so some texts, depend on company. A
                 model whose states cannot be parted ignores it.
             thinking: allows a model to reason before its answer, if it can.
-
-        Raises:
-            ModelError: the file is missing, damaged, no GGUF, or of an architecture that llama.cpp does not know.
-            BudgetExceeded: the model does not fit; the error names the smallest limit that works.
-            CapabilityError: llama.cpp is not installed.
-            ConfigError: the context is larger than the one that the model was trained for.
         """
         file = GGUFFile.open(path)
         self.name = file.path.name
@@ -134,7 +127,6 @@ class LlamaGenerator(Closing):
 
     @property
     def stats(self) -> GenerationStats | None:
-        """The figures of the last answer that this thread read; None before the first."""
         stats: GenerationStats | None = getattr(self._answered, "stats", None)
         return stats
 
@@ -144,7 +136,6 @@ class LlamaGenerator(Closing):
         return {"model": self.name, "context": self.context, **picture}
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text."""
         return len(self._open().tokenize(text))
 
     def path(
@@ -195,11 +186,8 @@ class LlamaGenerator(Closing):
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """Answers, token by token; see `Generator.stream`.
-
-        The answer is written by another thread, which may be ahead of the reader. `cancel` is checked before each slice
-        of the prompt and before each token.
-        """
+        """Answers, token by token; see `Generator.stream`. The answer is written by another thread, which may be ahead
+        of the reader. `cancel` is checked before each slice of the prompt and before each token."""
         called = time.perf_counter()
         self._open()
         prompt = self._builder.build(messages, documents, sampling.max_tokens)

@@ -12,8 +12,7 @@ from edge.errors import BudgetExceeded, ConfigError
 from edge.resident import measured_growth
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, KVType, LlamaContext
-from edge.runtimes.generation.llama_library import LlamaLibrary
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
 
 Weights = Literal["auto", "read", "map"]
 """The place of the weights: `read` into memory under a lease, or `map` from the file, where the kernel decides which
@@ -35,12 +34,11 @@ class LlamaMemory:
     """The memory of a loaded model, in bytes.
 
     Attributes:
-        weights: all tensors of the file.
-        mapped: whether weights are mapped from the file. The kernel manages the mapped pages, and no lease covers them.
+        weights: all tensors of the file; if `mapped`, from the file, in pages that the kernel manages and no lease
+            covers.
         vocabulary: tokens and merges, in llama.cpp's own tables.
         kv_cache: keys and values of the whole context.
         buffers: buffers to compute a batch and to choose a token.
-        shape: the sizes of the context.
     """
 
     weights: int
@@ -76,21 +74,12 @@ def reserve_memory(
     sequences: int = 1,
 ) -> tuple[LlamaMemory, list[Lease]]:
     """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights.
-
     Sizes come from llama.cpp itself, with a model of which only header and vocabulary are loaded.
 
     Args:
         context: number of tokens. 0 takes the context that the model was trained for, at most 4,096, and halves it
             until it fits.
         sequences: number of sequences that share the context; 1 if the states of the model cannot be parted.
-
-    Returns:
-        The layout, and the leases that hold its memory.
-
-    Raises:
-        BudgetExceeded: the smallest layout does not fit; the error names the limit that would be enough.
-        ConfigError: the context is larger than the one that the model was trained for.
-        ModelError: llama.cpp cannot use the file.
     """
     if context > file.trained_context:
         raise ConfigError(
@@ -120,11 +109,8 @@ def reserve_memory(
 
 
 def least_nbytes(file: GGUFFile, context: int) -> int:
-    """Bytes of a model's smallest layout, with mapped weights, as its header lets expect before llama.cpp is loaded.
-
-    Args:
-        context: number of tokens; 0 for the smallest context.
-    """
+    """Bytes of a model's smallest layout, with mapped weights and a context of so many tokens (0: the smallest), as its
+    header lets expect before llama.cpp is loaded."""
     tokens = _contexts(context, file.trained_context)[-1]
     vocabulary, merges = (_length(file.metadata.get(f"tokenizer.ggml.{name}", ())) for name in ("tokens", "merges"))
     layers, heads = file.value("block_count"), file.value("attention.head_count", 0)

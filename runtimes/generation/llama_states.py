@@ -2,7 +2,7 @@
 
 llama.cpp writes and reads the states of a whole sequence. So a document's states are first copied to a second sequence,
 which costs no memory because the cells are shared, and are written from there. To restore them, they are read into the
-second sequence and then added to the first. The stored bytes therefore cover the document's own tokens only.
+second sequence and then added to the first.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ class LlamaStates:
     """A `KVBackend` over one context. Not thread-safe."""
 
     def __init__(self, context: LlamaContext, *, hashes: Path) -> None:
-        """Measures the size of states, and leaves the context empty.
-
-        Args:
-            hashes: directory of stored hashes of model files.
-
-        Raises:
-            ModelError: the model's states cannot be cut out, or llama.cpp failed.
-        """
+        """Measures the size of states, and leaves the context empty. `hashes` holds hashes of model files."""
         self.context = context
         self._api = context.model.library.api
         self._hashes = hashes
@@ -89,7 +82,7 @@ class LlamaStates:
         return self.context.append(tokens, cancelled=cancelled)
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and a few hundred bytes
+        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and some hundred bytes
         more."""
         if not 0 <= start < end <= self.length:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")
@@ -106,11 +99,7 @@ class LlamaStates:
         return state
 
     def restore(self, state: State, start: int, end: int) -> None:
-        """Appends states that `extract(start, end)` returned. `start` must equal `length`.
-
-        Raises:
-            CorruptBlock: the bytes are not such states; the context is unchanged.
-        """
+        """Appends states that `extract(start, end)` returned. `start` must equal `length`."""
         if start != self.length or end > self.capacity:
             raise ValueError(f"states of positions {start} to {end} do not follow the {self.length} in context")
         expected = self._fixed + (end - start) * self.bytes_per_token
@@ -164,15 +153,8 @@ def _pointer(state: State) -> tuple[object, object]:
 
 
 def file_sha256(file: GGUFFile, directory: Path) -> str:
-    """SHA-256 of a model file, stored as long as the file's size and time of change are the same.
-
-    Args:
-        directory: the directory with the stored hashes. If a hash cannot be read there, it is computed. If it cannot be
-            written, it is computed again the next time.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
+    """SHA-256 of a model file, stored in a directory as long as the file's size and time of change are the same. It is
+    computed wherever it cannot be read or written there."""
     name, stat = str(file.path.resolve()), file.path.stat()
     state = [stat.st_size, stat.st_mtime_ns]
     known = recall(directory / _HASHES, "the hashes of model files")

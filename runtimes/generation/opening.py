@@ -24,20 +24,14 @@ def open_generator(
     score: Score | None = None,
     trace: Trace | None = None,
 ) -> Generator:
-    """Opens a generator in `budget`.
+    """Opens a generator in `budget`, by the configuration's `context`, `answers`, `generation`, `llm_key` and
+    `llm_remote`.
 
     Args:
         spec: path of a GGUF file; or the name of a known generator that was pulled; or `http://` or `https://` address
             of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `extractive`
             or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
-        config: the configuration; its `context`, `answers`, `generation`, `llm_key` and `llm_remote` are used.
-
-    Raises:
-        ModelError: the model is missing or cannot be used.
-        BudgetExceeded: the generator does not fit; the error names the smallest limit that works.
-        CapabilityError: a library is missing; the error names the pip line.
-        ConfigError: the address is not this machine's, or `score` is missing for `extractive`.
     """
     text = str(spec)
     if text in ("", ExtractiveGenerator.name):
@@ -66,8 +60,7 @@ def open_generator(
 
 
 def generator_stages(spec: str | os.PathLike[str], config: Config) -> tuple[OperationStage, ...]:
-    """The memory that a generator in this process needs, for the plan of an operation. A missing or damaged file is
-    reported when it is opened."""
+    """The memory that a generator in this process needs. A missing or damaged file is reported when it is opened."""
     from edge.runtimes.generation.llama_memory import least_nbytes
 
     text = os.fspath(spec)

@@ -50,16 +50,8 @@ class PromptBuilder:
             self._template.render(("system", "user"))
 
     def build(self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int) -> Prompt:
-        """Builds a prompt. Documents stand after the system message, or before the first question if there is none.
-
-        The first documents are taken, as many as fit beside the conversation and the answer (`answer_room`). The others
-        are left out.
-
-        Raises:
-            InputError: the messages are not a valid conversation, a text is not valid Unicode, or the conversation
-                leaves no room for an answer.
-            ModelError, BudgetExceeded, CapabilityError: see `ChatTemplate.render`.
-        """
+        """Builds a prompt. Documents stand after the system message, or before the first question if there is none: the
+        first ones, as many as fit beside the conversation and the answer (`answer_room`)."""
         check_messages(messages)
         head, tail = self._parts(messages, with_documents=bool(documents))
         start = self._tokens(head, first=True)

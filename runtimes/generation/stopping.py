@@ -1,5 +1,4 @@
-"""Turns token bytes into text: joins characters that are split over tokens, drops control characters, and ends the
-answer at stop strings."""
+"""Turns token bytes into text: joins split characters, drops control characters, and ends at stop strings."""
 
 from __future__ import annotations
 
@@ -12,11 +11,9 @@ from edge.text.control_characters import CONTROL
 
 
 class Stopping:
-    """Holds tokens back as long as they may be the beginning of a stop string.
-
-    A stop string may begin and end inside tokens. Pieces stay whole tokens, so that each keeps its own probability.
-    Only the token in which a stop string begins is cut.
-    """
+    """Holds tokens back as long as they may be the beginning of a stop string, which may begin and end inside tokens.
+    Pieces stay whole tokens, so that each keeps its own probability. Only the token in which a stop string begins is
+    cut."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.stopped = False
@@ -62,8 +59,8 @@ class Stopping:
         return 0
 
     def _release(self, characters: int) -> Iterator[Piece]:
-        """Yields the pieces within the first `characters` characters. A piece that extends further is cut if the answer
-        has ended, and held otherwise."""
+        """Yields the pieces within the first `characters`. One that extends further is cut at the end, and held
+        before."""
         while self._held and (len(self._held[0].text) <= characters):
             piece = self._held.pop(0)
             characters -= len(piece.text)

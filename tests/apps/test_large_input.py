@@ -59,7 +59,6 @@ def config(tiny_models: Path, tmp_path: Path) -> Config:
         (("embed", "--docs", "-", "--out", "vectors.npy"), lambda: b"tiny\n" * (LARGE // 5), 2),
         (("rerank", "river", "--docs", "-"), lambda: NEARLY_ALL, 2),
         (("embed", "--docs", "-", "--out", "vectors.npy"), lambda: NEARLY_ALL, 2),
-        (("plan", "banks", "-"), lambda: b"[" + b'{"rows":1,"dim":2},' * (LARGE // 20), 2),
         (("plan", "rag", "-"), lambda: b"x" * LARGE, 2),
     ],
     ids=[
@@ -72,7 +71,6 @@ def config(tiny_models: Path, tmp_path: Path) -> Config:
         "embed",
         "rerank beside its libraries",
         "embed beside its libraries",
-        "plan banks",
         "plan rag",
     ],
 )

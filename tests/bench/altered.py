@@ -16,11 +16,7 @@ from edge.errors import InputError
 
 
 def alter(changes: str) -> None:
-    """Changes this process.
-
-    Raises:
-        InputError: there is no such change.
-    """
+    """Changes this process."""
     for change in changes.split(","):
         name, _, value = change.partition("=")
         if name not in _CHANGES:

@@ -12,6 +12,7 @@ _MODULES = {
     "answers-check": "answers_check",
     "assignment": "assignment",
     "assistant": "assistant",
+    "banks": "banks",
     "devices": "devices",
     "dispatch": "dispatch",
     "fleet": "fleet",

@@ -119,12 +119,10 @@ _LATE = 1e-3
 _ARMS: Mapping[str, dict[str, Any]] = {
     "slow place": {"device": "", "lookahead": False},
     "copies": {"device": "filled", "lookahead": False},
-    "ahead": {"device": "ahead alone", "lookahead": True},
     "ahead and copies": {"device": "filled", "lookahead": True},
 }
 """The arms. In `slow place` the host scans every list. In `copies` a search first copies the lists to the device. In
-`ahead` lookahead alone fills the device, and the host scans the other lists meanwhile, as in the paper. In `ahead and
-copies` searches copy the lists that lookahead has left out."""
+`ahead and copies` searches copy the lists that lookahead has left out."""
 
 
 @benchmark
@@ -289,7 +287,7 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
             own = {"bandwidth": task["link"], "scan": task["scan"]} if task["on"] == "limited" else {"always": True}
             device: Any = open_device(task["on"], process, cap=task["cap"], trace=trace, **own)
             stack.callback(device.close)
-            places = {"fast": device} if task["device"] == "ahead alone" else {"places": [device]}
+            places = {"places": [device]}
         embedder = stack.enter_context(Embedder(budget=process))
         index, database = stack.enter_context(
             opened_index(folder, embedder.dim, process, trace=trace, device=host, **places)
@@ -318,7 +316,7 @@ def _replayed(
         stopped = stops.seconds
         row = answered(library, question, Steps(library, replay, options, pipeline=pipeline, predictor=predictor))
         counters = row.pop("counters")
-        places = [name for name in counters if name == "fast.hits" or re.fullmatch(r"lists on .+\.hits", name)]
+        places = [name for name in counters if re.fullmatch(r"lists on .+\.hits", name)]
         on_device = sum(counters[name] for name in places)
         row |= {
             "stopped_s": stops.seconds - stopped,

@@ -80,11 +80,7 @@ class Figure:
 
     @classmethod
     def from_json(cls, value: Any) -> Figure:
-        """The figure that `to_json` wrote.
-
-        Raises:
-            InputError: the value is not such a figure.
-        """
+        """The figure that `to_json` wrote."""
         try:
             found = cls(**value | {"rounds": tuple(map(float, value["rounds"]))})
         except (TypeError, ValueError, KeyError) as error:

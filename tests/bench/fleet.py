@@ -21,10 +21,10 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.banks import Banks
 from bench.figures import Figure, higher, neither, tabulate
 from bench.fleet_nodes import ROWS, TIMEOUT_S, receive, receive_exactly, send
 from bench.options import Output, benchmark, stated
-from edge.planner.bank_placement import Banks
 
 _NODE = Path(__file__).with_name("fleet_nodes.py")
 

@@ -1,5 +1,5 @@
 """`fpga`: design points of the search accelerator, simulated beside the model of its cycles, the loss of truncated
-queues beside their bound, and the traversal engine beside the software.
+queues beside their bound.
 
 Nothing here is a time of this machine: cycles are counted by the simulated designs.
 """
@@ -17,16 +17,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from bench.figures import Figure, lower, neither, tabulate
-from bench.hardware.synthesis import placed, synthesized
 from bench.options import Output, benchmark, stated
+from bench.synthesis import placed, synthesized
 from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
-from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.device import programs
 from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
-from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, levels
-from edge.devices.fpga.synthesis import component_of
-from edge.planner.search_accelerator import queue_length
-from edge.planner.traversal import at_once, nearest_graph, traverse
+from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, cycles, levels
+from edge.devices.fpga.simulation import component_of
+from edge.devices.searchers import queue_length
 
 SHAPES = (
     Shape("pq", 16, 4, units=4, results=8, kept=6, builders=4, lanes=4),
@@ -45,9 +43,6 @@ WORKLOADS: tuple[tuple[int, int, int], ...] = (
 
 LATENCY = 20
 """Cycles of the memory of codes."""
-
-GROUPS = ((1, 1), (2, 1), (4, 1), (6, 1), (1, 2), (2, 2), (4, 2), (6, 2), (1, 4), (2, 4), (4, 4))
-"""Groups under way, and candidates of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,77 +115,6 @@ def losses(folder: Path, queries: int) -> Iterator[Loss]:
         yield Loss(kept, bound, lost, queries)
 
 
-@dataclass(frozen=True, slots=True)
-class Traversals:
-    """The searches with one setting: means over the queries, and whether all equal the software's."""
-
-    groups: int
-    candidates: int
-    hops: float
-    waits: float
-    cycles: float
-    recall: float
-    equal: bool
-
-
-class BankedFilter:
-    """The design's Bloom filter in software: a set of bits for each hash."""
-
-    def __init__(self, bits: int, hashes: int = 3) -> None:
-        self._bits, self._banks = bits, [set[int]() for _ in range(hashes)]
-
-    def fresh(self, lists: Sequence[Sequence[int]]) -> list[int]:
-        """Adds vertices one after the other; returns those that are new."""
-        from bench.hardware.traversal import bloom_places
-
-        found = []
-        for vertex in (vertex for row in lists for vertex in row):
-            places = list(zip(bloom_places(vertex, len(self._banks), self._bits), self._banks, strict=True))
-            if not all(place in bank for place, bank in places):
-                found.append(vertex)
-            for place, bank in places:
-                bank.add(place)
-        return found
-
-
-def traversals(folder: Path, vertices: int, queries: int) -> Iterator[Traversals]:
-    """A graph of clustered vectors, searched by the simulated engine and by the software."""
-    from bench.engine_search import GraphImage, engine, traversed  # they need Amaranth
-    from bench.hardware.traversal import TraversalShape
-
-    random = np.random.default_rng(5)
-    centres = 1000 * random.standard_normal((20, 64))
-    made = centres[random.integers(20, size=vertices + queries)] + 700 * random.standard_normal(
-        (vertices + queries, 64)
-    )
-    vectors, asked = np.rint(made).astype(np.int16)[:vertices], np.rint(made).astype(np.int16)[vertices:]
-    graph = nearest_graph(vectors.astype(np.float32), 8)
-    list_beats = -(-max(map(len, graph)) // 16)  # others may choose a vertex without a bound
-    built = TraversalShape(6, 4, length=16, results=10, units=4, beats=2, list_beats=list_beats, bits=12)
-    design, image = engine(built, folder), GraphImage(vectors, graph, built)
-    for groups, candidates in GROUPS:
-        found, right, equal = [], 0, True
-        for query in asked:
-            exact = ((vectors.astype(np.int64) - query) ** 2).sum(axis=1)
-
-            def distances(some: Sequence[int], exact: Any = exact) -> Any:
-                return exact[list(some)].tolist()
-
-            one = traversed(design, built, image, query, groups, candidates)
-            soft = traverse(
-                at_once(graph, distances), 0, k=built.results, length=built.length, groups=groups,
-                candidates=candidates, visited=BankedFilter(built.bits),
-            )  # fmt: skip
-            equal &= one.labels == soft.labels and one.hops == soft.hops
-            right += len(set(np.argsort(exact, kind="stable")[: built.results].tolist()) & set(one.labels))
-            found.append(one)
-        mean = statistics.mean
-        yield Traversals(
-            groups, candidates, mean(f.hops for f in found), mean(f.waits for f in found),
-            mean(f.cycles for f in found), right / built.results / queries, equal,
-        )  # fmt: skip
-
-
 WHOLE = Shape("pq", 32, 8, units=2, results=8, kept=5, lanes=4, lists=32, probed=4)
 """The whole pipeline, which chooses its lists itself."""
 
@@ -246,32 +170,27 @@ COMMAND = "nice python -m tests.bench fpga --only synthesis"
 @benchmark
 def fpga(
     *,
-    only: Annotated[str, "cycles, truncation, traversal or synthesis; the first three if not given."] = "",
+    only: Annotated[str, "cycles, truncation or synthesis; the first two if not given."] = "",
     queries: Annotated[int, "Searches that are checked for lost rows."] = 2000,
-    vertices: Annotated[int, "Of the graph."] = 2000,
-    walks: Annotated[int, "Searches of the graph for each setting."] = 12,
     output: Output,
 ) -> None:
-    """Runs designs of the search accelerator in their simulation, and counts cycles, lost rows, hops and waits."""
+    """Runs designs of the search accelerator in their simulation, and counts cycles and lost rows."""
     if only == "synthesis":
         made = synthesize(REPORTS)
         output.put({"designs": len(made)}, [], f"{len(made)} designs are in {REPORTS}")
         return
     folder = programs()
-    wanted = {only} if only else {"cycles", "truncation", "traversal"}
+    wanted = {only} if only else {"cycles", "truncation"}
     given = list(points(folder)) if "cycles" in wanted else []
     lost = list(losses(folder, queries)) if "truncation" in wanted else []
-    walked = list(traversals(folder, vertices, walks)) if "traversal" in wanted else []
-    result: dict[str, Any] = {"latency": LATENCY, "queries": queries, "vertices": vertices, "walks": walks}
+    result: dict[str, Any] = {"latency": LATENCY, "queries": queries}
     if given:
         errors = sorted(abs(point.error) for point in given)
         result |= {"points": len(given), "median_error": statistics.median(errors), "worst_error": errors[-1]}
-    if walked:
-        result["equal"] = all(walk.equal for walk in walked)
-    output.put(result, list(figures(given, lost, walked)), stated(result))
+    output.put(result, list(figures(given, lost)), stated(result))
 
 
-def figures(given: Sequence[Point], lost: Sequence[Loss], walked: Sequence[Traversals]) -> Iterator[Figure]:
+def figures(given: Sequence[Point], lost: Sequence[Loss]) -> Iterator[Figure]:
     """The figures of a stored run."""
     cells = {
         point.name: {"simulated": [point.simulated], "modelled": [point.modelled], "error": [abs(point.error)]}
@@ -283,8 +202,3 @@ def figures(given: Sequence[Point], lost: Sequence[Loss], walked: Sequence[Trave
         f"queues of {loss.kept}, {loss.bound} by the bound": {"lost": [loss.lost / loss.queries]} for loss in lost
     }
     yield from tabulate(shares, {"lost": neither("searches that lose a row", "%")}, "truncation")
-    rows = {f"{walk.groups} of {walk.candidates}": {name: [getattr(walk, name)] for name in _WALKED} for walk in walked}
-    yield from tabulate(rows, {name: neither(name, unit) for name, unit in _WALKED.items()}, "traversal")
-
-
-_WALKED = {"hops": "", "waits": "", "cycles": "", "recall": "%"}

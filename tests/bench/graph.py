@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.delayed import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, CorruptBlock, InputError, RangeError, StorageError
@@ -25,7 +26,6 @@ from edge.ivf.base import Found, Ids, Vectors
 from edge.ivf.device import Place
 from edge.ivf.scan import exact_scores
 from edge.link import Lane, Ticket
-from edge.planner.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 from edge.resident import Closing
 from edge.trace import Trace
 
@@ -74,13 +74,7 @@ class GraphFacts:
 
 
 def write_graph(path: Path, vectors: Vectors, neighbours: Neighbours, entry: int, budget: MemoryBudget) -> GraphFacts:
-    """Writes a graph of `vectors` [n, dim]. The file gets its name when it is complete.
-
-    Raises:
-        InputError: the shapes do not agree, or a neighbour or the entry is not a row.
-        StorageError: the file cannot be written.
-        BudgetExceeded: a block does not fit the memory limit.
-    """
+    """Writes a graph of `vectors` [n, dim]. The file gets its name when it is complete."""
     count, dim = vectors.shape
     facts = GraphFacts(count, dim, neighbours.shape[1], entry)
     if len(neighbours) != count or not 0 <= entry < count or not -1 <= neighbours.min() <= neighbours.max() < count:
@@ -104,12 +98,7 @@ def write_graph(path: Path, vectors: Vectors, neighbours: Neighbours, entry: int
 
 
 def open_graph(path: Path) -> tuple[GraphFacts, BlockFile]:
-    """Opens a graph's file, whose blocks are `BlockId("rows", number)`. The caller closes it.
-
-    Raises:
-        StorageError: the file cannot be read.
-        CorruptBlock: the header is damaged, or the file is shorter than its header says.
-    """
+    """Opens a graph's file, whose blocks are `BlockId("rows", number)`. The caller closes it."""
     damaged = f"{path} is not a graph, or its header is damaged"
     try:
         with path.open("rb") as file:
@@ -180,11 +169,6 @@ def hnsw_graph(vectors: Vectors, degree: int, *, budget: MemoryBudget) -> tuple[
     Args:
         vectors: [n, dim].
         degree: the most neighbours of a vertex, even.
-
-    Raises:
-        RangeError: `degree` is odd or below 4.
-        CapabilityError: faiss is not installed.
-        BudgetExceeded: the graph does not fit the memory limit while it is built.
     """
     if degree < 4 or degree % 2:
         raise RangeError(f"a graph of faiss has an even degree of at least 4, not {degree}")
@@ -290,14 +274,7 @@ class GraphIndex(Closing):
     """
 
     def __init__(self, path: Path, *, device: Place, budget: MemoryBudget, trace: Trace | None = None) -> None:
-        """Loads a graph into the device's memory.
-
-        Raises:
-            StorageError: the file cannot be read.
-            CorruptBlock: the file is damaged.
-            BudgetExceeded: the graph does not fit the device's memory.
-            CapabilityError: the processor cannot read the device's memory.
-        """
+        """Loads a graph into the device's memory."""
         if not device.in_host_memory:
             raise CapabilityError(f"a graph needs a device whose memory the processor reads, and not {device.name}")
         self._facts, file = open_graph(path)
@@ -345,13 +322,8 @@ class GraphIndex(Closing):
 
         Args:
             length: length of the queue of results; a longer one finds more.
-            groups, candidates: see `edge.planner.traversal.traverse`.
+            groups, candidates: see `bench.delayed.traverse`.
             bits: of the Bloom filter of visited rows.
-
-        Raises:
-            InputError: the queries have another width than the rows.
-            RangeError: a number is out of range.
-            BudgetExceeded: the search does not fit the memory limit.
         """
         if queries.ndim != 2 or queries.shape[1] != self._facts.dim:
             raise InputError(f"queries of shape {queries.shape} do not fit rows of {self._facts.dim} dimensions")

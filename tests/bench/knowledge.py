@@ -25,14 +25,13 @@ from edge.apps.options import FiniteRange
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.errors import EdgeError
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import LearnedCosts
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.llama_library import llama_library
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaModel, llama_library
 from edge.runtimes.generation.prompt import PromptBuilder
 from edge.trace import Trace
 

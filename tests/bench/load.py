@@ -83,11 +83,7 @@ def drawn(
 
 
 def recorded(path: Path) -> list[Arrival]:
-    """The arrivals of a file with a JSON object in each line, as `--record` writes them.
-
-    Raises:
-        InputError: a line is no arrival.
-    """
+    """The arrivals of a file with a JSON object in each line, as `--record` writes them."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

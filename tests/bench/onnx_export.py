@@ -26,11 +26,7 @@ _OPSET = 17
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """The first digits of the checksum of a checkpoint's weights, so that no export of other weights is used.
-
-    Raises:
-        ModelError: the folder lacks a file of a checkpoint.
-    """
+    """The first digits of the checksum of a checkpoint's weights, so that no export of other weights is used."""
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (checkpoint / name).is_file():
             raise ModelError(f"{checkpoint} is no checkpoint of a cross-encoder: {name} is missing")
@@ -45,10 +41,6 @@ def export(checkpoint: Path, folder: Path, precision: str, max_tokens: int) -> N
         folder: FlashRank's cache folder; the folder in it is a model folder of fastembed, too.
         precision: `fp32`, or `int8` for onnxruntime's dynamic quantization with a scale for each column.
         max_tokens: the longest query + document.
-
-    Raises:
-        CapabilityError: torch or transformers is not installed.
-        ModelError: the checkpoint is incomplete.
     """
     target = folder / MODEL_NAME
     if not target.exists():

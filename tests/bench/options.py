@@ -58,11 +58,6 @@ class Output:
             notes: sentences for the stored run, such as the reason why a peer was left out.
             held: the most bytes that a process of this program held.
             limit: their limit.
-
-        Raises:
-            InputError: the file holds a run of another command, machine or version.
-            StorageError: the file cannot be written.
-            EdgeError: a process held more than its limit. By then the result is printed and stored.
         """
         figures = tuple(figures)
         if self.as_json:
@@ -95,11 +90,7 @@ def stated(conditions: Mapping[str, Any]) -> str:
 
 
 def prepared(as_json: bool = False, store: Path | None = None) -> Output:
-    """The output of the current command.
-
-    Raises:
-        InputError: the file cannot take this run. A benchmark is long, so this is found before it begins.
-    """
+    """The output of the current command."""
     if store is None:
         return Output(as_json, None, None)
     run = RunRecord.begun(click.get_current_context())

@@ -24,11 +24,9 @@ from bench.serve import running
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
 from edge.apps.plan.machine import PASSAGES
-from edge.apps.plan.profile import DEPTHS, Questions, known_profile, questions_options
-from edge.apps.plan.serving import ServerPlan
+from edge.apps.plan.profile import DEPTHS, Questions, ServerPlan, known_profile, questions_options
 from edge.errors import EdgeError
-from edge.planner.measured import MachineProfile
-from edge.planner.serving import Serving
+from edge.planner.measured import MachineProfile, Serving
 
 _TIMEOUT_S = 300.0
 

@@ -60,10 +60,6 @@ def measure(
             that a script may use, where the system can restrict them.
         python: the interpreter.
         timeout: the seconds after which the process is ended; None for no bound.
-
-    Raises:
-        CapabilityError: the interpreter does not exist, or lacks a library that the work needs.
-        EdgeError: the work failed. The message is the last line of its output.
     """
     count = str(threads)
     environment = os.environ | {
@@ -121,9 +117,6 @@ def in_turn(
     """The results of every system in each round, and a sentence for each system that lacks a library here.
 
     The systems take turns (A B A B ...), so that a slow minute of the machine does not fall on one of them alone.
-
-    Raises:
-        EdgeError: no system could be measured.
     """
     found: dict[str, list[Result]] = {}
     left_out: dict[str, str] = {}

@@ -147,11 +147,7 @@ def pruning(
 
 
 def summary(calls: Sequence[Call]) -> dict[str, float]:
-    """The means over some rankings; for the numbers of results and candidates, the medians.
-
-    Raises:
-        InputError: there are no rankings.
-    """
+    """The means over some rankings; for the numbers of results and candidates, the medians."""
     if not calls:
         raise InputError("nothing was ranked; give more --queries")
     judged = [call for call in calls if call.precision is not None]

@@ -70,11 +70,7 @@ class Replayed:
         }  # fmt: skip
 
     def asked(self, count: int) -> list[Case]:
-        """The first `count` questions of the first set.
-
-        Raises:
-            InputError: it has fewer.
-        """
+        """The first `count` questions of the first set."""
         found = cases(self.corpora[0])[:count]
         if len(found) < count:
             name = self.corpora[0].name

@@ -40,8 +40,7 @@ from edge.models.training.corpora import Corpus
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, LlamaContext
-from edge.runtimes.generation.llama_library import llama_library
-from edge.runtimes.generation.llama_model import LlamaModel
+from edge.runtimes.generation.llama_model import LlamaModel, llama_library
 from edge.text.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
@@ -135,11 +134,7 @@ def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: f
 
 
 def write_recorded(path: Path, recorded: Path, chosen: Sequence[Case]) -> None:
-    """Writes the part of a recorded trace that belongs to some questions, in their order.
-
-    Raises:
-        InputError: the trace lacks one of the questions, or cannot be read.
-    """
+    """Writes the part of a recorded trace that belongs to some questions, in their order."""
     try:
         header, *lines = recorded.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -249,12 +244,7 @@ class ComputedReplay(ReplayGenerator):
     prompt of the recorded length."""
 
     def __init__(self, path: str | Path, model: str | Path, budget: MemoryBudget, *, threads: int) -> None:
-        """Loads the model.
-
-        Raises:
-            ModelError: the recording or the model cannot be used.
-            BudgetExceeded: the model does not fit.
-        """
+        """Loads the model."""
         super().__init__(path, speed=_NO_PAUSE)
         file = GGUFFile.open(model)
         with budget.charge("language model"):

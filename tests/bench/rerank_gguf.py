@@ -40,11 +40,7 @@ class RandomReranker(GgufFile):
 
     @classmethod
     def of(cls, model: PackedModel) -> RandomReranker:
-        """The file for a packed model.
-
-        Raises:
-            ModelError: the model has another architecture or vocabulary.
-        """
+        """The file for a packed model."""
         vocabulary = json.loads(model.tokenizer_path.read_text(encoding="utf-8"))["model"]
         if model.spec.architecture != "xlm-roberta" or vocabulary["type"] != "Unigram":
             raise ModelError(f"llama.cpp's server is compared with models of the XLM-RoBERTa family, not {model.name}")

@@ -219,11 +219,7 @@ def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def read_pools(path: Path, limit: int) -> list[JudgedPool]:
-    """The first `limit` pools of a file.
-
-    Raises:
-        InputError: the file cannot be read, or a line holds no pool; the message names its number.
-    """
+    """The first `limit` pools of a file."""
     pools: list[JudgedPool] = []
     try:
         lines = read_input(path).decode().splitlines()[:limit]

@@ -64,11 +64,7 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: Path) -> RunRecord:
-        """The record of a file.
-
-        Raises:
-            InputError: the file cannot be read, or is no record.
-        """
+        """The record of a file."""
         try:
             value = json.loads(read_small(path))
         except OSError as error:
@@ -91,11 +87,7 @@ class RunRecord:
             raise InputError(f"{path}: {error}") from None
 
     def write(self, path: Path) -> None:
-        """Writes the record to a file, with a line for each figure.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Writes the record to a file, with a line for each figure."""
         head = {"format": FORMAT, **{name: getattr(self, name) for name in _NAMES}, "notes": list(self.notes)}
         lines = [json.dumps(figure.to_json(), ensure_ascii=False) for figure in self.figures]
         text = json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}")
@@ -107,11 +99,7 @@ class RunRecord:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
     def extended(self, later: RunRecord) -> RunRecord:
-        """This record with the rounds of a later run of the same command.
-
-        Raises:
-            InputError: the runs differ in their command, machine or version.
-        """
+        """This record with the rounds of a later run of the same command."""
         for name in ("command", "machine", "version"):
             mine, other = getattr(self, name), getattr(later, name)
             if mine != other:
@@ -126,11 +114,7 @@ class RunRecord:
 
 
 def records(paths: Iterable[Path]) -> dict[str, RunRecord]:
-    """The records of files and of the JSON files in folders, by the file's name.
-
-    Raises:
-        InputError: a file is no record, two files have the same name, or there are none.
-    """
+    """The records of files and of the JSON files in folders, by the file's name."""
     files = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if not files:
         raise InputError("there are no stored runs")
@@ -237,11 +221,7 @@ def report(runs: Sequence[Path], page: Path | None) -> None:
 
 
 def renew(page: str, blocks: Mapping[str, str]) -> str:
-    """A page with the blocks of these runs in place of its own.
-
-    Raises:
-        InputError: the page names a run that is not there, or lacks the place of one.
-    """
+    """A page with the blocks of these runs in place of its own."""
     places = [match["name"] for match in _BLOCK.finditer(page)]
     if unknown := sorted(set(places) - set(blocks)):
         raise InputError(f"the page has a place for {', '.join(unknown)}, which is no run of these")

@@ -134,11 +134,7 @@ class Sample:
 
     @classmethod
     def of(cls, corpus: Corpus, documents: int, queries: int) -> Sample:
-        """A sample, which is the same for the same numbers.
-
-        Raises:
-            InputError: the set has no test questions.
-        """
+        """A sample, which is the same for the same numbers."""
         if not corpus.test:
             raise InputError(f"{corpus.name} has no test questions")
         asked = random.Random(0).sample(sorted(corpus.test), min(queries, len(corpus.test)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import numpy as np
 import numpy.typing as npt
-from naive.published_systems import SHARES
 
 from bench.figures import Figure, lower, neither, tabulate
 from bench.options import Names, Output, benchmark, numbers
@@ -19,10 +19,10 @@ from bench.process import measure, say, timed
 from bench.vectors import opened_index
 from edge.budget import MemoryBudget
 from edge.config import parse_size
+from edge.devices.searchers import queue_length
 from edge.errors import EdgeError
 from edge.ivf.base import RESCORE
 from edge.ivf.index import IndexOptions
-from edge.planner.search_accelerator import Alternation, queue_length
 from edge.trace import Trace
 
 _CODECS = ("flat", "sq8", "pq")
@@ -49,6 +49,47 @@ _ADDED = 20_000
 """The searched index: of made-up vectors, `_ADDED` at a time. A search probes `_PROBED` lists for `_FOUND` rows."""
 
 Floats = npt.NDArray[np.float32]
+
+SHARES: Sequence[tuple[str, float, float]] = (
+    ("Dec-S", 0.16, 53.7), ("EncDec-S, interval 8", 2.37, 77.1), ("EncDec-S, interval 64", 14.9, 94.1),
+    ("Dec-L", 0.78, 64.0), ("EncDec-L, interval 8", 14.1, 93.8), ("EncDec-L, interval 64", 98.0, 99.0),
+)  # fmt: skip
+"""Ratio of generation time to retrieval time in an interval, and percentage of generating devices: figure 4.10. The
+times are not published. They follow from the percentages, so the comparison is circular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """Generation that waits for a retrieval every `interval` tokens.
+
+    Attributes:
+        batch: number of sequences generated at a time.
+        step: seconds to write one token for the batch on one device.
+        retrieval: seconds to retrieve for the batch on one device.
+    """
+
+    interval: int
+    batch: int
+    step: float
+    retrieval: float
+
+    def throughput(self, generating: int, retrieving: int) -> float:
+        """Tokens per second. A generating device waits while it retrieves, and the slower side sets the rate."""
+        tokens = self.interval * self.batch
+        write = tokens * generating / (self.interval * self.step + self.retrieval)
+        return min(write, tokens * retrieving / self.retrieval)
+
+    @property
+    def generating_share(self) -> float:
+        """The best share of generating devices, between a half and one."""
+        generation = self.interval * self.step
+        return (generation + self.retrieval) / (generation + 2 * self.retrieval)
+
+    def efficiency(self, share: float) -> float:
+        """Throughput if this share of many devices generates, as a part of the highest throughput."""
+        generation = self.interval * self.step
+        rate = min(share / (generation + self.retrieval), (1 - share) / self.retrieval)
+        return rate * (generation + 2 * self.retrieval)
 
 
 @benchmark

@@ -172,9 +172,6 @@ def running(command: Sequence[str], name: str, path: str = "/health") -> Iterato
     """Runs a server, and gives its port and a watch of its memory when it answers a GET of the path.
 
     In the command, `{port}` stands for a free port, and `{folder}` for a folder that ends with the server.
-
-    Raises:
-        EdgeError: the server does not start.
     """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])

@@ -33,6 +33,6 @@ def test_points_losses_and_their_figures(tmp_path: Path, monkeypatch: pytest.Mon
     shape = Shape("bytes", 8, 0, units=4, results=10, kept=4, lanes=8)
     found = list(fpga.points(tmp_path, [shape], level=0))
     assert [abs(point.error) < 0.1 for point in found] == [True] * len(fpga.WORKLOADS)
-    named = {figure.key for figure in fpga.figures(found, [fpga.Loss(5, 5, 1, 100)], [])}
+    named = {figure.key for figure in fpga.figures(found, [fpga.Loss(5, 5, 1, 100)])}
     assert ("truncation", "queues of 5, 5 by the bound", "searches that lose a row") in named
     assert len(named) == 3 * len(found) + 1

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from naive.graph import vectors_of
 
+from bench.delayed import at_once, traverse
 from bench.graph import hnsw_graph, hnsw_nbytes
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, RangeError
-from edge.planner.traversal import at_once, traverse
 
 VECTORS = vectors_of(1500, 24)
 

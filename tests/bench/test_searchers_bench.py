@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from naive.program import output_of
-from naive.published_systems import tail
 
 from bench import searchers as bench
 from bench.command import bench as command
 from bench.run_record import RunRecord
 from bench.searchers import simulated_loss
+from edge.devices.searchers import queue_length, share_of_queue
 from edge.errors import EdgeError
-from edge.planner.search_accelerator import queue_length
 
 
 def run(*arguments: str) -> str:
@@ -54,7 +54,9 @@ def test_the_bound_holds_in_the_simulation_and_is_close(queues: int, results: in
     error = 3 * (0.01 * 0.99 / searches) ** 0.5
     assert simulated_loss(results, queues, length, searches=searches, seed=1) <= 0.01 + error
     assert simulated_loss(results, queues, length - 1, searches=searches, seed=1) > 0.01 - error
-    exact = queues * tail(results, queues, length - 1)  # the bound also counts losses in several queues at once
+    exact = queues * math.fsum(
+        share_of_queue(results, queues, count) for count in range(length, results + 1)
+    )  # the bound also counts losses in several queues at once
     assert simulated_loss(results, queues, length - 1, searches=searches, seed=1) <= exact + 3 * error
 
 

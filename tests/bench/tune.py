@@ -25,10 +25,9 @@ from edge.ivf.maintenance.maintainer import maintain
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import assign
-from edge.tuning.choosing import grid, probes, within
 from edge.tuning.sampled import Sampled
 from edge.tuning.stage_costs import searched_with, small_index
-from edge.tuning.tuner import TuningCandidates
+from edge.tuning.tuner import TuningCandidates, grid, probes, within
 
 _LEAST = 60
 """The fewest questions: half of them are used to choose, and half are held out."""

@@ -59,9 +59,6 @@ class VectorSet:
             base: a .npy file of real embeddings [n, dim] of unit length (`edge embed --out`). If they are enough, the
                 first ones are the rows, and the last ones the queries. If not, some become the queries, and each of
                 the others the centre of many rows. Without it, rows and queries are drawn from a mixture.
-
-        Raises:
-            InputError: `folder` holds another set, or `base` has too few rows.
         """
         if (folder / _NOTE).exists():
             return cls._kept(folder, lambda known: (known.rows, known.seed) == (rows, seed), queries)
@@ -76,11 +73,7 @@ class VectorSet:
 
     @classmethod
     def given(cls, folder: Path, vectors: Floats, queries: Floats, kind: str) -> VectorSet:
-        """The set of these vectors [n, dim] and queries [q, dim] of unit length; it is made if it does not exist.
-
-        Raises:
-            InputError: `folder` holds another set.
-        """
+        """The set of these vectors [n, dim] and queries [q, dim] of unit length; it is made if it does not exist."""
         if (folder / _NOTE).exists():
             return cls._kept(folder, lambda known: (known.rows, known.kind) == (len(vectors), kind), len(queries))
         blocks = (np.asarray(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
@@ -194,11 +187,7 @@ def recall(found: Iterable[Iterable[int]], truth: npt.NDArray[np.int64]) -> floa
 
 
 def embeddings(path: Path) -> Floats:
-    """The vectors [n, dim] of a .npy file that the user names.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
+    """The vectors [n, dim] of a .npy file that the user names."""
     try:
         with open_input(path, pipes=False) as file:
             vectors = np.load(file)

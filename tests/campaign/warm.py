@@ -23,7 +23,7 @@ _IMPORTED = (
     "edge.apps.verbs.searching", "edge.apps.commands.contents", "edge.apps.commands.care",
     "edge.apps.collection.collection", "edge.apps.collection.indexing", "edge.apps.collection.writing",
     "edge.apps.memory.command", "edge.apps.memory.memory", "edge.apps.memory.care",
-    "edge.apps.commands.rerank", "edge.apps.commands.embed",
+    "edge.apps.commands.texts", "edge.apps.commands.texts",
     "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma",
     "edge.ivf.maintenance.compaction", "edge.ivf.maintenance.retraining",
     "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.native.runtime",

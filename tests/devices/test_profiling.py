@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.devices.profiling import MeasuredScan
+from edge.devices.cpu import MeasuredScan
 from edge.ivf.device import SearchRequest
 
 

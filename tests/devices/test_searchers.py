@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +16,10 @@ from edge.budget import MemoryBudget
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
-from edge.devices.searchers import SearchersDevice
-from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, PartLost
+from edge.devices.searchers import SearchersDevice, queue_length, share_of_queue
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, PartLost, RangeError
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
-from edge.planner.search_accelerator import queue_length
 from edge.trace import Trace
 
 WIDTH = 40
@@ -319,3 +319,42 @@ def test_a_list_that_could_not_be_sent_leaves_no_memory_behind(tmp_path: Path) -
         both.close()
     finally:
         gc.enable()
+
+
+def _tail(results: int, queues: int, length: int) -> float:
+    """Probability that a given one of `queues` queues gets more than `length` of the best `results`."""
+    return math.fsum(share_of_queue(results, queues, count) for count in range(length + 1, results + 1))
+
+
+@pytest.mark.parametrize(("queues", "length"), [(2, 63), (4, 38), (8, 23), (16, 15), (32, 10), (64, 8)])
+def test_queues_are_as_short_as_the_bound_allows(queues: int, length: int) -> None:
+    assert queue_length(100, queues) == length
+    assert queues * _tail(100, queues, length) <= 0.01 < queues * _tail(100, queues, length - 1)
+
+
+@pytest.mark.parametrize(("queues", "results"), [(4, 20), (16, 100)])
+def test_striped_lists_lose_nothing_in_99_of_100_searches_and_whole_lists_do(queues: int, results: int) -> None:
+    random = np.random.default_rng(5)
+    length = queue_length(results, queues)
+    dealt = random.integers(queues, size=(10_000, results))
+    most = np.stack([np.bincount(row, minlength=queues).max() for row in dealt])
+    assert (most <= length).mean() >= 0.99
+    # Near results lie in few lists, and each list in one place.
+    whole = random.integers(queues, size=(1000, 3))[:, :, None].repeat(results // 3, axis=2).reshape(1000, -1)
+    most = np.stack([np.bincount(row, minlength=queues).max() for row in whole])
+    assert (most <= length).mean() < 0.5
+
+
+def test_a_confidence_is_between_0_and_1() -> None:
+    with pytest.raises(RangeError):
+        queue_length(100, 16, confidence=1.0)
+    assert queue_length(10, 1) == 10
+
+
+def test_the_tail_by_hand() -> None:
+    """Three results in two queues: 3 in one with 1/8, at least 2 with 1/2."""
+    assert (_tail(3, 2, 2), _tail(3, 2, 1)) == (pytest.approx(1 / 8), pytest.approx(1 / 2))
+    assert (_tail(3, 1, 2), _tail(3, 1, 3)) == (1, 0)
+    assert queue_length(3, 2, confidence=0.74) == 2
+    assert queue_length(3, 2, confidence=0.76) == 3
+    assert queue_length(1, 1000, confidence=0.5) == 1

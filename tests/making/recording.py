@@ -62,11 +62,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path) -> Recording:
-        """Reads a file.
-
-        Raises:
-            ModelError: the file cannot be read, or is no recording.
-        """
+        """Reads a file."""
         recording, number = cls(), 0
         try:
             with path.open(encoding="utf-8") as file:
@@ -139,11 +135,7 @@ class Recorder:
     """
 
     def __init__(self, generator: Generator, path: str | Path, *, speed: Speed | None = None) -> None:
-        """Begins a recording. An existing file is overwritten.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Begins a recording. An existing file is overwritten."""
         self._generator = generator
         self.name = generator.name
         self.context = generator.context

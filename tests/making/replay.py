@@ -40,9 +40,6 @@ class ReplayGenerator:
 
         Args:
             speed: replaces the recording's own speed.
-
-        Raises:
-            ModelError: there is no such file, it is no recording, or it has no speed and `speed` is None.
         """
         path = Path(path)
         recording = Recording.read(path)
@@ -79,11 +76,7 @@ class ReplayGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """The recorded answer, with each token at its time. Of `sampling` only `max_tokens` is used.
-
-        Raises:
-            InputError: nothing was recorded for these messages.
-        """
+        """The recorded answer, with each token at its time. Of `sampling` only `max_tokens` is used."""
         check_messages(messages)
         record = self._find(messages)
         if not self._records:

@@ -183,11 +183,7 @@ class RandomWeights:
 
 
 def model_spec(shape: str, precision: Precision = "int8") -> ModelSpec:
-    """The description of a model of a published shape.
-
-    Raises:
-        ModelError: there is no such shape.
-    """
+    """The description of a model of a published shape."""
     chosen = _shape(shape)
     return family_of(chosen.config).spec_from_config(chosen.config, chosen.head, precision)
 
@@ -200,11 +196,6 @@ def synth(
     Args:
         shape: a name in `SHAPES`.
         out_dir: directory of the pack; an older pack there is replaced.
-
-    Raises:
-        ModelError: there is no such shape or precision.
-        InputError: the seed is negative or no whole number.
-        StorageError: the disk refuses.
     """
     chosen = _shape(shape)
     check_precision(precision)
@@ -229,13 +220,7 @@ def synth(
 
 
 def synth_checkpoint(shape: str, out_dir: str | Path, seed: int = 0) -> Path:
-    """Writes the random model of `synth` as a Hugging Face folder (fp32), for use with transformers.
-
-    Raises:
-        ModelError: there is no such shape.
-        InputError: the seed is negative or no whole number.
-        StorageError: the disk refuses.
-    """
+    """Writes the random model of `synth` as a Hugging Face folder (fp32), for use with transformers."""
     chosen = _shape(shape)
     family = family_of(chosen.config)
     spec = family.spec_from_config(chosen.config, chosen.head, "fp32")

@@ -13,9 +13,6 @@ def token_rows(model: PackedModel, ids: npt.NDArray[np.int64]) -> npt.NDArray[np
 
     Args:
         ids: token ids [n], ascending and unique.
-
-    Raises:
-        CorruptBlock: a row does not match its checksum.
     """
     raw = model._checked_rows("embedding", ids, model.embedding_checksums())
     values = raw.view(model.embedding_dtype).astype(np.float32)

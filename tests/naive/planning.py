@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from edge.planner.schedule import Group, Outcome, Placement, Problem, Schedule, choices, evaluate, loop_batches
-from edge.planner.schema import RagSchema
+from edge.planner.tables import RagSchema
 
 
 def every_schedule(problem: Problem) -> Iterator[Schedule]:

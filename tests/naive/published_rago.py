@@ -1,49 +1,22 @@
-"""Published figures of RAGO, computed again (Jiang's thesis, chapter 3). docs/planning.md has the same numbering."""
+"""Published figures of RAGO, computed again (Jiang's thesis, chapter 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from edge.planner.modelled import ACCELERATORS, BATCHES, HOST, modelled_tables, retrieval_seconds
-from edge.planner.schedule import Problem, cluster_placements, stall_factor
-from edge.planner.schema import MODELS, PUBLISHED, RagSchema
-from edge.planner.search import plans
-from edge.planner.tables import Origin, Point, StageTable
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A comparison of a published figure with ours.
-
-    Attributes:
-        number: number in the list of checkable figures.
-        what: name of the figure, with its unit.
-        published, ours: its two values.
-        tolerance: allowed difference as a share of `published`; 0 if they must be equal as printed.
-        origin: origin of our value.
-        source: place of the published value.
-    """
-
-    number: int
-    what: str
-    published: float
-    ours: float
-    tolerance: float
-    origin: Origin
-    source: str
-
-    @property
-    def error(self) -> float:
-        """Difference as a share of the published value; the plain difference if that is 0."""
-        difference = self.ours - self.published
-        return difference / self.published if self.published else difference
-
-    @property
-    def holds(self) -> bool:
-        """Whether our value is within the tolerance."""
-        return abs(self.error) <= self.tolerance + 1e-12
-
+from edge.planner.schedule import Problem, cluster_placements, plans, stall_factor
+from edge.planner.tables import (
+    ACCELERATORS,
+    BATCHES,
+    HOST,
+    MODELS,
+    PUBLISHED,
+    Point,
+    RagSchema,
+    StageTable,
+    modelled_tables,
+)
 
 PREFIXES = (128, 256, 512, 1024, 2048)
 DECODES = (128, 256, 512)
@@ -148,37 +121,3 @@ def best_rate(problem: Problem) -> tuple[float, dict[str, int]]:
     best = max(plans(problem), key=lambda plan: plan.outcome.throughput_per_device)
     devices = {choice.stage: group.devices for group in best.schedule.groups for choice in group.choices}
     return best.outcome.throughput_per_device, devices
-
-
-def llm_flops(schema: RagSchema, prompt: int) -> float:
-    """Operations of a request with `prompt` tokens of prompt: two for each weight and token."""
-    return 2 * schema.llm.params * (prompt + schema.decode_tokens)
-
-
-def rago() -> Iterator[Check]:
-    """Checkable figures 1 to 7."""
-    hyperscale = PUBLISHED["case-1"]
-    yield Check(1, "PQ codes of 64e9 vectors, TiB", 5.6, hyperscale.database_nbytes / 2**40, 0.01, "predicted",
-                "3.4")  # fmt: skip
-    single = retrieval_seconds(1, hyperscale.database_nbytes * hyperscale.scanned, 32)
-    yield Check(2, "one query on 32 servers, ms", 10.0, 1e3 * single, 0.1, "predicted", "3.7.1")
-    points = [abs(error) for error in retrieval_share_errors()]
-    yield Check(3, "figure 3.5c, mean error, fraction of 1", 0.0, sum(points) / len(points) / 100, 0.025, "calibrated",
-                "fig 3.5c")  # fmt: skip
-    yield Check(3, "figure 3.5c, largest error, fraction of 1", 0.0, max(points) / 100, 0.05, "calibrated", "fig 3.5c")
-    stalls = [abs(error) for error in stall_errors()]
-    yield Check(4, "figure 3.8b, mean relative error", 0.0, sum(stalls) / len(stalls), 0.02, "calibrated", "fig 3.8b")
-    yield Check(4, "figure 3.8b, largest relative error", 0.0, max(stalls), 0.05, "calibrated", "fig 3.8b")
-    rate, devices = best_rate(long_context())
-    yield Check(5, "long context, requests/s and device", 1.08, rate, 0.01, "circular", "table 3.4")
-    yield Check(5, "long context, devices that encode", 64, devices["encode"], 0.0, "calibrated", "table 3.4")
-    yield Check(5, "long context, devices that prefill", 16, devices["prefill"], 0.0, "calibrated", "table 3.4")
-    yield Check(5, "long context, devices that decode", 16, devices["decode"], 0.0, "calibrated", "table 3.4")
-    without, _ = best_rate(long_context(baseline=True))
-    yield Check(5, "the same without RAGO", 0.65, without, 0.01, "circular", "table 3.4")
-    longer = best_rate(long_context(encode=10))[0] / best_rate(long_context(encode=10, baseline=True))[0]
-    yield Check(5, "gain with ten times the document", 1.94, longer, 0.01, "calibrated", "3.7.1")
-    ratio = llm_flops(replace(hyperscale, llm=MODELS["llama-70b"]), 32) / llm_flops(hyperscale, 512)
-    yield Check(6, "operations of 70B alone over 8B with retrieval", 3.2, ratio, 0.03, "predicted", "3.5.1")
-    yield Check(7, "10,000 vectors of 768 in 16 bits, MB", 15.0, PUBLISHED["case-2"].database_nbytes / 1e6, 0.03,
-                "predicted", "3.5.2")  # fmt: skip

@@ -1,12 +1,9 @@
-"""Compaction and splitting: pending rows become segments, small segments are merged, and large lists are split.
+"""Compaction and splitting: pending rows become segments, small segments are merged, large lists are split by 2-means
+over their own vectors, and files that no committed state names are removed.
 
 A segment is rewritten, together with all smaller ones, once its deleted rows and the rows of the smaller ones make up a
-tenth of it. Each further part of a list costs a search more than scanning the part's rows. With this rule, an index
-that grows to a million rows by flushes of 2,048 rows has three segments at most and has copied a row 16 times on
-average (simulated). Merging at a half would copy a row eight times and leave five segments.
-
-`clean` removes files that no committed state names: retired segments, and leftovers of a killed process. `split`
-divides a list by 2-means over its own vectors.
+tenth of it. An index that grows to a million rows by flushes of 2,048 rows then has three segments at most and has
+copied a row 16 times on average (simulated). Merging at a half would copy a row eight times and leave five segments.
 """
 
 from __future__ import annotations
@@ -29,11 +26,7 @@ from edge.ivf.storage.segments import RowBlock
 
 
 def flush(work: Work, least: int = 1) -> None:
-    """Moves all pending rows to a new segment, if there are at least `least`.
-
-    Raises:
-        BudgetExceeded, StorageError: the segment cannot be written; the rows stay pending.
-    """
+    """Moves all pending rows to a new segment, if there are at least `least`."""
     with ExitStack() as stack:
         with work.write() as db:
             manifest = IndexManifest(db)
@@ -74,11 +67,7 @@ _SLICE_NBYTES = 8 << 20
 
 
 def merge(work: Work) -> None:
-    """Merges the segments that are due; if `work.full`, all of them into one without deleted rows.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: a segment cannot be read or written; nothing has changed.
-    """
+    """Merges the segments that are due; if `work.full`, all of them into one without deleted rows."""
     with work.write() as db:
         manifest = IndexManifest(db)
         sources = list(work.sources(manifest).values())
@@ -141,11 +130,8 @@ def clean(work: Work, *, at_once: bool = False) -> None:
     """Removes retired segments, and files that were never named.
 
     A segment is removed if this process does not have it open and it was retired at least `IndexOptions.grace_seconds`
-    ago, or `at_once`. Until then a reader whose transaction began earlier may still open it. Files that no state ever
+    ago, or `at_once`: until then a reader whose transaction began earlier may still open it. Files that no state ever
     named are removed in a write transaction, so that no writer can be making one.
-
-    Raises:
-        StorageError: the folder cannot be read.
     """
     with work.write() as db:
         manifest = IndexManifest(db)
@@ -175,13 +161,7 @@ _READ_NBYTES = 8 << 20
 
 
 def split(work: Work) -> None:
-    """Splits all lists that are too large, each once.
-
-    The rows of these lists are copied into one new segment, list by list, and deleted in the old segments.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: splitting failed, and nothing has changed.
-    """
+    """Splits all lists that are too large, each once. Their rows are copied into one new segment, list by list."""
     with work.write() as db:
         manifest = IndexManifest(db)
         if manifest.state().quantizer:
@@ -264,10 +244,7 @@ def _nearer(
 
 
 def _halves(sources: list[VectorSource], number: int, rows: int, seed: int) -> Vectors | None:
-    """Two unit centroids [2, dim], by spherical 2-means over (a sample of) a list's vectors.
-
-    None if one half would be too small (`_SMALLER_SHARE`).
-    """
+    """Two unit centroids [2, dim] of a list, by spherical 2-means over a sample; None if a half would be too small."""
     random = np.random.default_rng((seed, number))
     share = min(1.0, _SAMPLE / rows)
     held: list[Vectors] = []

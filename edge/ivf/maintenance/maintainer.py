@@ -24,16 +24,9 @@ _LOCK = "maintenance.lock"
 
 
 def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> MaintenanceReport:
-    """Runs the steps that are due, or all of them, down to one segment without deleted rows, if `work.full`.
-
-    One thread of one process maintains an index at a time. Returns at once, with `busy`, while another one does.
-
-    Args:
-        tune: chooses parameters when all rows are in segments. The index is then trained with them.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; earlier steps stay.
-    """
+    """Runs the steps that are due, or all of them, down to one segment without deleted rows, if `work.full`. Returns at
+    once, with `busy`, while another thread or process does. `tune` chooses parameters when all rows are in segments;
+    the index is then trained with them."""
     started = time.perf_counter()
     with Guard(work.folder / _LOCK) as guard:
         work.report.busy = not guard.held
@@ -47,11 +40,6 @@ def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> Mainten
 
 
 def installed(work: Work, quantizer: Quantizer) -> Curve:
-    """Installs a quantizer; see `edge.ivf.maintenance.retraining.install`.
-
-    Raises:
-        StorageError: another thread or process maintains the index. Others as for `maintain`.
-    """
     from edge.ivf.maintenance.retraining import install
 
     with Guard(work.folder / _LOCK) as guard:
@@ -64,13 +52,7 @@ def installed(work: Work, quantizer: Quantizer) -> Curve:
 
 def discard(work: Work) -> bool:
     """Removes the files that are out of use without waiting for readers in other processes; returns whether all are
-    gone.
-
-    The caller must know that no transaction of another process began before the files were retired.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
+    gone. The caller must know that no transaction of another process began before the files were retired."""
     with Guard(work.folder / _LOCK) as guard:
         if guard.held:
             clean(work, at_once=True)
@@ -107,10 +89,8 @@ def _steps(work: Work, tune: Callable[[Work], Tuned] | None) -> None:
 
 
 class Guard:
-    """A lock file that one process at a time can hold. The system unlocks it when that process dies.
-
-    A context manager; `held` says whether the lock was free. It never waits.
-    """
+    """A lock file that one process at a time can hold, and that the system unlocks when that process dies. A context
+    manager that never waits; `held` says whether the lock was free."""
 
     def __init__(self, path: Path) -> None:
         self.held = False

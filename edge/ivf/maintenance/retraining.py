@@ -46,11 +46,8 @@ class Runs(Closing):
     """Scratch files, one for each range of lists. A context manager that removes them on exit."""
 
     def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
-        """
-        Args:
-            sizes: rows expected in each list [nlist].
-            room: bytes of rows that may be in memory while lists are written.
-        """
+        """Makes empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory while lists are
+        written."""
         self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
         self._room = max(1, room // self._record.itemsize)
         # A file fills half the memory on average, since the sizes are estimates.
@@ -69,11 +66,6 @@ class Runs(Closing):
             raise StorageError(f"{folder} takes no scratch files: {error.strerror}") from error
 
     def add(self, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-        """Adds rows: `lists` [n], `ids` [n], `vectors` [n, dim].
-
-        Raises:
-            StorageError: the disk is full or cannot be written.
-        """
         groups = self._group[lists]
         order = np.argsort(groups, kind="stable")
         records = np.empty(len(ids), self._record)
@@ -83,13 +75,8 @@ class Runs(Closing):
             self._write(int(groups[low]), records[low:high])
 
     def drain(self, writer: SegmentWriter, codec: Codec) -> Iterator[int]:
-        """Writes all rows in the order of their lists, and removes each file when it is done.
-
-        Yields the number of rows written so far, so that the caller can stop in between.
-
-        Raises:
-            StorageError: the disk is full or cannot be read or written.
-        """
+        """Writes all rows in the order of their lists, and removes each file when it is done. Yields the number of rows
+        written so far, so that the caller can stop in between."""
         done = 0
         for number, file in enumerate(self._files):
             keys = np.concatenate([np.empty(0, np.int32), *(block["list"].copy() for block in self._blocks(file))])
@@ -112,7 +99,6 @@ class Runs(Closing):
             self._remove(self._paths[number])
 
     def close(self) -> None:
-        """Closes and removes the remaining files."""
         for file in self._files:
             file.close()
         for path in self._paths:
@@ -168,11 +154,7 @@ _ESTIMATE_ROWS = 8192
 
 
 def retrain(work: Work, chosen: Tuned | None = None) -> None:
-    """Trains the index, with the parameters that were `chosen` if any were. These are then recorded.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: training failed, and nothing has changed.
-    """
+    """Trains the index, with the parameters that were `chosen` if any were. These are then recorded."""
     with work.write() as db:
         manifest = IndexManifest(db)
         state = manifest.state()
@@ -196,15 +178,9 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
 
 
 def install(work: Work, quantizer: Quantizer) -> Curve:
-    """Sorts the index into the lists of a quantizer that other indexes have, too. The index then trains no more, splits
-    no list, and forgets its tuning. A version that it has already only gets its recall curve replaced.
-
-    Returns:
-        The recall curve of the quantizer; if it has none, the curve of this index alone.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: sorting failed, and nothing has changed.
-    """
+    """Sorts the index into the lists of a quantizer that other indexes have, too, and returns its recall curve; if it
+    has none, that of this index alone. The index then trains no more, splits no list, and forgets its tuning. A version
+    that it has already only gets its recall curve replaced."""
     with work.write() as db:
         manifest = IndexManifest(db)
         state = manifest.state()
@@ -227,7 +203,7 @@ def _sort_into(
     work: Work, state: State, sources: list[VectorSource], spec: CodecSpec, centroids: Vectors, seen: Ids,
     tuned: Tuned | None, chosen: Tuned | None, *, version: int = 0, recall: Curve = (),
 ) -> Curve:  # fmt: skip
-    """Sorts all rows into new lists, and puts these in place of the old ones.
+    """Sorts all rows into new lists, puts these in place of the old ones, and returns the recall curve.
 
     Args:
         state: the state when the `sources` were read.
@@ -235,9 +211,6 @@ def _sort_into(
         tuned: the parameters of the new lists, and `chosen` the same if they are to be recorded.
         version: of the quantizer, if other indexes share it.
         recall: its curve; measured here if empty.
-
-    Returns:
-        The recall curve.
     """
     total = live_rows(sources)
     codec = work.codecs.open(spec)
@@ -299,14 +272,8 @@ def _sorting_fixed(nlist: int) -> int:
 
 
 def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
-    """Writes all rows of `sources` into one new segment, sorted by list.
-
-    Args:
-        seen: ids the training has seen, ascending.
-
-    Returns:
-        The copy, and the mean misfit of the rows that are not in `seen`. Later rows will have about this misfit.
-    """
+    """Writes all rows of `sources` into one new segment, sorted by list. Returns it with the mean misfit of the rows
+    that are not in `seen` (ids, ascending): later rows will have about this misfit."""
     total = live_rows(sources)
     nlist = len(centroids)
     fixed = _sorting_fixed(nlist)

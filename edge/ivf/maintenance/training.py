@@ -1,9 +1,5 @@
-"""Training of an index, and its recall: when training is due, the number of lists, the codec, and k-means on a sample.
-
-`measure` finds recall@10 as a function of nprobe on the collection's own vectors, to find how many lists to probe.
-`remeasure` measures again after the collection has changed much. `sample` draws random rows of a collection, for
-training, and as queries when recall is measured.
-"""
+"""Training of an index, and its recall: when training is due, the number of lists, the codec, k-means on a sample, and
+recall@10 as a function of nprobe on the collection's own vectors."""
 
 from __future__ import annotations
 
@@ -59,11 +55,9 @@ def outgrown(state: State, options: IndexOptions, tuned: Tuned | None = None) ->
 
 
 def choose_nlist(rows: int, options: IndexOptions, tuned: Tuned | None = None) -> int:
-    """Number of lists for `rows` vectors; one, scanned exactly, for a small collection.
-
-    An index that was tuned keeps its number of lists while it has about as many vectors as then. The number grows with
-    the square root of the vectors, because the best number does.
-    """
+    """Number of lists for `rows` vectors; one, scanned exactly, for a small collection. An index that was tuned keeps
+    its number of lists while it has about as many vectors as then. The number grows with the square root of the
+    vectors, because the best number does."""
     if tuned is not None and rows < _OUTGROWN * tuned.rows:
         lists = tuned.parameters.lists
         return 1 if lists == 1 or rows < 4 else min(rows // 2, max(2, round(lists * (rows / tuned.rows) ** 0.5)))
@@ -75,9 +69,9 @@ def choose_nlist(rows: int, options: IndexOptions, tuned: Tuned | None = None) -
 def choose_codec(options: IndexOptions, rows: int, dim: int, limit: int) -> str:
     """The codec for `rows` vectors under a memory limit of `limit` bytes, if the index was not tuned.
 
-    `auto` takes sq8 as long as a quarter of the codes fits half of the limit, so that the lists in use stay resident.
-    With sq8, codes take a quarter of the bytes, and re-scored results are almost always those of float32. For larger
-    collections `auto` takes pq, which uses a byte for four components and loses more candidates.
+    `auto` takes sq8 as long as a quarter of the codes fits half of the limit, so that the lists in use stay resident:
+    re-scored results are almost always those of float32. For larger collections `auto` takes pq, which uses a byte for
+    four components and loses more candidates.
     """
     if rows <= options.flat_limit:
         return "flat"
@@ -105,10 +99,6 @@ def train(
 
     Returns:
         The codec, the centroids [nlist, dim], and the ids [n] of the sample, ascending.
-
-    Raises:
-        BudgetExceeded, ConfigError, CorruptBlock, StorageError: the memory does not suffice, the codec cannot be
-            trained, or a row cannot be read.
     """
     nlist = choose_nlist(rows, options, tuned)
     if nlist == 1:
@@ -149,11 +139,7 @@ _ROWS = 512
 def draw(
     sources: Sequence[VectorSource], count: int, random: np.random.Generator
 ) -> Iterator[tuple[VectorSource, Ids]]:
-    """Draws `count` live rows, or all if there are fewer. Every row has the same chance.
-
-    Yields:
-        Each source with the numbers of its drawn rows, ascending.
-    """
+    """Yields each source with the numbers, ascending, of `count` random live rows, or of all if there are fewer."""
     left = live_rows(sources)
     count = min(count, left)
     for source in sources:
@@ -171,11 +157,7 @@ def draw(
 
 
 def sample(sources: Sequence[VectorSource], count: int, seed: int) -> Iterator[tuple[Ids, Vectors]]:
-    """Reads `count` random rows, block by block: ids [n] and vectors [n, dim], in file order.
-
-    Raises:
-        CorruptBlock, StorageError: a row cannot be read.
-    """
+    """Reads `count` random rows, block by block: ids [n] and vectors [n, dim], in file order."""
     for source, rows in draw(sources, count, np.random.default_rng(seed)):
         for start in range(0, len(rows), _ROWS):
             own = rows[start : start + _ROWS]
@@ -213,7 +195,8 @@ def measure(
     seed: int,
     check: Callable[[int], None],
 ) -> Curve:
-    """Measures recall@10 by the number of lists probed.
+    """Measures recall@10 by the number of lists probed: (nprobe, recall@10), ascending. More lists than in the last
+    point find no more neighbours.
 
     The queries are made from random rows (see `questions`). Their exact neighbours are found by reading every row once.
     A neighbour counts as found if its list is among the probed ones and, where candidates are re-scored, if its code
@@ -223,12 +206,6 @@ def measure(
         sources: the segments, whose rows are in the lists of `centroids` [nlist, dim].
         rescore: exact scores computed per result, at most.
         check: called with the number of rows read so far.
-
-    Returns:
-        (nprobe, recall@10), ascending. More lists than in the last point find no more neighbours.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be read.
     """
     count = min(QUERIES, live_rows(sources))
     pool = rescore * NEIGHBOURS
@@ -266,10 +243,8 @@ def pass_nbytes(dim: int, count: int, spec: CodecSpec) -> int:
 
 
 def questions(rows: Vectors, seed: int) -> Vectors:
-    """Simulated questions [n, dim], as far from `rows` [n, dim] as questions are from their passages.
-
-    Each row is turned towards the difference of two other rows, since rows do differ in that direction.
-    """
+    """Simulated questions [n, dim], as far from `rows` [n, dim] as questions are from their passages. Each row is
+    turned towards the difference of two other rows, since rows do differ in that direction."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     order = np.random.default_rng(seed).permutation(len(rows))
     away = rows[order] - rows[np.roll(order, 1)]
@@ -280,10 +255,8 @@ def questions(rows: Vectors, seed: int) -> Vectors:
 
 
 def aim(curve: Curve, nprobe: int) -> float:
-    """The recall to aim at on a curve, so that at least `nprobe` lists are probed; 1 without a curve.
-
-    A curve ends where more lists find no more neighbours. Then its last point is the aim.
-    """
+    """The recall to aim at on a curve, so that at least `nprobe` lists are probed; 1 without a curve. A curve ends
+    where more lists find no more neighbours. Then its last point is the aim."""
     return next((recall for lists, recall in curve if lists >= nprobe), curve[-1][1] if curve else 1.0)
 
 
@@ -344,12 +317,8 @@ def _joined(blocks: list[_Rows]) -> _Rows:
 
 
 def _curve(before: npt.NDArray[np.int64], total: int, nlist: int) -> Curve:
-    """The curve up to the first point that more lists do not improve.
-
-    Args:
-        before: for each neighbour that can be found, the number of lists probed before its list.
-        total: number of all neighbours.
-    """
+    """The curve up to the first point that more lists do not improve: `before` are, for each neighbour that can be
+    found, the lists probed before its list, and `total` counts all neighbours."""
     points = []
     nprobe = 1
     while total:
@@ -369,11 +338,7 @@ _LISTS_CHANGE = 1.05
 def measured(
     work: Work, sources: Sequence[VectorSource], codec: Codec, centroids: Vectors, tuned: Tuned | None
 ) -> Curve:
-    """The recall curve of `sources`; empty if there is a single list.
-
-    Raises:
-        BudgetExceeded, CorruptBlock, StorageError: recall cannot be measured.
-    """
+    """The recall curve of `sources`; empty if there is a single list."""
     total = live_rows(sources)
     if len(centroids) == 1 or total == 0:
         return ()

@@ -1,9 +1,6 @@
 """`Work`: the data that the steps of one maintenance share, and the figures they report. A step copies rows of segments
-into a new segment while others write, and replaces the old segments by it.
-
-A copy holds the rows that were live at one moment. Rows that are deleted while the copy is made are deleted in the copy
-by the transaction that names it. So no committed row is lost, and no deleted row comes back.
-"""
+into a new segment while others write, and replaces the old segments by it. Rows that are deleted while the copy is made
+are deleted in the copy by the transaction that names it. So no committed row is lost, and no deleted row comes back."""
 
 from __future__ import annotations
 
@@ -38,11 +35,9 @@ class VectorSource:
 
     @property
     def live(self) -> int:
-        """Number of rows to copy."""
         return self.segment.rows - len(self.deleted)
 
     def stream(self, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """The rows to copy; see `IndexSegment.stream`."""
         return self.segment.stream(self.deleted, parts)
 
 
@@ -56,8 +51,7 @@ class Copy:
 
 
 class Stopped(Exception):
-    """The caller has asked to stop, or another state is in place. Committed steps stay, and unfinished files are
-    removed."""
+    """The caller asked to stop, or another state is in place. Committed steps stay; unfinished files are removed."""
 
 
 @dataclass(slots=True)
@@ -89,11 +83,7 @@ class Work:
         return self.open_segments.folder
 
     def check(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Reports the progress of a stage.
-
-        Raises:
-            Stopped: the caller has asked to stop.
-        """
+        """Reports the progress of a stage. Raises `Stopped` if the caller has asked to stop."""
         if self.stop is not None and self.stop.is_set():
             raise Stopped
         if self.progress is not None:
@@ -107,18 +97,11 @@ class Work:
         }
 
     def check_state(self, manifest: IndexManifest, training: int, sources: Collection[VectorSource] = ()) -> None:
-        """Checks in a step's last transaction that the state is still the one that the step began with. Rows may have
-        been added and deleted since.
+        """Raises `Stopped` in a step's last transaction if the state is not the one that the step began with. Rows may
+        have been added and deleted since.
 
         A restore or a rebuild, also of another process, can put another state in place between two transactions. Rows
         that were copied from the old state would then be lost or come back.
-
-        Args:
-            training: number of the training that the step began with.
-            sources: segments that were copied.
-
-        Raises:
-            Stopped: another state is in place. The step must change nothing.
         """
         names = set(manifest.segment_names())
         if manifest.state().training != training or any(source.segment.name not in names for source in sources):
@@ -149,11 +132,8 @@ def retire(manifest: IndexManifest, sources: Iterable[VectorSource]) -> None:
 def carry_deletions(
     manifest: IndexManifest, source: VectorSource, copy: IndexSegment, stamp: int, moved: Ids | None = None
 ) -> None:
-    """Deletes in a copy the rows that were deleted in its source since the copying began.
-
-    Args:
-        moved: the rows (ascending) that were copied, if not all were.
-    """
+    """Deletes in a copy the rows (of those `moved`, ascending) that were deleted in its source since the copying
+    began."""
     late = np.setdiff1d(manifest.all_deleted_rows(source.segment.name), source.deleted, assume_unique=True)
     if moved is not None:
         late = np.intersect1d(late, moved, assume_unique=True)
@@ -163,14 +143,9 @@ def carry_deletions(
 
 
 def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
-    """Reserves memory for a step of maintenance, between `least` and `most` bytes.
-
-    The aim is three quarters of the free memory, or an eighth of the limit if caches hold almost everything. If other
-    owners give up too little, the lease is smaller.
-
-    Raises:
-        BudgetExceeded: not even `least` bytes are available.
-    """
+    """Reserves memory for a step of maintenance, between `least` and `most` bytes: three quarters of the free memory,
+    or an eighth of the limit if caches hold almost everything. If other owners give up too little, the lease is
+    smaller."""
     wanted = max(least, min(most, max(3 * budget.free // 4, budget.limit // 8)))
     while wanted > least:
         with suppress(BudgetExceeded):
@@ -180,5 +155,4 @@ def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
 
 
 def live_rows(sources: Iterable[VectorSource]) -> int:
-    """Number of rows to copy in all sources."""
     return sum(source.live for source in sources)

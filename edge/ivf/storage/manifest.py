@@ -61,7 +61,6 @@ MIGRATIONS: Sequence[str] = (_TABLES,)
 
 
 def row_sum(*blobs: bytes) -> int:
-    """The checksum of a row's blobs."""
     value = 0
     for blob in blobs:
         value = zlib.crc32(blob, value)
@@ -74,11 +73,7 @@ def blobs_are_sound(row: tuple[Any, ...]) -> bool:
 
 
 def checked(what: str, row: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Returns a row without its last value, the checksum of its blobs.
-
-    Raises:
-        CorruptBlock: the checksum does not match the blobs, or a damaged page hides the row.
-    """
+    """Returns a row without its last value, the checksum of its blobs."""
     if row is None or not blobs_are_sound(row):
         raise CorruptBlock(f"the index is damaged: {what} is not what was written")
     return row[:-1]
@@ -120,7 +115,6 @@ class IndexManifest:
         return int(generation), int(stamp)
 
     def state(self) -> State:
-        """All numbers of the state."""
         row: tuple[Any, ...] = self.db.execute(
             "SELECT generation, stamp, dim, rows, training, trained_rows, trained_misfit, newer_rows, newer_misfit,"
             " recall, measured_rows, measured_lists, quantizer FROM ivf_state"
@@ -129,11 +123,7 @@ class IndexManifest:
         return State(*(*row[:9], recall, *row[10:]))
 
     def touch(self, *, recall: Iterable[tuple[int, float]] | None = None, **values: object) -> int:
-        """Begins a new generation with these columns of the state changed; returns its stamp.
-
-        Raises:
-            InputError: the connection is not inside a transaction.
-        """
+        """Begins a new generation with these columns of the state changed; returns its stamp."""
         if not self.db.in_transaction:
             raise InputError("the index is changed inside a write transaction: begin one, and commit it afterwards")
         stamp = secrets.randbits(62)
@@ -168,29 +158,21 @@ class IndexManifest:
     # Training
 
     def codec(self) -> CodecSpec:
-        """The codec of the segments' rows, after the first training."""
         row = self.db.execute("SELECT name, code_size, state, crc FROM ivf_codec").fetchone()
         name, code_size, state = checked("the codec of the vectors", row)
         return CodecSpec(name, self.state().dim, code_size, state)
 
     def tuned(self) -> Tuned | None:
-        """The parameters that the index was tuned to; None if it was not.
-
-        Raises:
-            CorruptBlock: the record is damaged.
-        """
         row = self.db.execute("SELECT record, crc FROM ivf_tuning").fetchone()
         return None if row is None else Tuned.from_json(checked("the record of its tuning", row)[0].decode())
 
     def set_tuned(self, tuned: Tuned) -> None:
-        """Records the parameters that the index is tuned to."""
         record = tuned.to_json().encode()
         self.db.execute(
             "INSERT OR REPLACE INTO ivf_tuning(one, record, crc) VALUES (1, ?, ?)", (record, row_sum(record))
         )
 
     def forget_tuned(self) -> None:
-        """Removes the record of the tuning."""
         self.db.execute("DELETE FROM ivf_tuning")
 
     def list_count(self) -> int:
@@ -226,14 +208,12 @@ class IndexManifest:
         return [name for (name,) in self.db.execute("SELECT name FROM ivf_segments ORDER BY number")]
 
     def segment(self, name: str) -> SegmentEntry:
-        """The manifest's entry for one segment."""
         sql = "SELECT rows, nbytes, parts, pages, crc FROM ivf_segments WHERE name = ?"
         row = self.db.execute(sql, (name,)).fetchone()
         rows, nbytes, parts, pages = checked(f"the table of {name}", row)
         return SegmentEntry(name, rows, nbytes, np.frombuffer(parts, PART), np.frombuffer(pages, PAGE))
 
     def segment_totals(self) -> tuple[int, int]:
-        """Number of segments, and their bytes."""
         count, nbytes = self.db.execute("SELECT count(*), coalesce(sum(nbytes), 0) FROM ivf_segments").fetchone()
         return int(count), int(nbytes)
 
@@ -254,8 +234,8 @@ class IndexManifest:
             self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
 
     def drop_segments(self, names: Iterable[str], at: float) -> None:
-        """Takes files out of the state together with their rows, whether they are readable or not; not those that
-        another state has replaced meanwhile."""
+        """Takes files out of the state with their rows, readable or not, unless another state has replaced them
+        meanwhile."""
         held = set(self.segment_names())
         self.retire_segments([name for name in names if name in held], at)
         (rows,) = self.db.execute(
@@ -269,7 +249,6 @@ class IndexManifest:
         return list(self.db.execute("SELECT name, at FROM ivf_retired"))
 
     def forget_retired(self, names: Iterable[str]) -> None:
-        """Removes the entries of retired files that are deleted from disk."""
         self.db.executemany("DELETE FROM ivf_retired WHERE name = ?", ((name,) for name in names))
 
     # Deleted rows

@@ -36,12 +36,6 @@ class SegmentWriter:
     """A new segment that is being written. A context manager: leaving it without `finish` removes the file."""
 
     def __init__(self, folder: Path, spec: CodecSpec, budget: MemoryBudget) -> None:
-        """Creates the file.
-
-        Raises:
-            StorageError: the file cannot be created.
-            BudgetExceeded: `WRITER_NBYTES` are not free.
-        """
         self._spec = spec
         self._path = folder / (secrets.token_hex(8) + SUFFIX)
         self._temporary = self._path.with_suffix(".tmp")
@@ -71,9 +65,6 @@ class SegmentWriter:
             ids: [n], none of them in the segment yet.
             codes: [n, code_size]; the vectors' own bytes if the codec is flat.
             vectors: [n, dim].
-
-        Raises:
-            StorageError: a write failed, most often because the disk is full.
         """
         assert list_number >= self._list, "lists are written in order"
         if list_number != self._list:
@@ -89,11 +80,7 @@ class SegmentWriter:
                 self._end_part()
 
     def finish(self) -> SegmentEntry:
-        """Ends the file and waits until it is on disk under its name.
-
-        Raises:
-            StorageError: a write failed.
-        """
+        """Ends the file and waits until it is on disk under its name."""
         self._end_part()
         self._end_run()
         with as_storage_error(f"{self._path} cannot be completed"):
@@ -190,16 +177,11 @@ _ROUNDING = 1e-5
 
 
 def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
-    """Assigns each of `vectors` [n, dim] to the list whose centroid has the largest inner product with the vector.
+    """Assigns each of `vectors` [n, dim] to the list whose centroid [nlist, dim] has the largest inner product with it:
+    the lists [n], and the inner products [n].
 
     The list of a vector does not depend on the vectors beside it: the last bit of a matrix product does, so centroids
     that are about as near are compared alone. Holds `assign_nbytes(nlist)` bytes meanwhile.
-
-    Args:
-        centroids: [nlist, dim].
-
-    Returns:
-        The list of each vector [n], and the inner product with its centroid [n].
     """
     lists = np.zeros(len(vectors), np.int32)
     scores = np.zeros(len(vectors), np.float32)
@@ -222,21 +204,13 @@ def assign_nbytes(nlist: int) -> int:
 
 
 def misfit(vectors: Vectors, scores: Vectors) -> float:
-    """Sum over `vectors` [n, dim] of 1 - cosine(vector, centroid of its list).
-
-    Args:
-        scores: inner product [n] of each vector with the centroid of its list. Centroids have unit length.
-    """
+    """Sum over `vectors` [n, dim] of 1 - cosine(vector, unit centroid of its list), from their inner products [n]."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     return float(len(vectors) - np.sum(scores / np.maximum(norms, np.finfo(np.float32).tiny)))
 
 
 def append_by_list(writer: SegmentWriter, codec: Codec, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-    """Writes rows sorted by list. No row may belong to a list before the writer's last one.
-
-    Args:
-        lists, ids, vectors: [n], [n], [n, dim]. The vectors may have any strides.
-    """
+    """Writes rows by list: `lists` [n], `ids` [n], `vectors` [n, dim], none of a list before the writer's last one."""
     order = np.argsort(lists, kind="stable")
     for start in range(0, len(order), _ROWS):
         rows = order[start : start + _ROWS]

@@ -73,7 +73,6 @@ def aligned(offset: int, nbytes: int) -> int:
 
 
 def part_nbytes(rows: int, code_size: int) -> int:
-    """Bytes of a part's block."""
     return rows * (ID_NBYTES + code_size + CHECKSUM_NBYTES)
 
 
@@ -81,13 +80,6 @@ class IndexSegment(BlockFile):
     """An open segment. Thread-safe. It is closed with the last reference to it."""
 
     def __init__(self, folder: Path, entry: SegmentEntry, spec: CodecSpec, budget: MemoryBudget) -> None:
-        """Opens the file.
-
-        Raises:
-            StorageError: the file cannot be opened.
-            CorruptBlock: the file is truncated.
-            BudgetExceeded: the table of its parts does not fit the memory limit.
-        """
         self.name = entry.name
         self.rows = entry.rows
         self.size = entry.nbytes
@@ -117,7 +109,6 @@ class IndexSegment(BlockFile):
             super().close()
 
     def list_part(self, number: int, deleted: npt.NDArray[np.int32] = NO_ROWS) -> ListPart:
-        """Part `number` for a searcher."""
         rows = int(self.parts["rows"][number])
         return ListPart(
             source=self,
@@ -130,15 +121,8 @@ class IndexSegment(BlockFile):
         )
 
     def stream(self, skip: Ids, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """Yields rows in file order, a slice at a time, with their checksums verified.
-
-        Args:
-            skip: ascending numbers of rows to leave out.
-            parts: numbers of the parts wanted; all if not given.
-
-        Raises:
-            CorruptBlock, StorageError: a block cannot be read, or its checksum does not match.
-        """
+        """Yields verified rows in file order, a slice at a time, of all parts or of some, without those to skip
+        (ascending)."""
         for number in range(len(self.parts)) if parts is None else parts:
             start, end = int(self.starts[number]), int(self.starts[number + 1])
             low, high = np.searchsorted(skip, (start, end))
@@ -164,11 +148,7 @@ class IndexSegment(BlockFile):
                     yield RowBlock(list_number, rows + start, ids[rows], codes[rows], vectors)
 
     def lookup(self, ids: Ids) -> Ids:
-        """Row numbers [n] of `ids` [n] (ascending, unique), deleted rows included; -1 if the segment has no such id.
-
-        Raises:
-            CorruptBlock, StorageError: a page cannot be read, or its checksum does not match.
-        """
+        """Row numbers [n] of `ids` [n] (ascending, unique), deleted rows included; -1 if the segment has no such id."""
         rows = np.full(len(ids), -1, np.int64)
         low = np.searchsorted(ids, self.pages["first"])
         high = np.searchsorted(ids, self.pages["last"], side="right")
@@ -184,11 +164,7 @@ class IndexSegment(BlockFile):
         return rows
 
     def read_page(self, number: int) -> Bytes:
-        """Reads a page of ids and row numbers, and verifies its checksum.
-
-        Raises:
-            CorruptBlock, StorageError: the page cannot be read, or its checksum does not match.
-        """
+        """Reads a page of ids and row numbers, and verifies its checksum."""
         return self._read_block(BlockId("ids", number))
 
     def ids(self, rows: Ids) -> Ids:
@@ -200,11 +176,7 @@ class IndexSegment(BlockFile):
         return out
 
     def vectors(self, rows: Ids) -> Vectors:
-        """The vectors [n, dim] of rows `rows` [n] (ascending, unique), read one by one and verified.
-
-        Raises:
-            CorruptBlock, StorageError: a vector cannot be read, or its checksum does not match.
-        """
+        """The vectors [n, dim] of rows `rows` [n] (ascending, unique), read one by one and verified."""
         out = np.empty((len(rows), self.spec.dim), np.float32)
         for number, low, high in self._by_part(rows):
             own = rows[low:high] - self.starts[number]
@@ -278,11 +250,6 @@ class OpenSegments:
         self._lock = threading.Lock()
 
     def open(self, entry: SegmentEntry, spec: CodecSpec) -> IndexSegment:
-        """The segment of that name, opened if necessary.
-
-        Raises:
-            StorageError, CorruptBlock, BudgetExceeded: the segment cannot be opened; see `IndexSegment`.
-        """
         with self._lock:
             segment = self._open.get(entry.name)
             if segment is None:

@@ -1,18 +1,19 @@
-"""`Snapshots`: makes snapshots of the committed state, and reloads only the parts that have changed."""
+"""`Snapshots`: the committed state of an index as a searcher takes it; and `verify`: whether its files are whole."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.errors import ConfigError, StorageError
-from edge.ivf.base import NO_ROWS, Codec, Codecs, Connection, Ids, ListPart, Snapshot, Vectors
+from edge.errors import ConfigError, CorruptBlock, StorageError
+from edge.ivf.base import NO_ROWS, Codec, Codecs, CodecSpec, Connection, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.storage.manifest import IndexManifest, State, flat
-from edge.ivf.storage.segments import IndexSegment, OpenSegments
+from edge.ivf.storage.segments import HEADER, IndexSegment, OpenSegments
 
 _LIST_NBYTES = 120
 """Bytes a snapshot holds for a list, apart from the list's parts."""
@@ -41,8 +42,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Pending rows in the order of their stamps: ids [n], stamps [n], vectors [n, dim]; and their lists [n], if the
-    lists are shared."""
+    """Pending rows by their stamps: ids [n], stamps [n], vectors [n, dim], and lists [n] if the lists are shared."""
 
     ids: Ids
     stamps: Ids
@@ -78,15 +78,7 @@ class Snapshots:
         self._segments: dict[str, IndexSegment] = {}
 
     def current(self, db: Connection) -> Snapshot:
-        """The state that `db` sees: the state in its transaction, or else the last committed one.
-
-        Raises:
-            ConfigError: the index holds vectors of another width.
-            StorageError: a segment cannot be opened. This happens if the read transaction began more than
-                `IndexOptions.grace_seconds` ago and its files were removed meanwhile; begin a new one.
-            CorruptBlock: a segment is truncated.
-            BudgetExceeded: centroids, tables and pending rows do not fit the memory limit.
-        """
+        """The state that `db` sees: the state in its transaction, or else the last committed one."""
         loaded = self._loaded
         if loaded is not None and loaded.stamp == IndexManifest(db).stamp():
             return loaded.snapshot
@@ -105,11 +97,6 @@ class Snapshots:
         raise AssertionError("the last try returns or raises")
 
     def state(self, manifest: IndexManifest) -> State:
-        """The numbers of the state.
-
-        Raises:
-            ConfigError: the index holds vectors of another width.
-        """
         state = manifest.state()
         if state.dim not in (0, self.dim):
             raise ConfigError(
@@ -285,3 +272,119 @@ def _changed(old: _Loaded, segments: dict[str, IndexSegment], deleted: dict[str,
         kept += added.get(number, [])
         lists[number] = tuple(sorted(kept, key=lambda part: (place[part.key[0]], part.key[1])))
     return lists
+
+
+_GAP_NBYTES = 1 << 20
+"""Bytes of the gaps between blocks that are read at a time."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of a verification.
+
+    Attributes:
+        ids: ids [n] of the vectors that can be read, ascending; None if not all bytes were read.
+        problems: each a sentence that names the file.
+        segments: names of the files that are damaged.
+        nbytes: number of bytes read.
+    """
+
+    ids: Ids | None
+    problems: tuple[str, ...]
+    segments: tuple[str, ...]
+    nbytes: int
+
+
+def verify(
+    manifest: IndexManifest, spec: CodecSpec, opened: OpenSegments, budget: MemoryBudget, *, read_data: bool
+) -> Verification:
+    """Checks that the files of the state that `manifest` sees are complete; with `read_data`, every byte of them."""
+    problems: list[str] = []
+    damaged: list[str] = []
+    found: list[Ids] = []
+    nbytes = 0
+    with budget.reserve("index check", 3 * 8 * manifest.state().rows + (_GAP_NBYTES if read_data else 0)):
+        for name in manifest.segment_names():
+            said = len(problems)
+            segment = _tried(problems, lambda name=name: opened.open(manifest.segment(name), spec))
+            if segment is not None:
+                problems += _outside(segment, read_data=read_data)
+            if segment is not None and read_data:
+                nbytes += segment.size
+                deleted = _tried(problems, manifest.all_deleted_rows, name)
+                for number in range(len(segment.parts) if deleted is not None else 0):
+                    ids = _tried(problems, _ids, segment, number, deleted)
+                    found += [] if ids is None else [ids]
+            if len(problems) > said:
+                damaged.append(name)
+        if not read_data:
+            return Verification(None, tuple(problems), tuple(damaged), nbytes)
+        pending, _ = manifest.pending_stamps()
+        for number in pending:
+            one = np.array([number])
+            vector = _tried(problems, manifest.pending_vectors, one, spec.dim)
+            found += [] if vector is None else [one]
+        ids = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    return Verification(ids, tuple(problems), tuple(damaged), nbytes)
+
+
+def _tried(problems: list[str], read: Callable[..., Result], *arguments: object) -> Result | None:
+    """Returns the result of `read`; None, and a sentence among the problems, if the data is damaged."""
+    try:
+        return read(*arguments)
+    except (CorruptBlock, StorageError) as error:
+        problems.append(str(error))
+        return None
+
+
+def _ids(segment: IndexSegment, number: int, deleted: Ids) -> Ids:
+    """Ids of a part's live rows, after all bytes of the part were read and verified."""
+    nothing = np.empty(0, np.int64)
+    for _ in segment.stream(nothing, [number]):
+        pass
+    rows = np.arange(segment.starts[number], segment.starts[number + 1])
+    return segment.ids(np.setdiff1d(rows, deleted, assume_unique=True))
+
+
+def _outside(segment: IndexSegment, *, read_data: bool) -> Iterator[str]:
+    """Finds damage in a file outside its lists: wrong size, header, pages of ids, or gaps."""
+    size = segment.path.stat().st_size
+    if size != segment.size:
+        yield f"{segment.path} has {size:,} bytes instead of {segment.size:,}"
+    if not read_data:
+        return
+    said: list[str] = []
+    for number in range(len(segment.pages)):
+        _tried(said, segment.read_page, number)
+    yield from said
+    with segment.path.open("rb") as file:
+        if file.read(len(HEADER)) != HEADER:
+            yield f"{segment.path} does not begin as a segment does"
+        for start, end in _gaps(segment):
+            file.seek(start)
+            while start < end:
+                piece = file.read(min(_GAP_NBYTES, end - start))
+                if piece.strip(b"\0"):
+                    yield f"{segment.path} has bytes between its blocks, at {start:,}, that were not written there"
+                    break
+                if not piece:
+                    break
+                start += len(piece)
+
+
+def _gaps(segment: IndexSegment) -> Iterator[tuple[int, int]]:
+    """The ranges of a file that hold no data, from the header to the end."""
+    spans = [(extent.offset, extent.offset + extent.nbytes) for extent in segment.extents.values()]
+    for number in range(len(segment.parts)):
+        table = segment.list_part(number).vectors
+        if table is not None:
+            spans.append((table.offset, table.offset + table.rows * table.row_nbytes))
+    last = len(HEADER)
+    for start, end in sorted(spans):
+        if start > last:
+            yield last, start
+        last = max(last, end)
+    if last < segment.size:
+        yield last, segment.size

@@ -20,7 +20,7 @@ from edge.apps.assistant.citations import Citation
 from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import LearnedCosts
 from edge.trace import Trace
 
 TEXTS = {

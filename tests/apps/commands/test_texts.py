@@ -120,7 +120,7 @@ def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> No
 @pytest.mark.parametrize("module", ["edge.runtimes.embedder", "edge.runtimes.reranker", "edge.apps.memory.memory"])
 def test_the_libraries_imported_after_texts_take_no_more_than_is_kept_for_them(module: str) -> None:
     script = f"""
-import edge.apps.commands.embed, edge.apps.memory.command, edge.apps.commands.rerank
+import edge.apps.commands.texts, edge.apps.memory.command, edge.apps.commands.texts
 from edge.budget import import_nbytes
 from edge.resident import anonymous_resident
 most, before = import_nbytes([{module!r}]), anonymous_resident()

@@ -13,7 +13,7 @@ from bench.plan import Comparison, plan, summarised
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
-from edge.apps.plan.serving import ServerPlan
+from edge.apps.plan.profile import ServerPlan
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError
 from edge.planner.measured import Prediction, Reading

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from making.random_gguf import RandomModel, words
 
-from edge.apps.plan.serving import ServerPlan
+from edge.apps.plan.profile import ServerPlan
 from tests.apps.serve.conftest import Running
 
 httpx = pytest.importorskip("httpx")

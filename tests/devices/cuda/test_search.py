@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge.budget import MemoryBudget
-from edge.devices.cuda import search
+from edge.devices.cuda import device as search
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.testing import check_device, check_search

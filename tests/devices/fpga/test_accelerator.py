@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.devices.fpga.cycles import cycles
 from edge.devices.fpga.searching import AskedRows, HardwareAnswer, Image, Integers, SimulatedAccelerator
-from edge.devices.fpga.shape import ENTRY, Shape, levels
+from edge.devices.fpga.shape import ENTRY, Shape, cycles, levels
 from edge.devices.fpga.simulation import missing
 from edge.ivf.base import Bytes
 

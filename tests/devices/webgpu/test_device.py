@@ -20,7 +20,7 @@ from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodec, FaissCodecs
 from edge.devices.testing import check_device, check_search
-from edge.devices.webgpu import search
+from edge.devices.webgpu import device as search
 from edge.devices.webgpu.device import WebGpuDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost
 from edge.ivf.base import CodecSpec, Found, Vectors

@@ -207,18 +207,6 @@ def test_a_prediction_that_cannot_be_read_shows_only_when_it_is_needed(rigs: lis
             rig.search(centroids[[victim]], 5, 1, window=window)
 
 
-def test_the_fast_tier_keeps_its_share_of_what_is_hot(rigs: list[Rig], tmp_path: Path) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1, fast=120_000))
-    for seed in range(5):
-        query = gridded(1, DIM, seed=seed)
-        with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=100_000) as window:
-            window.wait()
-            found = rig.search(query, 5, 8, window=window)
-            rig.check(query, found, 5, 8)
-        rig.search(query, 5, 8)
-        assert rig.fast.memory.used <= 60_000
-
-
 def test_the_limited_device_is_searched_beside_the_host(rigs: list[Rig], tmp_path: Path) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), "sq8", nlist=30, files=1, fast=40_000))
     query = gridded(1, DIM, seed=4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge.files import sealed
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import LearnedCosts
 
 
 def seconds_of(cached: int, computed: int) -> float:

@@ -12,8 +12,7 @@ from naive.knowledge import Rig, segment
 from naive.kv import CELL, FakeContext, GridCosts
 from naive.policies import LRU
 
-from edge.kv_cache.backend import StateSegment
-from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.backend import LearnedCosts, StateSegment
 from edge.kv_cache.prefix_tree import Node
 from edge.kv_cache.store import StoredState
 

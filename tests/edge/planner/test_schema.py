@@ -8,7 +8,7 @@ import pytest
 
 from edge.errors import InputError
 from edge.planner.schedule import cluster_placements
-from edge.planner.schema import PUBLISHED, RagSchema
+from edge.planner.tables import PUBLISHED, RagSchema
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -10,7 +10,9 @@ import pytest
 
 from edge.errors import InputError
 from edge.ivf.base import Goal, Parameters
-from edge.tuning.choosing import (
+from edge.tuning.sampled import Expected
+from edge.tuning.stage_costs import StageCosts, prepare_of, scan_of
+from edge.tuning.tuner import (
     DEPTHS,
     ParameterChoice,
     choose,
@@ -20,8 +22,6 @@ from edge.tuning.choosing import (
     numbers_of_lists,
     probes,
 )
-from edge.tuning.sampled import Expected
-from edge.tuning.stage_costs import StageCosts, prepare_of, scan_of
 
 ROWS, DIM = 20_000, 64
 CODECS = tuple(codecs_of(DIM, 256))

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 from naive.knowledge import segment
 
-from edge.runtimes.generation.held_questions import HeldQuestions, alike
 from edge.runtimes.generation.prompt import Prompt
+from edge.runtimes.generation.seat import HeldQuestions, alike
 
 PATHS = [(), (segment("a", 3),), (segment("a", 3), segment("b", 2)), (segment("b", 2),)]
 

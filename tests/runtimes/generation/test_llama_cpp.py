@@ -416,7 +416,7 @@ def test_a_model_without_template_continues_plain_text(open_llama: Open, gguf: C
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, gguf: Callable[..., Path], tmp_path: Path) -> None:
-    from edge.runtimes.generation.llama_library import llama_library
+    from edge.runtimes.generation.llama_model import llama_library
 
     llama_library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)

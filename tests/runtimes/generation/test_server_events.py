@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edge.runtimes.generation.server_events import EventReader, ServerEvent
+from edge.runtimes.generation.openai_http import EventReader, ServerEvent
 
 
 class Response:

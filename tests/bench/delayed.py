@@ -1,12 +1,9 @@
-"""Searching a graph of neighbours with several groups of candidates under way (Falcon; Jiang's thesis, chapter 7), a
-model of an accelerator that does it, and graphs for it.
+"""Searching a graph of neighbours with several groups of candidates under way (Falcon; Jiang's thesis, chapter 7).
 
 Best-first search evaluates one candidate after the other, and sorts its queue in between. Delayed synchronisation
 launches up to `groups` groups of up to `candidates` candidates, and processes only the results of the earliest group
 before it launches the next one. This saves time if evaluating a group takes long and several can be under way. With a
 queue of the same length, it visits at least as many vertices and finds about as many of the nearest or more.
-
-The planner's model and the search of a stored graph both call `traverse`. They differ in how a group is launched.
 """
 
 from __future__ import annotations
@@ -68,10 +65,6 @@ def at_once(neighbours: Sequence[Sequence[int]], distances: Callable[[Sequence[i
 
 
 def check_sizes(k: int, length: int, groups: int, candidates: int) -> None:
-    """
-    Raises:
-        RangeError: `k` is above `length`, or a number is below 1.
-    """
     if not 1 <= k <= length or min(groups, candidates) < 1:
         raise RangeError(f"{k} results of a queue of {length}, {groups} groups of {candidates} candidates")
 
@@ -96,9 +89,6 @@ def traverse(
         entry: the vertex where the search begins.
         length: length of the queue of results.
         visited: the set that remembers visited vertices; an exact one if not given.
-
-    Raises:
-        RangeError: `k` is above `length`, or a number is below 1.
     """
     check_sizes(k, length, groups, candidates)
     seen = ExactSet() if visited is None else visited
@@ -213,89 +203,3 @@ class BloomFilter:
         mixed *= _SECOND
         places: npt.NDArray[np.uint64] = ((mixed >> _HALF) + self._steps * (mixed | _ODD)) & self._mask
         return places.view(np.int64)
-
-
-# A model of an accelerator that searches graphs (Falcon), and graphs for it.
-
-_BLOCK = 256
-"""Vectors that are compared with all others at a time."""
-
-_SET_NBYTES = 512
-"""Of a vertex: its set and its list without their entries."""
-
-_EDGE_NBYTES = 128
-"""Of an edge in a set that may be half empty, and in a list; the number itself is shared."""
-
-Vectors = npt.NDArray[np.float32]
-
-
-def graph_nbytes(count: int, dim: int, degree: int, far: int = 2) -> int:
-    """Bytes that `nearest_graph` of `count` vectors holds at most: the vectors and their squares, the distances of a
-    block and their order, and the edges as sets and as lists, both ways."""
-    block = min(count, _BLOCK) * count * (4 * 4 + 8)
-    edges = 2 * (degree + far) * count
-    return count * (8 * dim + 8 * (degree + far) + _SET_NBYTES) + block + edges * _EDGE_NBYTES
-
-
-def nearest_graph(vectors: Vectors, degree: int, far: int = 2) -> list[list[int]]:
-    """A neighbour graph by comparison of all pairs.
-
-    Each vertex is connected with its nearest vertices, and with a few random ones. Without the latter a search could
-    not leave the cluster where it begins.
-
-    Args:
-        vectors: [n, dim].
-        degree: number of nearest vertices that each vertex chooses.
-        far: number of random vertices that each vertex chooses.
-    """
-    squares = (vectors**2).sum(axis=1)
-    nearest = np.empty((len(vectors), degree), np.int64)
-    for start in range(0, len(vectors), _BLOCK):
-        own = slice(start, start + _BLOCK)
-        distances = squares[own, None] + squares[None, :] - 2 * vectors[own] @ vectors.T
-        distances[np.arange(len(distances)), np.arange(start, start + len(distances))] = np.inf
-        nearest[own] = np.argpartition(distances, degree, axis=1)[:, :degree]
-    anywhere = np.random.default_rng(0).integers(len(vectors), size=(len(vectors), far))
-    edges: list[set[int]] = [set(row) for row in nearest.tolist()]
-    for vertex, row in enumerate(np.concatenate((nearest, anywhere), axis=1).tolist()):
-        for other in row:
-            if other != vertex:
-                edges[vertex].add(other)
-                edges[other].add(vertex)
-    return [sorted(row) for row in edges]
-
-
-@dataclass(frozen=True, slots=True)
-class TraversalUnits:
-    """An accelerator of traversals, in cycles (Jiang's thesis, section 7.3.2).
-
-    Attributes:
-        computing: number of units that fetch vectors and compute distances in parallel.
-        per_vector: cycles of one unit for each vector; 64 bytes arrive in a cycle, as in the thesis.
-        latency: cycles of a group from its launch to its first distance. The thesis prints none; this is a guess.
-        insert: cycles to insert a distance into the queue, as in the thesis.
-    """
-
-    computing: int = 4
-    per_vector: float = 6.0
-    latency: float = 160.0
-    insert: float = 2.0
-
-
-def traversal_cycles(traversal: Traversal, groups: int, length: int, units: TraversalUnits) -> float:
-    """Cycles of a traversal.
-
-    The groups share the computing units. The queue inserts and sorts one group at a time before it launches the next.
-    """
-    computing = queue = 0.0
-    flying: deque[tuple[float, int]] = deque()
-    for count in traversal.launches:
-        if len(flying) == groups:
-            ready, inserted = flying.popleft()
-            queue = max(queue, ready) + inserted * units.insert + length - 1
-        begin = max(computing, queue)
-        computing = begin + count * units.per_vector / units.computing
-        flying.append((max(computing, queue + units.latency), count))
-    for ready, inserted in flying:
-        queue = max(queue, ready) + inserted * units.insert + length - 1
-    return queue

@@ -26,11 +26,7 @@ _CELLS = {
 
 
 def synthesized(component: Any, folder: Path) -> Resources:
-    """Synthesizes a design in a folder, where `design.json` is left.
-
-    Raises:
-        CapabilityError: a tool is missing or fails.
-    """
+    """Synthesizes a design in a folder, where `design.json` is left."""
     (folder / "design.il").write_text(rtlil(component))
     yosys(_SYNTH, folder)
     counts = json.loads((folder / "stat.json").read_text())["design"]["num_cells_by_type"]
@@ -46,9 +42,6 @@ def placed(folder: Path, target: float, *, seed: int = 1) -> float:
 
     Args:
         target: cycles per second to aim at.
-
-    Raises:
-        CapabilityError: the tool is missing or fails, for example because the design does not fit.
     """
     command = [
         sys.executable, "-c", _NEXTPNR, "--85k", "--package", "CABGA756", "--json", "design.json",

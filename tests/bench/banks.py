@@ -1,7 +1,5 @@
-"""Placement of embedding tables over independent memory banks, for fast look-ups in all of them (MicroRec).
-
-Source: Jiang's thesis, section 8.3.
-"""
+"""`banks`: embedding tables placed over independent memory banks, for fast look-ups in all of them (MicroRec; Jiang's
+thesis, section 8.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +7,13 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+import numpy as np
+
+from bench.figures import lower, neither, tabulate
+from bench.options import Output, benchmark
+from edge.config import parse_size
 from edge.errors import InputError
 
 _ROUNDED = 1 - 1e-9
@@ -156,9 +160,6 @@ def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = Tr
 
     Args:
         combine: whether tables may be joined.
-
-    Raises:
-        InputError: there are no tables, or no placement fits.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
     seconds = sum(banks.seconds(table.dim) for table in ordered)
@@ -176,3 +177,32 @@ def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = Tr
     if best is None or not tables:
         raise InputError(f"{len(tables)} tables do not fit {banks.count} banks of {banks.nbytes:,} bytes each")
     return best
+
+
+@benchmark
+def banks(
+    *,
+    tables: Annotated[int, "Made-up tables, of 100 to 1,000,000 rows."] = 39,
+    count: Annotated[int, "Banks of memory that are read side by side."] = 34,
+    near: Annotated[str, "Memory on the chip."] = "8MiB",
+    output: Output,
+) -> None:
+    """Place embedding tables over banks of memory, each by itself and the small ones joined in pairs (MicroRec).
+
+    Times come from a model of a bank that fits a published row: they are calibrated, not measured.
+    """
+    random = np.random.default_rng(0)
+    rows, dims = 10 ** random.uniform(2, 6, tables), random.choice((4, 8, 16), tables)
+    given = [EmbeddingTable(int(n), int(dim), (str(i),)) for i, (n, dim) in enumerate(zip(rows, dims, strict=True))]
+    memory = Banks(count=count, near=parse_size(near))
+    report = {
+        name: {"rounds": found.rounds, "seconds": found.seconds, "nbytes": found.nbytes, "near": len(found.near)}
+        for name, found in (
+            ("each by itself", placed(given, memory, combine=False)), ("joined in pairs", placed(given, memory)),
+        )
+    }  # fmt: skip
+    columns = {
+        "rounds": lower("rounds", ""), "seconds": lower("look-up", "s"), "nbytes": lower("memory", "B"),
+        "near": neither("tables on the chip"),
+    }  # fmt: skip
+    output.put(report, tabulate(report, columns, "placements"), f"{tables} tables, {count} banks; calibrated times")
