@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, Clock, Scope, check_text, check_unicode, json_text, stamp
 from edge.apps.memory.models import REBUILD
-from edge.apps.memory.records import advance
-from edge.apps.memory.schema import ACTIONS, SEAL, action_key, action_text
+from edge.apps.memory.records import ACTIONS, SEAL, action_key, action_text, advance
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.trajectories import (
     Action,

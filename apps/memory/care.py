@@ -18,8 +18,18 @@ from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
-from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, held_records, insert_record, text_hash
-from edge.apps.memory.schema import ACTIONS, CONVERSATIONS, TEXT_INDEX, migrations
+from edge.apps.memory.records import (
+    ACTIONS,
+    CONVERSATIONS,
+    HISTORY_COLUMNS,
+    STORED,
+    TEXT_INDEX,
+    Record,
+    held_records,
+    insert_record,
+    migrations,
+    text_hash,
+)
 from edge.apps.memory.searching import DEPTH
 from edge.apps.memory.store import DATABASE
 from edge.apps.memory.trajectories import ROW, read_action
@@ -173,11 +183,8 @@ def _from_history(new: Database) -> list[str]:
             fields, text = lines[-1], lines[-1]["new_memory"]
             if fields["is_deleted"] or not isinstance(text, str):
                 continue
-            record = Record(
-                id=0, uuid=uuid, text=text, hash=text_hash(text), metadata={}, importance=None, timestamp=None,
-                local_timestamp=None, expiration_date=None, forgotten_at=None, pinned=False, follows=None,
-                **{name: fields[name] for name in _KEPT},
-            )  # fmt: skip
+            kept = {name: fields[name] for name in _KEPT}
+            record = Record(uuid=uuid, text=text, hash=text_hash(text), **kept)
             for line in lines:
                 ended = {_ENDS[line["event"]]: line["updated_at"]} if line["event"] in _ENDS else {}
                 record = replace(record, **_CHANGES.get(line["event"], ended))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edge.apps.memory.arguments import Scope
-from edge.apps.memory.records import SELECT, advance, erase_history, find_record, held_records
-from edge.apps.memory.schema import TEXT_INDEX
+from edge.apps.memory.records import SELECT, TEXT_INDEX, advance, erase_history, find_record, held_records
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import Writer
 from edge.apps.store.erasure import Erasure, erasing, erasure

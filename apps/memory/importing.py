@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from edge.apps.documents.secrets import without_secrets
-from edge.apps.memory.arguments import Clock, Scope, parse_local, stamp
+from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import goes_on
-from edge.apps.memory.records import Record, find_record, text_hash
+from edge.apps.memory.records import Record, find_record, stored
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.transcripts import ImportReport, Spoken, files_of, turns
 from edge.apps.memory.transfer import (
@@ -76,14 +77,9 @@ def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now:
     report.secrets += secrets
     if turn.document is not None:
         return read_memory({"id": name, **turn.document, "memory": text}, scope, now)
-    timestamp, local = (None, None) if turn.when is None else parse_local(turn.when)
-    run = scope.run_id or turn.run or None
-    record = Record(
-        id=0, uuid=name, text=text, hash=text_hash(text), user_id=scope.user_id, agent_id=scope.agent_id, run_id=run,
-        actor_id=None, role=turn.role, metadata=dict(turn.metadata), importance=None, timestamp=timestamp,
-        local_timestamp=local, expiration_date=None, forgotten_at=None, pinned=False, follows=None, created_at=now,
-        updated_at=now,
-    )  # fmt: skip
+    whose = replace(scope, run_id=scope.run_id or turn.run or None)
+    said = stored({"timestamp": turn.when})
+    record = Record.new(name, text, whose, now, role=turn.role, metadata=dict(turn.metadata), **said)
     follows = None
     if before is not None and turn.run and before[0].run == turn.run and goes_on(before[1], record):
         follows = before[1].uuid

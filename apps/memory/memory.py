@@ -20,16 +20,13 @@ from edge.apps.memory.arguments import (
     check_text,
     default_path,
     local_now,
-    parse_day,
-    parse_local,
-    parse_moment,
 )
-from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries, texts_of
+from edge.apps.memory.entries import extract, held_nbytes, read_entries, texts_of
 from edge.apps.memory.erasing import Eraser
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.importing import import_transcripts
 from edge.apps.memory.models import TextEmbedder, TextReranker
-from edge.apps.memory.records import find_record, read_history, read_links
+from edge.apps.memory.records import GIVEN, Record, find_record, read_history, read_links, stored
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore
@@ -163,18 +160,10 @@ class Memory(Closing):
         if not scope:
             raise InputError(NO_SCOPE)
         asked = RememberOptions.of(options, **named)
-        day, since, until = asked.expiration_date, asked.valid_from, asked.valid_until
-        shared = Entry(
-            "",
-            metadata=check_metadata(asked.metadata),
-            expiration_date=None if day is None else parse_day(day),
-            importance=asked.importance,
-            valid_from=None if since is None else parse_moment(since, "valid_from"),
-            valid_until=None if until is None else parse_moment(until, "valid_until"),
+        shared = Record(
+            metadata=check_metadata(asked.metadata), **stored({name: getattr(asked, name) for name in GIVEN})
         )
         check_validity(shared.valid_from, shared.valid_until)
-        if asked.timestamp is not None:
-            shared = shared.said(asked.timestamp)
         held = held_nbytes(messages)
         self.store.check_room(texts_of(messages), held)
         with self.budget.reserve("texts to remember", held):
@@ -210,22 +199,11 @@ class Memory(Closing):
         asked = ChangeOptions.of(
             options, **{name: value for name, value in given.items() if value is not None}, **named
         )
-        changes: dict[str, Any] = {}
+        changes = stored({name: value for name in GIVEN if (value := getattr(asked, name)) is not UNSET})
         if asked.text is not None:
             changes["text"] = check_text(asked.text, "text")
         if asked.metadata is not None:
             changes["metadata"] = check_metadata(asked.metadata)
-        importance: object = asked.importance
-        if importance is not UNSET:
-            changes["importance"] = importance
-        if asked.timestamp is not UNSET:
-            said = (None, None) if asked.timestamp is None else parse_local(asked.timestamp)
-            changes["timestamp"], changes["local_timestamp"] = said
-        if asked.expiration_date is not UNSET:
-            changes["expiration_date"] = None if asked.expiration_date is None else parse_day(asked.expiration_date)
-        for name, moment in (("valid_from", asked.valid_from), ("valid_until", asked.valid_until)):
-            if moment is not UNSET:
-                changes[name] = None if moment is None else parse_moment(moment, name)
         marked = asked.pinned is not None or asked.forgotten is not None
         if not changes and not marked:
             raise InputError("nothing to update: give text, metadata, importance, a date or a mark")

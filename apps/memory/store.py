@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEmbedder, TextReranker
-from edge.apps.memory.schema import TEXT_INDEX, migrations
+from edge.apps.memory.records import TEXT_INDEX, migrations
 from edge.apps.pool import Held
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
@@ -192,8 +192,8 @@ class MemoryStore:
             return self.models.embed(texts, query=query)
 
     def check_room(self, texts: Sequence[str] = (), held: int = 0) -> None:
-        """Checks that texts can be added; see `MemoryModels.check_room`."""
-        self.models.check_room("remembering", rerank=False, candidates=0, writes=True, texts=texts, held=held)
+        """Checks that texts can be added; see `MemoryModels.check_texts`."""
+        self.models.check_texts("remembering", texts, held)
 
     def end_erasure(self) -> None:
         """Writes the files of the memory without what was erased.

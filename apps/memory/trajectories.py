@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.apps.memory.arguments import Scope, check_text
-from edge.apps.memory.records import not_stored
-from edge.apps.memory.schema import PROVED, action_key
+from edge.apps.memory.records import PROVED, action_key, not_stored
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.rows import PER_JSON, HeldList, Row, held, row_sum, whole
 from edge.errors import EdgeError

@@ -16,16 +16,14 @@ from edge.apps.memory.arguments import (
     Scope,
     check_metadata,
     check_path,
-    check_share,
     check_text,
-    check_unicode,
-    parse_day,
     parse_local,
     parse_moment,
     stamp,
 )
 from edge.apps.memory.models import Vectors, in_context
 from edge.apps.memory.records import (
+    KINDS,
     SELECT,
     HistoryLine,
     Record,
@@ -38,7 +36,7 @@ from edge.apps.memory.records import (
     read_links,
     read_records,
     restore_history,
-    text_hash,
+    stored,
 )
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import index_records
@@ -209,37 +207,19 @@ def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:
     if not whose:
         raise InputError("it has no user_id, agent_id or run_id")
     created = parse_moment(document["created_at"], "created_at") if document.get("created_at") else now
-    timestamp, local = _said(document)
-    identifier = document.get("id") or str(uuids.uuid4())
-    record = Record(
-        id=0, uuid=check_text(identifier, '"id"'), text=text, hash=text_hash(text), user_id=whose.user_id,
-        agent_id=whose.agent_id, run_id=whose.run_id, actor_id=_optional(document, "actor_id", check_unicode),
-        role=_optional(document, "role", check_unicode), metadata=check_metadata(document.get("metadata")),
-        importance=check_share(document.get("importance"), "importance"),
-        timestamp=timestamp, local_timestamp=local,
-        expiration_date=_optional(document, "expiration_date", parse_day),
-        forgotten_at=_optional(document, "forgotten_at", parse_moment), pinned=document.get("pinned") is True,
-        follows=None, created_at=created, updated_at=_optional(document, "updated_at", parse_moment) or created,
-        valid_from=_optional(document, "valid_from", parse_moment),
-        valid_until=_optional(document, "valid_until", parse_moment),
-        superseded_by=_text_or_none(document, "superseded_by"),
+    fields = stored({name: document.get(name) for name in KINDS if name not in ("local_timestamp", "created_at")})
+    if document.get("timestamp") is not None and document.get("local_timestamp") is not None:
+        moment, fields["local_timestamp"] = parse_local(document["local_timestamp"], "local_timestamp")
+        if moment != fields["timestamp"]:
+            raise InputError('"local_timestamp" is another moment than "timestamp"')
+    fields |= {"created_at": created, "updated_at": fields["updated_at"] or created}
+    record = Record.new(
+        check_text(document.get("id") or str(uuids.uuid4()), '"id"'), text, whose, now,
+        metadata=check_metadata(document.get("metadata")), pinned=document.get("pinned") is True, **fields,
     )  # fmt: skip
     changes = [_change(change, created) for change in _objects(document, "history")]
     links = [_link(link) for link in _objects(document, "links")]
     return Line(record, changes, _text_or_none(document, "follows"), links)
-
-
-def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The timestamp of a line, and its local time, which `export_jsonl` writes as `local_timestamp`."""
-    if document.get("timestamp") is None:
-        return None, None
-    timestamp, local = parse_local(document["timestamp"])
-    if document.get("local_timestamp") is None:
-        return timestamp, local
-    moment, local = parse_local(document["local_timestamp"], "local_timestamp")
-    if moment != timestamp:
-        raise InputError('"local_timestamp" is another moment than "timestamp"')
-    return timestamp, local
 
 
 def _objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -260,18 +240,13 @@ def _link(link: dict[str, Any]) -> tuple[str, float]:
 
 
 def _change(change: dict[str, Any], created: str) -> HistoryLine:
+    moments = stored({name: change.get(name) for name in ("created_at", "updated_at")})
     return HistoryLine(
         old=_text_or_none(change, "old_memory"),
         new=_text_or_none(change, "new_memory"),
         event=check_text(change.get("event"), '"event" of a change'),
-        created_at=_optional(change, "created_at", parse_moment) or created,
-        updated_at=_optional(change, "updated_at", parse_moment) or created,
+        **{name: moment or created for name, moment in moments.items()},
     )
-
-
-def _optional(document: dict[str, Any], name: str, read: Any) -> str | None:
-    value = document.get(name)
-    return None if value is None else str(read(value, name))
 
 
 def _text_or_none(document: dict[str, Any], name: str) -> str | None:

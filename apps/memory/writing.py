@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
-from edge.apps.memory.entries import Entry, goes_on
+from edge.apps.memory.entries import goes_on
 from edge.apps.memory.judge import Judgement, judge, read
 from edge.apps.memory.models import REBUILD, Vectors, in_context
 from edge.apps.memory.records import (
+    GIVEN,
     SELECT,
     Record,
     advance,
@@ -45,8 +46,8 @@ NEAR = 0.93
 """The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing
 errors only."""
 
-_TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance", "valid_from", "valid_until")
-"""The fields of an entry besides its text and metadata."""
+_TOLD = ("role", "actor_id", *GIVEN)
+"""What a caller says of a memory besides its text and metadata."""
 
 MOST_LINKS = 3
 """The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
@@ -218,7 +219,7 @@ class Writer:
         self._store = store
         self._clock = clock
 
-    def add(self, entries: Sequence[Entry], scope: Scope, *, supersede: bool = True) -> list[Added]:
+    def add(self, entries: Sequence[Record], scope: Scope, *, supersede: bool = True) -> list[Added]:
         """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none.
 
         Args:
@@ -370,7 +371,7 @@ class Writer:
         self,
         db: Connection,
         index: VectorIndex,
-        entries: Sequence[Entry],
+        entries: Sequence[Record],
         vectors: Vectors,
         similar: Sequence[Sequence[Similar]],
         follows: Sequence[int | None],
@@ -398,7 +399,12 @@ class Writer:
                 before = outcomes[-1 - before].record.id
             elif before is not None and not db.execute("SELECT 1 FROM memories WHERE id = ?", (before,)).fetchone():
                 before = None  # another process has deleted it since
-            record = insert_record(db, _new_record(entry, scope, before, stamp(now)))
+            whose: dict[str, Any] = dict(scope.items())
+            new = replace(
+                entry, uuid=str(uuids.uuid4()), hash=text_hash(entry.text), follows=before, created_at=stamp(now),
+                updated_at=stamp(now), **whose,
+            )  # fmt: skip
+            record = insert_record(db, new)
             outcomes.append(Added(record, "ADD", tuple((twin, 1.0) for twin in twins[entry.text])))
         added = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.event == "ADD"]
         records = [outcome.record for _, outcome in added]
@@ -460,9 +466,9 @@ class Writer:
         advance(db)
 
     @staticmethod
-    def _turn_before(db: Connection, entry: Entry, scope: Scope) -> Record | None:
+    def _turn_before(db: Connection, entry: Record, scope: Scope) -> Record | None:
         """The last turn of a run, if `entry` continues its conversation."""
-        if scope.run_id is None or not entry.turn:
+        if scope.run_id is None or entry.follows is None:
             return None
         sql, params = scope.exactly()
         rows = db.execute(
@@ -486,8 +492,8 @@ class Writer:
         return record
 
 
-def _same_conversation(earlier: Entry, later: Entry) -> bool:
-    return earlier.turn and later.turn and goes_on(earlier, later)
+def _same_conversation(earlier: Record, later: Record) -> bool:
+    return None not in (earlier.follows, later.follows) and goes_on(earlier, later)
 
 
 def index_records(
@@ -501,7 +507,7 @@ def index_records(
             index.add(db, np.array(ids, np.int64), vectors)
 
 
-def _known(db: Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
+def _known(db: Connection, entry: Record, scope: Scope, now: datetime) -> Record | None:
     """The oldest shown memory of exactly these ids that equals an entry in all fields."""
     same, params = _same_text(entry.text, scope, now)
     told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
@@ -543,17 +549,6 @@ def check_validity(start: str | None, end: str | None) -> None:
     """
     if start is not None and end is not None and end < start:
         raise InputError(f"valid_until {end!r} lies before valid_from {start!r}")
-
-
-def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Record:
-    return Record(
-        id=0, uuid=str(uuids.uuid4()), text=entry.text, hash=text_hash(entry.text), user_id=scope.user_id,
-        agent_id=scope.agent_id, run_id=scope.run_id, actor_id=entry.actor_id, role=entry.role,
-        metadata=entry.metadata, importance=entry.importance, timestamp=entry.timestamp,
-        local_timestamp=entry.local_timestamp, expiration_date=entry.expiration_date, forgotten_at=None,
-        pinned=False, follows=follows, created_at=now, updated_at=now, valid_from=entry.valid_from,
-        valid_until=entry.valid_until,
-    )  # fmt: skip
 
 
 def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, ...]]:

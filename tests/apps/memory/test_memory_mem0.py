@@ -11,7 +11,7 @@ import pytest
 from naive.words import WordEmbedder, WordReranker
 
 import edge
-from edge.apps.memory import models
+from edge.apps.store import models
 from edge.config import Config
 
 

@@ -13,7 +13,7 @@ from apsw import Connection
 from naive.words import WordEmbedder
 
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.schema import ACTIONS
+from edge.apps.memory.records import ACTIONS
 from edge.apps.store.rebuilding import BATCH
 from edge.errors import ModelError, StorageError
 
