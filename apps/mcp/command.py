@@ -124,7 +124,7 @@ def memory(options: OfMemory, setup: Setup) -> None:
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
     from edge.apps.mcp.tools import memory_server
-    from edge.apps.memory.console import whose
+    from edge.apps.memory.command import whose
     from edge.apps.memory.memory import Memory
 
     load_sdk()

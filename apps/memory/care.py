@@ -14,8 +14,9 @@ import numpy as np
 
 from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
+from edge.apps.memory.actions import ROW, read_action
 from edge.apps.memory.arguments import default_path, existing_memory
-from edge.apps.memory.console import path_option
+from edge.apps.memory.command import path_option
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.records import (
@@ -32,7 +33,6 @@ from edge.apps.memory.records import (
 )
 from edge.apps.memory.searching import DEPTH
 from edge.apps.memory.store import DATABASE
-from edge.apps.memory.trajectories import ROW, read_action
 from edge.apps.options import Setup
 from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store

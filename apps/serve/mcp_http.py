@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.collection import Together
 from edge.apps.mcp.protocol import ANSWER
-from edge.apps.memory.console import DEFAULT_USER
+from edge.apps.memory.command import DEFAULT_USER
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.limits import attending
 from edge.apps.serve.refusals import HttpRefusal

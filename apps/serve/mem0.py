@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, Scope, check_metadata, check_text
-from edge.apps.memory.console import DEFAULT_USER
+from edge.apps.memory.command import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transfer import exported
 from edge.apps.serve.body import Whole, options_of, with_idle, with_options
