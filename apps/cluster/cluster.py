@@ -17,13 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.assignment import Assignments, assignments
-from edge.apps.cluster.calling import Latencies, Places, Reading, send
-from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, has_version
-from edge.apps.cluster.documents import ShardDocument, packed
-from edge.apps.cluster.indexes import averaged, merged
-from edge.apps.cluster.messages import NoSuchVersion, ShardLost
-from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, send
+from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
+from edge.apps.cluster.messages import NoSuchVersion, ShardDocument, ShardLost, packed
 from edge.apps.cluster.source import Figures, ShardSource
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.filters import Filters

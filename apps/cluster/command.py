@@ -195,28 +195,6 @@ def grow(shards: tuple[str, ...], address: str, collection: Path | None, setup: 
 
 
 @cluster.command()
-@click.argument("texts", type=click.Path(path_type=Path))
-@click.option("--vectors", type=click.Path(path_type=Path), required=True, help="A .npy array of float32, [n, dim].")
-@_address
-@collection_option
-@setup_options()
-def load(texts: Path, vectors: Path, address: str, collection: Path | None, setup: Setup) -> None:
-    """Add passages whose vectors exist already, such as those of `edge embed --out`.
-
-    TEXTS has a JSON object in each line, with the strings "path", "text", and if wanted "title". The passages of a
-    document follow each other.
-    """
-    from edge.apps.cluster.loading import load
-
-    def tell(done: int) -> None:
-        click.echo(counted(done, "passage"), err=True)
-
-    with opened(address, [collection], setup.config()) as found:
-        added, replaced, there = load(found, texts, vectors, progress=tell)
-    click.echo(f"{counted(added, 'document')} added, {replaced:,} replaced, {there:,} there", err=True)
-
-
-@cluster.command()
 @_address
 @collection_option
 @setup_options()

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.apps.cluster.documents import ShardDocument, packed
-from edge.apps.cluster.messages import answered
+from edge.apps.cluster.messages import ShardDocument, answered, packed
 from edge.apps.collection.catalog import passage
 from edge.apps.collection.preparation import content_hash, is_racy
 from edge.apps.documents.base import Reason, Skipped, Stamp

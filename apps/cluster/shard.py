@@ -17,9 +17,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.documents import packed, paths_after, put, stored, take, unpacked_documents
-from edge.apps.cluster.messages import NoSuchVersion, answered
-from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.catalogue import home
+from edge.apps.cluster.messages import (
+    NoSuchVersion,
+    answered,
+    packed,
+    paths_after,
+    put,
+    stored,
+    take,
+    unpacked_documents,
+)
 from edge.apps.cluster.source import figures, hit_values
 from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection

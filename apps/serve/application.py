@@ -85,7 +85,7 @@ def application(server: HttpServer) -> Any:
 
     app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: missing, 405: missing})
     app.router.redirect_slashes = False
-    return Gate(_without_slash(app), server.access, server.limits.rate, shapes)
+    return Gate(_without_slash(app), server.options.access, server.options.limits.rate, shapes)
 
 
 def _without_slash(app: Any) -> Any:

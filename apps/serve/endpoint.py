@@ -279,7 +279,7 @@ class Endpoint:
         if path.query is not None:
             given.append(read_query(request.query_params, path.query))
         large = server.requests.is_large(lease)
-        urgency = urgency_of(request, server.limits, PERSON if path.for_person else BATCH if large else PROGRAM)
+        urgency = urgency_of(request, server.options.limits, PERSON if path.for_person else BATCH if large else PROGRAM)
         run = partial(server.workers.run, urgency, large=large)
         call = Call(server, request, lease, urgency)
         if self._on_loop:

@@ -36,9 +36,9 @@ from edge.runtimes.scoring import LayerReport, Watch
 from edge.trace import Trace
 
 if TYPE_CHECKING:
-    from edge.apps.cluster.calling import Places
     from edge.apps.cluster.served import ServedCluster
     from edge.apps.collection.report import CollectionStatus, IndexedFile
+    from edge.apps.serve.server import ServerOptions
     from edge.apps.store.database import Database
 
 OWN_LLM = "llm"
@@ -277,29 +277,15 @@ def identity_of(path: Path) -> Identity:
 class ServedLibrary:
     """Thread-safe. A request can only reach stores that have a name here: paths that a request brings open nothing."""
 
-    def __init__(
-        self, pool: ServedModels, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
-        longest_s: float = 300.0, private: bool = False, places: Places | None = None,
-    ) -> None:  # fmt: skip
-        """Opens nothing yet.
-
-        Args:
-            collections: names and directories of those that are served; if there are none, the usual one and all that
-                have a name (`edge collections`).
-            memory: directory of the memory; the usual one if not given.
-            llm: the generator, where a request does not choose one; see `Assistant`.
-            longest_s: a request works for at most so long.
-            private: all requests come from the owner, and may name the directory of any collection.
-            places: of the shards of the one collection, if it is in shards.
-        """
+    def __init__(self, pool: ServedModels, options: ServerOptions) -> None:
+        """Opens nothing yet."""
         self.pool = pool
-        self._chosen = [(name, locate(name)) for name in collections]
+        self._options = options
+        self._chosen = [(name, locate(name)) for name in options.collections]
         self._usual = locate(None)
-        self.memory_path = memory
-        self._llm = llm or pool.config.llm
-        self._longest_s = longest_s
-        self._private = private
-        self._places = places
+        self.memory_path = options.memory
+        self._llm = options.llm or pool.config.llm
+        self._places = options.places
         self._turns: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
         self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
         self._stores: dict[tuple[Hashable, str | None], tuple[Any, Path, Identity]] = {}
@@ -359,7 +345,7 @@ class ServedLibrary:
         the owner. Raises as `collection` does."""
         if self._places is not None:
             raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
-        if not self._private and path not in self.names().values():
+        if not self._options.private and path not in self.names().values():
             raise InputError(f"the collection in {path} is not served")
         return self._opened(path)
 
@@ -505,7 +491,7 @@ class ServedLibrary:
                 self._assistants.close(store)
             store.close()
 
-        timer = threading.Timer(self._longest_s, close)
+        timer = threading.Timer(self._options.limits.request_s, close)
         timer.daemon = True
         timer.start()
 

@@ -193,7 +193,7 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
     """Serves on some listening sockets until a signal ends it."""
     import uvicorn
 
-    limits = server.limits
+    limits = server.options.limits
     config = uvicorn.Config(
         application(server),
         http=bounded_protocol(limits),

@@ -94,7 +94,7 @@ class McpTools:
             stores = await call.server.workers.run(call.urgency, self._stores)
             if self._manager is None or stores != self._used:
                 if self._task is not None:  # another store was put in the place of one; requests on the old one may end
-                    asyncio.get_running_loop().call_later(call.server.limits.request_s, self._task.cancel)
+                    asyncio.get_running_loop().call_later(call.server.options.limits.request_s, self._task.cancel)
                 server = await call.server.workers.run(call.urgency, lambda: self._made(stores))
                 self._used, (self._task, self._manager) = stores, await _running(server)
             return self._manager

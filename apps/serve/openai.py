@@ -282,7 +282,7 @@ def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show
             raise HttpRefusal(
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
-    options = options_of(body, AskOptions, call.server.usual)
+    options = options_of(body, AskOptions, call.server.options.usual)
     told = [message for message in messages if message.role != "system"]
     said = [each for each in told if each.role not in _TOOLS and (each.content or each.role == "user")]
     if not told or told[-1].role != "user":

@@ -41,8 +41,8 @@ async def hello(call: Call) -> dict[str, Any]:
         "started": server.started,
         "settings": settings_of(server.config),
         "memory": {"limit": server.budget.limit, "resident": anonymous_resident()},
-        "body": server.limits.body,
-        "seconds": server.limits.request_s,
+        "body": server.options.limits.body,
+        "seconds": server.options.limits.request_s,
     }
 
 

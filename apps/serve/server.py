@@ -25,26 +25,22 @@ if TYPE_CHECKING:
     from edge.apps.cluster.calling import Places
 
 
-@dataclass(slots=True)
-class HttpServer(Closing):
-    """A context manager; its application serves while it is open.
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a server serves, to whom, and within which bounds.
 
     Attributes:
-        usual: options of questions that do not say, see `AskOptions`.
+        collections: names and directories of those that are served; if there are none, the usual one and all that have
+            a name (`edge collections`).
+        memory: directory of the memory; the usual one if not given.
+        llm: the generator, where a request does not choose one (see `Assistant`); by default the configuration's.
         opener: opens a document in the program of its type.
-        drawing: held while a page is drawn.
-        writing: what ends each answer that is being written, by the names that the owner's programs gave them.
-        url: its address, as a browser takes it.
-        started: when the server was made, in seconds since 1970.
-        cut_off: whether something was still at work when the server was closed.
+        usual: options of questions that do not say, see `AskOptions`.
         private: whether it answers its owner's commands only, and those about any collection.
         idle_s: the server ends when it was not used for so many seconds; 0: it does not.
-        used: when the last request ended that was not about the server itself, by `time.monotonic`.
-        needed: the smallest limit under which it answers one search, in bytes.
         places: of the shards, if its one collection is in shards; the caller closes them.
     """
 
-    config: Config
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     collections: Sequence[str] = ()
@@ -57,6 +53,24 @@ class HttpServer(Closing):
     private: bool = False
     idle_s: float = 0.0
     places: Places | None = None
+
+
+@dataclass(slots=True)
+class HttpServer(Closing):
+    """A context manager; its application serves while it is open.
+
+    Attributes:
+        drawing: held while a page is drawn.
+        writing: what ends each answer that is being written, by the names that the owner's programs gave them.
+        url: its address, as a browser takes it.
+        started: when the server was made, in seconds since 1970.
+        cut_off: whether something was still at work when the server was closed.
+        used: when the last request ended that was not about the server itself, by `time.monotonic`.
+        needed: the smallest limit under which it answers one search, in bytes.
+    """
+
+    config: Config
+    options: ServerOptions = field(default_factory=ServerOptions)
     used: float = field(default_factory=time.monotonic, init=False)
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
@@ -82,32 +96,25 @@ class HttpServer(Closing):
             BudgetExceeded: a search does not fit beside that; the error names the smallest limit that works.
         """
         load_libraries()
-        plan = serving_plan(self.config, self.limits)
+        limits = self.options.limits
+        plan = serving_plan(self.config, limits)
         held = anonymous_resident()
         self.needed = held + plan.nbytes
         if self.needed > self.config.memory:
             raise plan.refusal(self.config.memory, held)
         self.budget = MemoryBudget(self.config.memory)
-        self.budget.reserve("server", server_nbytes(self.limits))
-        self.pool = ServedModels(self.budget, self.config, self.trace, self.tuning)
-        self.library = ServedLibrary(
-            self.pool,
-            self.collections,
-            memory=self.memory,
-            llm=self.llm,
-            longest_s=self.limits.request_s,
-            private=self.private,
-            places=self.places,
-        )
-        self.requests = Requests(self.budget, self.limits, self.needed)
-        self.workers = Workers(self.limits)
+        self.budget.reserve("server", server_nbytes(limits))
+        self.pool = ServedModels(self.budget, self.config, self.trace, self.options.tuning)
+        self.library = ServedLibrary(self.pool, self.options)
+        self.requests = Requests(self.budget, limits, self.needed)
+        self.workers = Workers(limits)
         self.metrics = Metrics()
         self.recording = TraceRecording(self.trace, self.budget)
 
     @property
     def is_idle(self) -> bool:
         """Whether it was not used for so long that it ends."""
-        return bool(self.idle_s) and time.monotonic() - self.used > self.idle_s
+        return bool(self.options.idle_s) and time.monotonic() - self.used > self.options.idle_s
 
     def withdraw(self) -> None:
         """Begins the time in which all work must end: its requests have just been withdrawn."""

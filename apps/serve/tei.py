@@ -83,7 +83,7 @@ def info(call: Call) -> dict[str, Any]:
         "model_type": {
             "embedding": {"pooling": _POOLINGS[spec.head.kind]}, "reranker": {"model_id": call.library.reranker().name},
         },
-        "max_concurrent_requests": call.server.limits.connections,
+        "max_concurrent_requests": call.server.options.limits.connections,
         "max_input_length": longest,
         "max_batch_tokens": longest * MOST_TEXTS,
         "max_client_batch_size": MOST_TEXTS,

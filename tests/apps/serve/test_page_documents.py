@@ -1,4 +1,4 @@
-"""The open document of the page, in a real browser: rendered, as source, as pages, and in the person's editor."""
+"""The open document of the page, in a real browser: as text, as pages, and in the person's editor."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from playwright.sync_api import expect
 from tests.apps.serve.conftest import SETTLED, Opened, Running
 
 
-def test_a_document_opens_at_its_passage_rendered_and_as_source(opened: Opened) -> None:
+def test_a_document_opens_at_its_passage(opened: Opened) -> None:
     page = opened.go("search?q=melts")
     page.locator(".hit", has_text="river.md").locator(".open").click()
     document = page.locator("#document")
     expect(document.locator("h2")).to_have_text("The river")
-    expect(document.locator(".rendered .passage", has_text="floods every spring")).to_be_visible()
-    document.get_by_role("button", name="Source", exact=True).click()
     best = document.locator(".line.passage", has_text="floods every spring")
     expect(best.locator(".number")).to_have_text("3")
     expect(document.locator(".line").nth(0)).to_contain_text("# The river")
@@ -83,52 +81,3 @@ def test_a_key_opens_the_document_in_the_editor(
 
 def cells(table: Any, kind: str) -> list[list[str]]:
     return [row.locator(kind).all_text_contents() for row in table.locator("tbody tr").all()]
-
-
-def test_a_spreadsheet_opens_as_a_table_with_its_rows_marked(browser: Any, papers: Running) -> None:
-    tab = Opened(browser, papers.url)
-    page = tab.go("search?q=Lima+days")
-    page.locator(".hit", has_text="trips.csv").locator(".open").first.click()
-    table = page.locator("#document table")
-    expect(table.locator("thead th")).to_have_text(["Row", "City", "Note: short", "Days"])
-    assert cells(table, "th") == [["2"], ["3"], ["5"]]
-    assert cells(table, "td") == [["Porto", "rain: much", "3"], ["", "two lines", ""], ["Lima", "", "5"]]
-    expect(table.locator("tbody tr.passage")).to_have_count(3)
-    expect(page.get_by_role("button", name="Open in its program")).to_have_count(0)
-    page.get_by_role("button", name="Lines", exact=True).click()
-    expect(page.locator("#document .lines")).to_contain_text("City: Lima")
-    tab.context.close()
-    assert not tab.complaints
-
-
-def test_each_sheet_has_its_own_columns_and_marks(browser: Any, papers: Running) -> None:
-    """A title stands above its table, and a sheet without names of columns has its values alone."""
-    tab = Opened(browser, papers.url)
-    page = tab.go("search?q=phone+of+Ada")
-    page.locator(".hit", has_text="Ada").locator(".open").first.click()
-    document = page.locator("#document .rendered")
-    expect(document.locator("h3")).to_have_text(["Costs", "People", "Numbers"])
-    expect(document.locator("p")).to_have_text(["Costs: the house"])
-    costs, people, numbers = document.locator("table").all()
-    expect(costs.locator("thead th")).to_have_text(["Row", "Item", "Room", "Price"])
-    assert cells(costs, "td")[-1] == ["t299", "", "299"]
-    assert cells(people, "td") == [["Ada", "12"], ["Bob", "34"]]
-    assert (cells(numbers, "th"), cells(numbers, "td")) == ([["1"], ["2"]], [["3", "9"], ["4", "16"]])
-    assert numbers.locator("thead").count() == 0
-    assert costs.locator(".passage").count() == 0
-    expect(people.locator(".passage")).to_have_count(2)
-    tab.context.close()
-    assert not tab.complaints
-
-
-def test_the_names_of_columns_are_told_of_a_part_below_them(papers: Running) -> None:
-    with papers.client() as client:
-        hits = client.post("/v1/search", json={"query": "t250", "top_k": 99, "filters": ["type:xlsx"]}).json()[
-            "results"
-        ]
-        part = next(hit for hit in hits if "t250" in hit["snippet"])
-        found = client.post("/v1/preview", json={"id": part["id"], "max_bytes": 500}).json()
-        note = client.post("/v1/preview", json={"path": part["path"].replace("costs.xlsx", "note.md")}).json()
-    assert found["lines"][0][0] > 100
-    assert found["sheets"] == [{"page": 1, "name": "Costs", "head": 3, "columns": "Item | Room | Price"}]
-    assert note["sheets"] is None

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import search
-from edge.apps.serve.documents import MOST_PARSED, Element, parsed_nbytes, preview, rendered
+from edge.apps.serve.documents import preview
 from edge.config import Config
 from edge.errors import InputError
 from tests.apps.serve.conftest import TEXTS, Running
@@ -107,121 +103,3 @@ def test_scopes_are_counted(server: Running) -> None:
 
 
 # Markdown
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "[x](javascript:alert(1))",
-    "[x](JaVaScRiPt:alert(1))",
-    "[x](\x01javascript:alert(1))",
-    "[x](data:text/html,<script>1</script>)",
-    "[x](vbscript:x)",
-    "[x](file:///etc/passwd)",
-    "[x](//example.com)",
-    "[x](http://[bad)",
-    "[x](https://example.com/ 'title')",
-    "![a](https://example.com/x.png)",
-    "<https://example.com>",
-    "<javascript:alert(1)>",
-    "[x][y]\n\n[y]: javascript:alert(1)",
-    "| a | <b> |\n|---|---|\n| c | `<i>` |",
-    "```\n<script>\n```",
-    "> - 1. deep",
-    "# <svg onload=alert(1)>",
-    "&lt;script&gt;",
-    "a\\\nb  \nc",
-    "~~gone~~ **bold** *em* `code`",
-]
-INLINE = {"strong", "em", "s", "code", "br", "a"}
-BLOCKS = {"p", "ul", "ol", "li", "blockquote", "pre", "hr", "h3", "h4", "h5", "h6"}
-TAGS = INLINE | BLOCKS | {"table", "thead", "tbody", "tr", "th", "td"}
-
-
-def walk(elements: list[Element]) -> Iterator[dict[str, Any]]:
-    for element in elements:
-        if isinstance(element, dict):
-            yield element
-            yield from walk(element["children"])
-
-
-def check(elements: list[Element], last: int) -> None:
-    for element in walk(elements):
-        assert element["tag"] in TAGS
-        assert set(element) <= {"tag", "children", "lines", "href"}
-        if "href" in element:
-            assert element["tag"] == "a"
-            assert element["href"].lower().startswith(("http://", "https://", "mailto:"))
-        if "lines" in element:
-            first, end = element["lines"]
-            assert 1 <= first <= end <= last
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_markdown_becomes_harmless_elements(text: str) -> None:
-    lines = text.split("\n")
-    check(rendered(list(enumerate(lines, 1))), len(lines))
-
-
-@given(
-    st.lists(
-        st.sampled_from([*HOSTILE, "", "    code", "- item", "1. one", "text", "---", "| a |", "***", "]["]),
-        max_size=12,
-    )
-)
-def test_mixed_markdown_becomes_harmless_elements(parts: list[str]) -> None:
-    lines = "\n".join(parts).split("\n")
-    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
-    check(rendered(numbered), len(lines))
-
-
-def test_a_link_elsewhere_stays_a_link() -> None:
-    assert rendered([(7, "See [the site](https://example.com/a).")]) == [
-        {
-            "tag": "p",
-            "lines": [7, 7],
-            "children": ["See ", {"tag": "a", "children": ["the site"], "href": "https://example.com/a"}, "."],
-        }
-    ]
-
-
-def test_html_stays_text() -> None:
-    assert rendered([(1, "<b>x</b> <script>1</script>")])[0] == {
-        "tag": "p", "children": ["<b>x</b> <script>1</script>"], "lines": [1, 1],
-    }  # fmt: skip
-
-
-DENSE = {
-    "items": "- a\n", "headings": "# a\n", "lines": "x\n", "stars": "*a", "brackets": "[", "ticks": "`a",
-    "links": "[a](b)", "bold": "**a** ", "rules": "---\n\n", "pipes": "|" * 31 + "\n",
-    "images": "![", "entities": "&", "quotes": "> ",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", DENSE)
-@pytest.mark.parametrize("nbytes", [2_000, 8_000, 48_000])
-def test_the_memory_of_elements_is_known_beforehand(kind: str, nbytes: int) -> None:
-    def lines_of(count: int) -> list[tuple[int, str]]:
-        return list(enumerate((DENSE[kind] * count).split("\n"), 1))
-
-    most = nbytes // len(DENSE[kind])
-    lines = lines_of(min(most, int(most * MOST_PARSED / parsed_nbytes(lines_of(most)))))  # no more is ever parsed
-    rendered(lines[:1])  # the parser itself is made once
-    tracemalloc.start()
-    try:
-        found = json.dumps(rendered(lines))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert found
-    assert peak <= parsed_nbytes(lines) + 200_000
-
-
-def test_blank_lines_take_no_memory() -> None:
-    lines = [(1_999 * place + 1, "a") for place in range(2_000)]
-    tracemalloc.start()
-    try:
-        rendered(lines)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= parsed_nbytes(lines)

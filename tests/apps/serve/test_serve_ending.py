@@ -25,7 +25,7 @@ from naive.waiting import PATIENCE_S, until
 from edge.apps.serve import openai
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.limits import GRACE_S, LEAVE_S
-from edge.apps.serve.server import HttpServer
+from edge.apps.serve.server import HttpServer, ServerOptions
 from edge.resident import anonymous_resident
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
@@ -174,7 +174,7 @@ def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
-    with HttpServer(config, collections=(), memory=tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(memory=tmp_path / "memory")) as server:
         yield server
 
 
