@@ -201,8 +201,7 @@ class Reading:
             replicas: the copies of the shard, the preferred one first.
             held: the states of all copies in this version.
             patience: seconds until the shard counts as lost.
-            assignment: chooses the copy that gathers; the preferred one if not given.
-        """
+            assignment: chooses the copy that gathers; the preferred one if not given."""
         self._places = places
         self._replicas = list(replicas)
         self._version = version
@@ -212,11 +211,7 @@ class Reading:
         self._assignment = assignment
 
     def __call__(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """Sends a request.
-
-        Raises:
-            ShardLost: no copy has answered.
-        """
+        """Sends a request."""
         shard, began, why, changed = self._replicas[0].shard, time.monotonic(), "it was not asked", False
         end = began + self._patience
         waiting: dict[Future[tuple[bytes, bytes]], Replica] = {}
@@ -269,12 +264,7 @@ class Reading:
 def send(
     places: Places, replica: Replica, verb: str, seconds: float | None, raw: bytes = b"", **arguments: Any
 ) -> tuple[Any, bytes]:
-    """The answer of one copy to a request, and the raw bytes beside it.
-
-    Raises:
-        ShardLost: there is none after some seconds; None waits as `first` does.
-        EdgeError: the shard refused.
-    """
+    """The answer of one copy to a request, and the raw bytes beside it."""
 
     def call(verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         return received(places, places.send(replica, verb, head, raw), partial(ShardLost, replica.name), seconds)
@@ -289,9 +279,6 @@ def received(
 
     Args:
         lost: makes the error that is raised if there is none after some seconds, or ever.
-
-    Raises:
-        Unreachable: see `lost` and `first`.
     """
     try:
         return first(places, [future]).pop().result() if seconds is None else future.result(seconds)
@@ -302,11 +289,7 @@ def received(
 
 
 def first(places: Places, waiting: Iterable[Future[Result]]) -> set[Future[Result]]:
-    """The answers that come first. There is no bound to the time, which writing needs.
-
-    Raises:
-        Unreachable: there is none yet, and `places` cannot find or start what was lost meanwhile.
-    """
+    """The answers that come first. There is no bound to the time, which writing needs."""
     while not (done := wait(waiting, _LOOK_S, FIRST_COMPLETED).done):
         if why := places.trouble():
             raise Unreachable(why)

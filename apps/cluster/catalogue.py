@@ -111,11 +111,7 @@ class Catalogue(Closing):
         return (folder / FILE).is_file()
 
     def add(self, replicas: Iterable[Replica], state: str) -> None:
-        """Adds shards with their copies.
-
-        Raises:
-            InputError: a shard or a place is there already.
-        """
+        """Adds shards with their copies."""
         with self.database.write() as db:
             for one in replicas:
                 taken = db.execute(

@@ -55,10 +55,6 @@ def index(
     Args:
         readers: where files are read; each is given one group at a time, and the next ones before it has finished.
         progress: called after each group.
-
-    Raises:
-        InputError: a root does not exist.
-        Unreachable: a copy of a shard or a reader is gone; a later run goes on.
     """
     given = [resolved(root) for root in listed(roots)]
     check_there(given)

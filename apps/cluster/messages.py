@@ -55,10 +55,6 @@ def asked(call: Call, verb: str, raw: bytes = b"", **arguments: Any) -> tuple[An
 
     Returns:
         The answer, and the raw bytes beside it.
-
-    Raises:
-        ShardLost: there is no answer.
-        EdgeError: the shard refused.
     """
     head, beside = call(verb, json.dumps(arguments, ensure_ascii=False).encode(), raw)
     answer = json.loads(head)
@@ -122,11 +118,7 @@ def packed(documents: Sequence[ShardDocument]) -> tuple[list[dict[str, Any]], by
 
 
 def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) -> list[ShardDocument]:
-    """The documents that `packed` made.
-
-    Raises:
-        InputError: there are not as many vectors as passages.
-    """
+    """The documents that `packed` made."""
     count = sum(len(one["chunks"]) for one in about)
     if len(raw) != 4 * dim * count:
         raise InputError(f"{count} passages came with {len(raw):,} bytes of vectors of width {dim}")

@@ -70,10 +70,6 @@ class RayPlaces(Closing):
 
         Args:
             config: the settings of shards that are started. Their limits of memory include Ray's part of the process.
-
-        Raises:
-            CapabilityError: Ray is not installed, or its version is not known.
-            StorageError: there is no cluster at the address, its head does not answer, or it has another token.
         """
         self._ray = ray = _ray()
         self._config, self._address = config, address
@@ -144,11 +140,7 @@ class RayPlaces(Closing):
 
 
 def _head_of(address: str) -> str | None:
-    """Where the head is; None if it is this process's own.
-
-    Raises:
-        CapabilityError: this version of Ray does not tell.
-    """
+    """Where the head is; None if it is this process's own."""
     try:  # private to Ray, so that the extra `cluster` names the latest version that has it
         from ray._private.services import canonicalize_bootstrap_address
     except ImportError as error:
@@ -195,11 +187,6 @@ def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: 
         listen: the address of this machine for the other nodes.
         port: of the head.
         nbytes: shared memory for Ray.
-
-    Raises:
-        CapabilityError: Ray is not installed.
-        InputError: `listen` is no address of this machine. Ray would wait for it without end.
-        StorageError: nothing answers at `head`, or Ray does not start.
     """
     _ray()
     try:
@@ -225,11 +212,7 @@ def token_file() -> Path:
 
 
 def _ray() -> Any:
-    """Ray, told to ask for a token and to report nothing, before it reads its settings.
-
-    Raises:
-        CapabilityError: it is not installed.
-    """
+    """Ray, told to ask for a token and to report nothing, before it reads its settings."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_WITHOUT_HEAD_S))
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN" not in os.environ:

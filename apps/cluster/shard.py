@@ -36,9 +36,8 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.schema import description_of, read_descriptions, set_setting
 from edge.apps.collection.searching import PassageSource, Ranking, Within
-from edge.apps.store.fusion import convex_combination
-from edge.apps.store.lexical import Statistics
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.connections import LOCK, WriterLock
+from edge.apps.store.lexical import Statistics, convex_combination
 from edge.config import Config
 from edge.errors import StorageError
 from edge.ivf.base import Quantizer

@@ -20,11 +20,10 @@ from edge.apps.options import (
     setup_options,
     text_options,
 )
-from edge.apps.serve.background import own_options
+from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Embed, vectors_of
-from edge.apps.verbs.table import EMBED
-from edge.apps.verbs.verb import do
+from edge.apps.verbs.verb import EMBED, do
 from edge.budget import OperationPlan
 from edge.errors import as_storage_error
 from edge.files.output_file import open_output

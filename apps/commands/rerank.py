@@ -19,11 +19,10 @@ from edge.apps.options import (
     text_options,
     words_argument,
 )
-from edge.apps.serve.background import own_options
+from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Rerank
-from edge.apps.verbs.table import RERANK
-from edge.apps.verbs.verb import do
+from edge.apps.verbs.verb import RERANK, do
 from edge.budget import OperationPlan
 
 

@@ -1,13 +1,13 @@
 """Reads documents that are XML inside a ZIP container, part by part and with limits on the unpacked size.
 
-Entities are not expanded, nothing external is loaded, and a part that declares its own entities is refused.
-"""
+Entities are not expanded, nothing external is loaded, and a part that declares its own entities is refused."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
+from itertools import zip_longest
 from posixpath import join, normpath
 from typing import IO, Any, BinaryIO
 
@@ -34,12 +34,7 @@ class Archive(Closing):
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        """Opens a container.
-
-        Raises:
-            InputError: the container is damaged or has too many members.
-            Skipped: the container is encrypted.
-        """
+        """Opens a container."""
         try:
             self._zip = zipfile.ZipFile(stream)
         except _DAMAGE as error:
@@ -53,11 +48,7 @@ class Archive(Closing):
         self._left = MAX_PARTS_BYTES
 
     def read(self, name: str) -> bytes:
-        """Unpacks a part.
-
-        Raises:
-            InputError: the part is missing, damaged, or unpacks to more than the limit.
-        """
+        """Unpacks a part."""
         if name not in self.names:
             raise InputError(f"a damaged document: its part {name[:100]} is missing")
         allowed = min(MAX_PART_BYTES, self._left)
@@ -78,20 +69,12 @@ class Archive(Closing):
         return b"".join(pieces)
 
     def xml(self, name: str) -> Any:
-        """The root element of a part.
-
-        Raises:
-            InputError: as for `read`; also if the part is not well-formed or declares entities.
-        """
+        """The root element of a part."""
         return parse_xml(self.read(name), f"its part {name[:100]}")
 
     def elements(self, name: str, wanted: str) -> Iterator[Any]:
         """Elements of a part with a name (without its namespace), one after the other. Each element is deleted when the
-        next one is requested, so memory holds only one of them.
-
-        Raises:
-            InputError: as for `xml`.
-        """
+        next one is requested, so memory holds only one of them."""
         from lxml import etree
 
         if name not in self.names:
@@ -113,11 +96,7 @@ class Archive(Closing):
             raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
 
     def spend(self, nbytes: int) -> None:
-        """Counts unpacked bytes.
-
-        Raises:
-            InputError: they exceed the limit.
-        """
+        """Counts unpacked bytes."""
         self._left -= nbytes
         if self._left < 0:
             raise InputError(f"its parts unpack to more than {format_size(MAX_PARTS_BYTES)}; that is no document")
@@ -165,11 +144,7 @@ class _Counted:
 
 
 def parse_xml(data: bytes, what: str) -> Any:
-    """The root element of an XML document.
-
-    Raises:
-        InputError: it is not well-formed, or declares entities. The message names `what`.
-    """
+    """The root element of an XML document."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -224,3 +199,51 @@ def attribute(element: Any, name: str) -> str | None:
         if key.rpartition("}")[2] == name:
             return str(value)
     return None
+
+
+_DRAWINGS = frozenset({"chart", "chartEx", "diagramData"})
+
+
+def drawings(archive: Archive, relations: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The texts of the charts and the SmartArt among the parts to which a part refers, each a paragraph."""
+    for kind, part in relations:
+        if kind in _DRAWINGS and part in archive.names:
+            root = archive.xml(part)
+            yield from paragraphs(root)
+            yield from _series(root)
+
+
+def paragraphs(element: Any) -> Iterator[str]:
+    """The paragraphs of the text below an element that are not empty."""
+    return filter(None, map(paragraph_text, outermost(element, {"p"}, {"Fallback"})))
+
+
+def paragraph_text(paragraph: Any) -> str:
+    found = paragraph.iter("{*}t", "{*}br", "{*}tab")
+    return shown_lines("".join({"br": "\n", "tab": "\t"}.get(local(each)) or each.text or "" for each in found))
+
+
+def shown_lines(text: str) -> str:
+    """The lines of a text that are not blank, without white space around them."""
+    lines = (line.strip() for line in clean(text).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def description(shape: Any) -> str:
+    """The alternative text of a picture or another shape; empty if it has none."""
+    found = next(shape.iter("{*}cNvPr", "{*}docPr"), None)
+    return "" if found is None else " ".join(clean(found.get("descr", "")).split())
+
+
+def _series(chart: Any) -> Iterator[str]:
+    """The rows of a chart: the name of a series, and its values with their categories."""
+    for series in chart.iter("{*}ser"):
+        names, categories, values = (
+            [" ".join(clean(value.text or "").split()) for part in parts for each in series.findall(part)
+             for value in each.iter("{*}v")]
+            for parts in (["{*}tx"], ["{*}cat", "{*}xVal"], ["{*}val", "{*}yVal"])
+        )  # fmt: skip
+        pairs = (" ".join(filter(None, pair)) for pair in zip_longest(categories, values, fillvalue=""))
+        text = ": ".join(filter(None, (" ".join(names), ", ".join(filter(None, pairs)))))
+        if text:
+            yield text

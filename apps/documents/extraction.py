@@ -80,9 +80,6 @@ class Extractor(Closing):
             most_memory: bytes for a file that needs more than `memory`, if the budget has them then.
             plugins: further extractors, `package.module:function` by suffix such as `.xyz`, which take precedence. The
                 worker imports them, so it must be able to.
-
-        Raises:
-            ConfigError: `max_tokens` is too small for a sentence.
         """
         if max_tokens < _LEAST_TOKENS:
             raise ConfigError(f"max_tokens must be at least {_LEAST_TOKENS}, not {max_tokens}")
@@ -131,9 +128,6 @@ class Extractor(Closing):
         Args:
             page: number of the page, from 1.
             lines: line numbers to mark, as chunks have them.
-
-        Raises:
-            As `extract`; also InputError: there is no such page.
         """
         marked = sorted(set(lines))
         with self._lock:
@@ -205,11 +199,7 @@ class Extractor(Closing):
             return ask(self._memory, Attempt.FIRST)
 
     def _ask(self, path: Path, memory: int, attempt: Attempt) -> Extracted:
-        """Asks the worker to read a file.
-
-        Raises:
-            WorkerFailed, Skipped, InputError, BudgetExceeded, CapabilityError.
-        """
+        """Asks the worker to read a file."""
         worker = self._started(memory)
         request = {**self._settings, "name": printable(path.name), "attempt": attempt}
         chunks: list[Chunk] = []
@@ -314,11 +304,7 @@ def _wants_memory(error: WorkerFailed) -> bool:
 
 
 def _checked(answer: Any, read: Callable[[Any], Read]) -> Read:
-    """What `read` makes of an answer. A document may have taken over the worker, which then answers anything.
-
-    Raises:
-        WorkerFailed: it cannot be stored.
-    """
+    """What `read` makes of an answer. A document may have taken over the worker, which then answers anything."""
     try:
         return read(answer)
     except (TypeError, ValueError, LookupError) as error:

@@ -140,16 +140,7 @@ _SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua
 
 
 def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
-    """The kind of a file.
-
-    Args:
-        name: the file's name.
-        head: the first `HEAD_BYTES` bytes of the file, or all of them.
-        plugins: extractors by suffix, which take precedence.
-
-    Raises:
-        Skipped: the file is binary, or its kind is not supported.
-    """
+    """The kind of a file."""
     suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
     if plugins and suffix in plugins:
         return Kind(suffix[1:], plugins[suffix])
@@ -193,11 +184,7 @@ def is_binary(head: bytes) -> bool:
 
 @cache
 def load(extractor: str) -> Extract:
-    """Imports an extractor.
-
-    Raises:
-        ImportError, AttributeError: there is no such module or function.
-    """
+    """Imports an extractor."""
     module, _, function = extractor.partition(":")
     return cast(Extract, getattr(importlib.import_module(module), function))
 

@@ -61,12 +61,7 @@ _VOID = frozenset({
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an HTML file.
-
-    Raises:
-        InputError: the file cannot be parsed.
-        Skipped: the page has no visible text.
-    """
+    """Reads an HTML file."""
     decoded = file.text(declared=declared_encoding(file.head))
     title, blocks = html_blocks(decoded.text)
     if not blocks:
@@ -75,16 +70,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def html_blocks(text: str, *, page: int | None = None, outline: Outline | None = None) -> tuple[str, list[Block]]:
-    """Title and blocks of a page.
-
-    Args:
-        text: the page, with LF as line end.
-        page: number of the page in a book.
-        outline: headings above the page; a new outline if not given.
-
-    Raises:
-        InputError: the page cannot be parsed.
-    """
+    """Title and blocks of a page."""
     from lxml import etree
 
     from edge.apps.documents.archive import refusal
@@ -273,12 +259,7 @@ _CHAPTER_TYPES = frozenset({"application/xhtml+xml", "text/html", "application/h
 
 
 def extract_epub(file: OpenedFile) -> DocumentBlocks:
-    """Reads an EPUB file.
-
-    Raises:
-        InputError: the file is damaged.
-        Skipped: its chapters are encrypted, or contain no text.
-    """
+    """Reads an EPUB file."""
     from edge.apps.documents.archive import Archive, dublin_core_title
 
     with Archive(file.stream) as archive:

@@ -76,12 +76,7 @@ _LEAST_QUOTED = 20
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a message, or a mailbox of them.
-
-    Raises:
-        InputError: the file is not a message.
-        Skipped: the file has no text, or too much.
-    """
+    """Reads a message, or a mailbox of them."""
     messages = _Messages(file)
     reader = _MailReader(file, messages)
     title = ""

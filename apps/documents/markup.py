@@ -24,12 +24,7 @@ _DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an XML file; as source code if it is not well-formed.
-
-    Raises:
-        InputError: an OpenDocument file is damaged.
-        Skipped: it shows no text.
-    """
+    """Reads an XML file; as source code if it is not well-formed."""
     decoded = file.text(declared=declared_encoding(file.head))
     try:
         root = parse_xml(_DECLARATION.sub("", decoded.text, count=1).encode(), "the file")

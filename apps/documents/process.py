@@ -80,9 +80,6 @@ class WorkerProcess:
             memory: bytes of anonymous memory that it may use, including those of the idle interpreter. Linux enforces
                 an upper bound; on other systems the memory is checked every few milliseconds.
             everything_importable: allows reads anywhere on the import path, which plug-ins need.
-
-        Raises:
-            CapabilityError: the worker cannot be started.
         """
         command = python(_BOOTSTRAP, str(memory), str(everything_importable))
         self._memory = memory

@@ -60,9 +60,6 @@ def scan(
             opened.
         only: maps absolute paths of folders, without symbolic links, to the only names that are considered in them.
         budget: leases the patterns of ignore files.
-
-    Raises:
-        InputError: a root does not exist, or cannot be resolved.
     """
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
@@ -201,11 +198,7 @@ def _resolved(root: str | os.PathLike[str]) -> Path:
 
 
 def _outer(root: Path, budget: MemoryBudget | None) -> _Folder:
-    """A root, with the rules of its repository if it lies in one.
-
-    Raises:
-        Skipped: an ignore file is too large.
-    """
+    """A root, with the rules of its repository if it lies in one."""
     above = [root, *root.parents]
     top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
     names = root.relative_to(top).parts

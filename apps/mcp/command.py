@@ -64,12 +64,7 @@ def client_named(name: str) -> AgentProgram:
 
 
 def configuration(client: AgentProgram, server: str, arguments: Sequence[str]) -> str:
-    """The text to paste.
-
-    Args:
-        server: the client's name for the server, such as `edge-files`.
-        arguments: the command line after `edge`.
-    """
+    """The text to paste."""
     command, *first = program()
     arguments = [*first, *arguments]
     if client.style == "claude":
@@ -83,11 +78,7 @@ def configuration(client: AgentProgram, server: str, arguments: Sequence[str]) -
 
 
 def with_server(client: AgentProgram, server: str, arguments: Sequence[str], text: str) -> str:
-    """The text of the client's file with the server in it. The arguments are those of `configuration`.
-
-    Raises:
-        InputError: the file cannot be changed without loss.
-    """
+    """The text of the client's file with the server in it. The arguments are those of `configuration`."""
     more = configuration(client, server, arguments)
     if client.style == "toml":
         if f"[mcp_servers.{server}]" in text:

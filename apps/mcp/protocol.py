@@ -130,11 +130,7 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 def load_sdk() -> type[MCPServer[Any]]:
-    """Loads the SDK's server class. Call it before opening a budget, whose baseline then includes the SDK's memory.
-
-    Raises:
-        CapabilityError: the package `mcp` is missing, or older than version 2.
-    """
+    """Loads the SDK's server class. Call it before opening a budget, whose baseline then includes the SDK's memory."""
     try:
         from mcp.server import MCPServer
     except ImportError as error:
@@ -161,9 +157,6 @@ def make_server(
         reads: tools that change nothing.
         adds: tools that add something and change nothing that is there.
         changes: tools that change or delete something.
-
-    Raises:
-        CapabilityError: as for `load_sdk`.
     """
     make = load_sdk()
     from mcp.server.mcpserver.exceptions import ToolError

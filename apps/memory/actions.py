@@ -74,11 +74,7 @@ class Action:
 
 
 def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:
-    """The row number and the trajectory with this id; None if `scope` has none.
-
-    Raises:
-        InputError: the id is empty or not text.
-    """
+    """The row number and the trajectory with this id; None if `scope` has none."""
     condition, params = scope.condition("actions")
     found = _held(db, db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (check_text(uuid, "an id"), *params)))
     return found[0] if found else None
@@ -92,7 +88,7 @@ def read_actions(db: Connection, numbers: Iterable[int]) -> list[Action]:
 
 def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
     """The trajectories of `scope` for exactly this task and state, by row number: first those with the best feedback,
-    then the newest. There may be several if the scope leaves an id open."""
+    then the newest."""
     condition, params = scope.condition("actions")
     order = "ORDER BY (successes + 1.0) / (successes + failures + 1) DESC, updated_at DESC, id DESC LIMIT ?"
     sql = f"{_SELECT} WHERE {_SAME} AND {condition} {order}"
@@ -120,11 +116,7 @@ def _same(task: str, state: str) -> tuple[str, str, str]:
 
 
 def read_action(row: Sequence[Any]) -> Action:
-    """A trajectory from a row of `ROW`.
-
-    Raises:
-        DamagedStore: the row differs from the one stored.
-    """
+    """A trajectory from a row of `ROW`."""
     _, *values, checksum = row
     identifier, task, state, trajectory, *rest = values[:_SHOWN]
     try:
@@ -318,11 +310,7 @@ class ActionCache:
         return self._judged(task, state, self._scope(scope), rerank)[0]
 
     def feedback(self, action_id: str, success: bool) -> None:
-        """Records whether a returned trajectory worked. Failures lower its confidence, successes restore it.
-
-        Raises:
-            InputError: there is no such trajectory in this scope.
-        """
+        """Records whether a returned trajectory worked. Failures lower its confidence, successes restore it."""
         column = "successes" if success else "failures"
         with self._store.write() as db:
             number, _ = self._found(db, action_id)
@@ -337,11 +325,7 @@ class ActionCache:
         return None if found is None else found[1]
 
     def delete(self, action_id: str) -> None:
-        """Deletes a trajectory.
-
-        Raises:
-            InputError: there is no such trajectory in this scope.
-        """
+        """Deletes a trajectory."""
         index = self._store.index
         with self._store.write() as db:
             number, _ = self._found(db, action_id)
@@ -531,11 +515,7 @@ class Confidence:
 
     @classmethod
     def from_json(cls, text: str) -> Confidence:
-        """Reads the output of `to_json`.
-
-        Raises:
-            WrongValue: the text is none.
-        """
+        """Reads the output of `to_json`."""
         try:
             values: dict[str, Any] = json.loads(text)
             weights, mean, scale = (tuple(map(float, values[name])) for name in ("weights", "mean", "scale"))

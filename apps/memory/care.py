@@ -89,11 +89,6 @@ class MemoryCare(StoreCare):
     full_text = TEXT_INDEX
 
     def __init__(self, path: Path, opener: Opener) -> None:
-        """
-        Args:
-            path: the folder of the memory.
-            opener: opens it.
-        """
         super().__init__(place_of(path))
         self._opener = opener
 
@@ -216,11 +211,7 @@ def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
 
 
 def _care(path: Folder, setup: Setup) -> MemoryCare:
-    """The memory in a folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The memory in a folder."""
     folder, config = existing_memory(path and path.absolute()), setup.config()
     return MemoryCare(folder, lambda: Memory(folder, config=config))
 

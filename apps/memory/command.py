@@ -25,7 +25,7 @@ from edge.apps.options import (
     several,
     words_argument,
 )
-from edge.apps.serve.background import own_options
+from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.memories import (
     Change,
@@ -38,8 +38,18 @@ from edge.apps.verbs.memories import (
     Remember,
     Supersede,
 )
-from edge.apps.verbs.table import CHANGE, DELETE, GET_MEMORY, HISTORY, LIST_MEMORIES, RECALL, REMEMBER, SUPERSEDE
-from edge.apps.verbs.verb import Verb, do
+from edge.apps.verbs.verb import (
+    CHANGE,
+    DELETE,
+    GET_MEMORY,
+    HISTORY,
+    LIST_MEMORIES,
+    RECALL,
+    REMEMBER,
+    SUPERSEDE,
+    Verb,
+    do,
+)
 from edge.config import counted
 from edge.errors import InputError
 
@@ -91,13 +101,7 @@ def whose(asked: OfMemory) -> dict[str, Any]:
 
 
 def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) -> dict[str, Any]:
-    """What a verb of the memory returns (see `edge.apps.verbs.remembering`), done by the server or here. Prints
-    unfinished work and damage to stderr.
-
-    Args:
-        make: whether the verb may create the memory.
-        settings: options that override settings of the same name, and `no_server`.
-    """
+    """What a verb of the memory returns (see `edge.apps.verbs.remembering`), done by the server or here."""
     config = configure(**settings)
     alone = own_options(memory=settings.get("memory"), threads=settings.get("threads"))
     bound = replace(asked, path=str(_place(asked, make)), **whose(asked))
@@ -108,15 +112,7 @@ def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) ->
 
 
 def own_memory(asked: OfMemory, *, everyone: bool = False, make: bool = False, **settings: Any) -> Memory:
-    """The memory of a request, opened in this process and bound to its scope; unbound for `everyone`.
-
-    Args:
-        make: create the memory if there is none.
-        settings: options that override settings of the same name.
-
-    Raises:
-        InputError: ids are given beside `everyone`, or there is no memory.
-    """
+    """The memory of a request, opened in this process and bound to its scope; unbound for `everyone`."""
     from edge.apps.memory.memory import Memory
 
     if everyone and any(asked.ids.values()):

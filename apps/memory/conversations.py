@@ -55,9 +55,6 @@ def central_sentences(texts: Iterable[str], terms: Callable[[str], Iterable[str]
     A word weighs much if several sentences have it, but not most of them. A chosen sentence takes away the weight of
     its words, so that the next one says something else (Nenkova and Vanderwende, "The Impact of Frequency on
     Summarization", 2005).
-
-    Args:
-        terms: gives the words of a sentence that tell what it is about.
     """
     said = {sentence: dict.fromkeys(terms(sentence)) for text in texts for sentence in sentences(text)}
     counts = Counter(word for words in said.values() for word in words)

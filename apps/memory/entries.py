@@ -32,9 +32,6 @@ def read_entries(messages: object, shared: Record) -> list[Record]:
     A message is a mapping with `role` and `content`, as for chat models. `content` may be a list of parts, of which
     only the texts are used. A message may have its own `name`, `timestamp`, `metadata`, `expiration_date` and
     `importance`. System messages and messages without text are left out.
-
-    Args:
-        shared: a record with the default values of all; metadata are merged.
     """
     if isinstance(messages, str | Mapping):
         messages = [messages]
@@ -129,12 +126,7 @@ _MOST_TOKENS = 1_024
 def extract(
     generator: Generator, entries: list[Record], shared: Record, instructions: str | None = None
 ) -> tuple[list[Record], str | None]:
-    """Asks the generator for the facts in `entries`. If that fails for any reason, they are returned with the reason.
-
-    Args:
-        shared: has the values of every fact: metadata, expiry, and a timestamp for messages without one.
-        instructions: replaces `INSTRUCTIONS`; the answer must have the same form.
-    """
+    """Asks the generator for the facts in `entries`. If that fails for any reason, they are returned with the reason."""
     said = "\n".join(_line(entry) for entry in entries)
     messages = [Message("system", instructions or INSTRUCTIONS), Message("user", said)]
     try:
@@ -150,8 +142,7 @@ def extract(
 
 
 def parse_facts(answer: str) -> list[str] | None:
-    """The facts in a generator's answer, without duplicates; None if the answer is malformed. Text around the JSON is
-    ignored."""
+    """The facts in a generator's answer, without duplicates; None if the answer is malformed."""
     start = answer.find("{")
     while start >= 0:
         try:

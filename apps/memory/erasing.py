@@ -23,11 +23,7 @@ class Eraser:
         self._writer = writer
 
     def erase(self, uuid: str, scope: Scope) -> Erasure:
-        """Erases a memory, also one that was deleted. The turns that follow it get vectors without its share.
-
-        Raises:
-            InputError: there never was such a memory in `scope`.
-        """
+        """Erases a memory, also one that was deleted. The turns that follow it get vectors without its share."""
         store, index = self._store, self._store.index
         while True:
             with store.read() as db:

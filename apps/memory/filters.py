@@ -66,11 +66,7 @@ class Condition:
 
 
 def compile_filters(filters: Mapping[str, Any]) -> Condition:
-    """The condition for memories that pass `filters`.
-
-    Raises:
-        InputError: an operator is unknown, or an operand does not suit its operator.
-    """
+    """The condition for memories that pass `filters`."""
     left = iter(range(_MOST_CONDITIONS))
 
     def count() -> None:

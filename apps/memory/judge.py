@@ -355,12 +355,7 @@ def _tokens(text: str) -> tuple[str, ...]:
 
 
 def _clause(text: str, before: frozenset[str], whole: tuple[str, ...]) -> Clause | None:
-    """A clause; None if its subject or its predicate is not understood.
-
-    Args:
-        before: the subject of the clause before, which holds on where this one begins with a verb.
-        whole: the words of the sentence.
-    """
+    """A clause; None if its subject or its predicate is not understood."""
     spelled = _tokens(text)
     said = tuple(_MAY if word == "May" else word.casefold() for word in spelled)
     flags = _flags(said) | (_flags(whole) & {"corrected"})

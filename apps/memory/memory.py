@@ -188,11 +188,7 @@ class Memory(Closing):
         **named: Any,
     ) -> dict[str, Any]:
         """Changes the given fields of a memory (see `ChangeOptions`). A memory without `valid_until` is superseded by
-        none.
-
-        Raises:
-            InputError: no field is given, or there is no such memory in this scope.
-        """
+        none."""
         given = {"text": data if text is None else text, "metadata": metadata}
         asked = ChangeOptions.of(
             options, **{name: value for name, value in given.items() if value is not None}, **named
@@ -216,15 +212,8 @@ class Memory(Closing):
         return {"message": "Memory updated successfully!"}
 
     def delete(self, memory_id: str, *, purge: bool = False) -> dict[str, Any]:
-        """Deletes a memory; its history stays.
-
-        Args:
-            purge: erase it and its history, also where it was deleted before. The result says what was erased, and
-                what was not reached, such as backups. See `edge.apps.memory.erasing` for errors.
-
-        Raises:
-            InputError: there is no such memory in this scope.
-        """
+        """Deletes a memory; its history stays, unless `purge`, which erases both, also where the memory was deleted
+        before. The result then says what was erased, and what was not reached, such as backups."""
         if purge:
             return {"message": "Memory erased", **self._eraser.erase(memory_id, self.bound).to_json()}
         self._writer.delete(memory_id, self.bound)
@@ -238,11 +227,7 @@ class Memory(Closing):
         *,
         purge: bool = False,
     ) -> dict[str, Any]:
-        """Deletes every memory of a scope; the histories stay, unless `purge`, as in `delete`.
-
-        Raises:
-            InputError: no scope is named.
-        """
+        """Deletes every memory of a scope; the histories stay, unless `purge`, as in `delete`."""
         scope = self._scope(user_id, agent_id, run_id)
         if not scope:
             raise InputError(f"{NO_SCOPE}; reset() deletes everything")
@@ -252,22 +237,15 @@ class Memory(Closing):
         return {"message": "Memories deleted successfully!"}
 
     def reset(self) -> None:
-        """Erases everything: all memories of all scopes, their history, and the action cache.
-
-        Raises:
-            InputError: this object is bound to a scope.
-        """
+        """Erases everything: all memories of all scopes, their history, and the action cache. Not for a bound
+        object."""
         if self.bound:
             raise InputError(f"this memory was opened for {self.bound}; delete_all() deletes that, reset() everything")
         self._eraser.reset()
         self._actions.forget_counts()
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
-        """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin.
-
-        Raises:
-            InputError: there is no such memory in this scope.
-        """
+        """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin."""
         event = "PIN" if pinned else "UNPIN"
         self._writer.mark(memory_id, self.bound, event, lambda record, _: replace(record, pinned=pinned))
         return {"message": f"Memory {'pinned' if pinned else 'unpinned'} successfully!"}
@@ -286,11 +264,7 @@ class Memory(Closing):
         return {"message": f"Memory {'superseded' if by is not None else 'reinstated'} successfully!"}
 
     def forget(self, memory_id: str, forgotten: bool = True) -> dict[str, Any]:
-        """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again.
-
-        Raises:
-            InputError: there is no such memory in this scope.
-        """
+        """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again."""
         event = "FORGET" if forgotten else "RECALL"
         self._writer.mark(
             memory_id, self.bound, event,
@@ -413,11 +387,7 @@ class Memory(Closing):
 
     def export_jsonl(self, target: str | os.PathLike[str] | TextIO) -> int:
         """Writes all memories of the bound scope to a JSON Lines file or an open stream, with hidden memories and all
-        histories. An unbound object writes the memories of all scopes. Returns the number of memories.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        histories. An unbound object writes the memories of all scopes. Returns the number of memories."""
         return export_jsonl(self.store, self.bound, target)
 
     def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO | TextIO) -> int:
@@ -462,11 +432,8 @@ class Memory(Closing):
         return narrowed
 
     def check_known(self) -> None:
-        """Checks that the ids that this memory is bound to are known, if there are memories at all.
-
-        Raises:
-            InputError: there are memories, but only of others.
-        """
+        """Raises `InputError` if nothing was ever added for the ids that this memory is bound to, and something for
+        others."""
         condition, params = self.bound.condition("t")
         deleted_too = f"SELECT 1 FROM memories t WHERE {condition} UNION ALL SELECT 1 FROM history t WHERE {condition}"
         with self.store.read() as db:
@@ -478,19 +445,11 @@ class Memory(Closing):
                 )
 
     def health(self, *, thorough: bool = False) -> Health:
-        """The known damage and unfinished work of the memory, in all scopes. It does not read all stored data.
-
-        Args:
-            thorough: also count the vectors.
-        """
+        """The known damage and unfinished work of the memory, in all scopes; `thorough` also counts the vectors."""
         return self.store.health(thorough=thorough)
 
     def check_room(self) -> None:
-        """Checks that adding and searching fit the limit, before they are asked for.
-
-        Raises:
-            BudgetExceeded: they do not. The message names the smallest limit that works.
-        """
+        """Checks that adding and searching fit the limit, before they are asked for."""
         self.store.models.check_room("the memory", rerank=True, candidates=DEPTH, writes=True)
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:

@@ -67,11 +67,7 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
     """See `StoreModels`; any model with the interface of the above will do."""
 
     def check_texts(self, operation: str, texts: Sequence[str], nbytes: int) -> None:
-        """As `check_room`, for texts that are embedded together and added.
-
-        Args:
-            nbytes: reserved for the texts meanwhile.
-        """
+        """As `check_room`, for texts that are embedded together and added."""
 
         def plan(beside: int) -> OperationPlan:
             found = self.plan(operation, rerank=False, candidates=0, writes=True)
@@ -93,19 +89,17 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
         return self._use_embedder(self._described)
 
     def count(self, text: str) -> int:
-        """The number of tokens of a text in the reranker's vocabulary, with the special tokens at its ends. Raises
-        `InputError` for a reranker of the caller that has no vocabulary."""
+        """The number of tokens of a text in the reranker's vocabulary, with the special tokens at its ends."""
         return self._reranker.run(lambda reranker: _length(reranker, text))
 
     def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
-        """The fingerprints of the embedder and, with `rerank`, of the reranker (otherwise empty). Opens the models if
-        necessary."""
+        """The fingerprints of the embedder and, with `rerank`, of the reranker (otherwise empty)."""
         reranker = self._reranker.run(fingerprint) if rerank else ""
         return self.describe().fingerprint, reranker
 
     def evidence(self, name: str, signals: tuple[str, ...]) -> Evidence | None:
         """The model named `name` that was fitted on the reranker's judgements; None if there is none for the models in
-        use. Raises the errors of `rank`."""
+        use."""
         packed = getattr(self._reranker.run(lambda reranker: reranker), "model", None)
         if not isinstance(packed, PackedModel):
             return None
@@ -153,9 +147,6 @@ def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
     Args:
         vectors: vectors of unit length, [n or more, dim].
         previous: for each of the first n rows, the row of the turn before it; None if there is none.
-
-    Returns:
-        The mixed vectors, [n, dim], of unit length.
     """
     mixed: Vectors = vectors[: len(previous)].copy()
     for row, place in enumerate(previous):

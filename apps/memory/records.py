@@ -93,11 +93,7 @@ class Record:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Record:
-        """A record from a row of `SELECT`.
-
-        Raises:
-            DamagedStore: the row differs from the one stored.
-        """
+        """A record from a row of `SELECT`."""
         *values, checksum = row
         try:
             sound = checksum == _checksum(values) and all(map(isinstance, values, _KINDS))
@@ -137,8 +133,7 @@ class Record:
         return f"{spoken(when)}: {self.text}" if when else self.text
 
     def to_json(self) -> dict[str, Any]:
-        """The memory in mem0's form, with additional fields of this library. Fields without a value are left out,
-        except `metadata`, which is then empty."""
+        """The memory in mem0's form, with additional fields of this library."""
         document: dict[str, Any] = {
             "id": self.uuid, "memory": self.text, "hash": self.hash, "metadata": dict(self.metadata),
             "created_at": self.created_at, "updated_at": self.updated_at,
@@ -165,11 +160,7 @@ SHOWN = tuple(name for name in COLUMNS if name not in ("id", "uuid", "text", "ha
 
 
 def stored(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored forms of fields as a caller gives them; None stays None. With `timestamp` comes its local time.
-
-    Raises:
-        InputError: a value is none of its field.
-    """
+    """The stored forms of fields as a caller gives them; None stays None. With `timestamp` comes its local time."""
     found = {name: None if value is None else _READ[KINDS[name]](value, name) for name, value in given.items()}
     if given.get("timestamp") is not None:
         found["timestamp"], found["local_timestamp"] = parse_local(given["timestamp"])
@@ -240,12 +231,7 @@ def visible(now: datetime) -> tuple[str, list[str]]:
 
 
 def held_records(db: Connection, rows: Iterable[Row]) -> HeldList[Record]:
-    """The records of rows of `SELECT`, held as `held` does.
-
-    Raises:
-        BudgetExceeded: they do not fit.
-        DamagedStore: a row differs from the one stored.
-    """
+    """The records of rows of `SELECT`, held as `held` does."""
     return held(db, rows, Record.of, lambda row: PER_JSON * len(str(row[_METADATA])) + sys.getsizeof(row[_TEXT]))
 
 
@@ -260,11 +246,7 @@ def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
 
 
 def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
-    """The memory with this id; None if `scope` has none.
-
-    Raises:
-        InputError: the id is empty or not text.
-    """
+    """The memory with this id; None if `scope` has none."""
     check_text(uuid, "an id")
     condition, params = scope.condition()
     found = held_records(db, db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)))
@@ -305,12 +287,7 @@ def note_changes(db: Connection, changes: Iterable[tuple[Record | None, Record |
 
 
 def read_history(db: Connection, uuids: Sequence[str], scope: Scope) -> list[dict[str, Any]]:
-    """The history of memories in mem0's form, oldest first; without memories that are not in `scope`.
-
-    Raises:
-        InputError: the id is empty or not text.
-        DamagedStore: a line differs from the one stored.
-    """
+    """The history of memories in mem0's form, oldest first; without memories that are not in `scope`."""
     named = [(name, value) for name, value in scope.items() if value is not None]
     condition = "".join(f" AND {name} = ?" for name, _ in named)
     places = ", ".join("?" * len(uuids))

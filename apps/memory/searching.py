@@ -33,7 +33,7 @@ from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
-from edge.apps.store.fusion import FULL_MATCH, convex_combination
+from edge.apps.store.lexical import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection
@@ -132,11 +132,7 @@ class Searcher:
         *,
         asked: Asked | None = None,
     ) -> tuple[list[Candidate], list[dict[str, Any]]]:
-        """The best memories of `scope` that meet `condition`, and the best conversations, best first.
-
-        Args:
-            asked: the time at which the memories held, if not now.
-        """
+        """The best memories of `scope` that meet `condition`, and the best conversations, best first."""
         top_k, rerank, show_expired = options.count, options.rerank, options.show_expired
         if top_k == options.conversations == 0:
             return [], []

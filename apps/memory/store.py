@@ -17,12 +17,12 @@ from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryModels, MemoryRebuild, TextEmbedder, TextReranker
 from edge.apps.memory.records import TEXT_INDEX, migrations
 from edge.apps.pool import Held
+from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
-from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config, counted
@@ -57,11 +57,7 @@ class Upkeep:
             self._thread.start()
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
-        """Runs all due maintenance now; None if nothing was ever stored.
-
-        Args:
-            full: run all maintenance, due or not, down to one segment without deleted rows.
-        """
+        """Runs all due maintenance now; None if nothing was ever stored."""
         store, index = self._store, self._store.index
         if index is None:
             return None
@@ -100,11 +96,7 @@ class MemoryStore:
         embedder: str | Path | TextEmbedder | Held[Any] | None,
         reranker: str | Path | TextReranker | Held[Any] | None,
     ) -> None:
-        """Opens the directory `path`, or creates it.
-
-        Raises:
-            StorageError: the directory cannot be created or opened.
-        """
+        """Opens the directory `path`, or creates it."""
         self.path = path
         self.budget = budget
         self.trace = trace
@@ -159,11 +151,7 @@ class MemoryStore:
         return index
 
     def health(self, *, thorough: bool = False) -> Health:
-        """The known damage and unfinished work. It does not read all stored data, as `check` does.
-
-        Args:
-            thorough: also count the vectors.
-        """
+        """The known damage and unfinished work. It does not read all stored data, as `check` does."""
         index = self.index if thorough else None
         with self.read() as db:
             rebuilding = self.rebuilding.trouble(db, "memories", REBUILD)
@@ -196,11 +184,7 @@ class MemoryStore:
         self.models.check_texts("remembering", texts, held)
 
     def end_erasure(self) -> None:
-        """Writes the files of the memory without what was erased.
-
-        Raises:
-            StorageError: another process is reading an older state, or the disk refuses; all is deleted.
-        """
+        """Writes the files of the memory without what was erased."""
         with self._lock():
             finish(self.database, lambda: compact(self.database, self.lexical, self.index, self.models.make_way))
 

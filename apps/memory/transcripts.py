@@ -87,11 +87,7 @@ class ImportReport:
 
 
 def files_of(source: Path) -> list[Path]:
-    """The files to read: `source`, or those below it that may hold transcripts, in the order of their names.
-
-    Raises:
-        InputError: there are none.
-    """
+    """The files to read: `source`, or those below it that may hold transcripts, in the order of their names."""
     found = [source] if not source.is_dir() else sorted(p for p in source.rglob("*") if p.suffix in _SUFFIXES)
     found = [path for path in found if path.is_file()]
     if not found:
@@ -113,10 +109,6 @@ def turns(path: Path, most: int, report: ImportReport) -> Iterator[Spoken]:
 
     Args:
         most: bytes of an entry (a line, or a conversation of an export). Longer ones are skipped.
-
-    Raises:
-        OSError: the file cannot be read.
-        InputError: the format is none of those that are known.
     """
     if path.suffix == ".md":
         yield from _note(path, read_input(path, most=most).decode("utf-8", "replace"))

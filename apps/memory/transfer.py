@@ -80,12 +80,7 @@ class Line:
 
 
 def export_jsonl(store: MemoryStore, scope: Scope, target: str | os.PathLike[str] | TextIO) -> int:
-    """Writes all memories of a scope to a file or an open stream, oldest first. Returns their number.
-
-    Raises:
-        StorageError: the file cannot be written. No partial file is left.
-        OSError: the stream cannot be written.
-    """
+    """Writes all memories of a scope to a file or an open stream, oldest first. Returns their number."""
     if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
         return _write(store, scope, target)
     path = check_path(target)
@@ -106,8 +101,7 @@ def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
 
 
 def exported(store: MemoryStore, scope: Scope, after: int = 0) -> Generator[tuple[int, dict[str, Any]], None, None]:
-    """The memories of a scope as an export has them, oldest first, each with its number. The first one has a number
-    above `after`."""
+    """The memories of a scope as an export has them, oldest first, each with its number."""
     sql, params = scope.condition()
     with store.read() as db:
         rows = db.execute(f"{SELECT} WHERE {sql} AND memories.id > ? ORDER BY memories.id", (*params, after))
@@ -138,12 +132,6 @@ def import_jsonl(
 
     Args:
         scope: the scope that the memory is bound to. Lines without its ids get them.
-
-    Raises:
-        InputError: a line holds no memory, or is too long for the memory limit; the lines before it are kept.
-        BudgetExceeded: a line needs more memory than is free; the lines before it are kept.
-        StorageError: the file cannot be read.
-        OSError: the stream cannot be read.
     """
     if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
         lines = _Encoded(source) if isinstance(source, TextIOBase) else source
@@ -197,11 +185,7 @@ def _read(line: bytes) -> list[dict[str, Any]]:
 
 
 def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:
-    """A memory from its JSON object.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A memory from its JSON object."""
     text = check_text(document.get("memory"), '"memory"')
     whose = Scope.of(document).within(scope)
     if not whose:

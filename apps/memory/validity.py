@@ -27,11 +27,7 @@ LONGEST_CHAIN = 10_000
 
 
 def moment_of(value: object) -> str:
-    """The stored form of the moment that `as_of` names. A day means its end, in UTC.
-
-    Raises:
-        InputError: the value is no moment.
-    """
+    """The stored form of the moment that `as_of` names. A day means its end, in UTC."""
     day = whole_day(value)
     return parse_moment(value if day is None else day + _DAYS_END, "as_of")
 
@@ -153,11 +149,7 @@ def in_chains(db: Connection, ids: Iterable[int]) -> list[Member]:
 
 
 def chains(db: Connection, uuids: Sequence[str], shown: Condition) -> list[list[Member]]:
-    """The chains that memories belong to, each once.
-
-    Args:
-        shown: the condition for a memory to be returned.
-    """
+    """The chains that memories belong to, each once."""
     if not uuids:
         return []
     starts = ", ".join("(?)" for _ in uuids)

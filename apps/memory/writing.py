@@ -89,12 +89,7 @@ class Added:
     judged: tuple[tuple[Record, Judgement], ...] = ()
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories and those that it
-        `supersedes`, if there are any.
-
-        Args:
-            explain: also the verdict about each memory that was compared, as `judged`.
-        """
+        """mem0's form:"""
         record = self.record
         document: dict[str, Any] = {"id": record.uuid, "memory": record.text, "event": self.event}
         if record.role is not None:
@@ -141,12 +136,6 @@ def find_similar(
 
     They are memories stored under exactly the ids of `scope`, in a small scope without those that ended, and earlier
     rows of `vectors`, given as `-1 - row`.
-
-    Args:
-        vectors: the vectors of the new memories, [n, dim].
-
-    Raises:
-        BudgetExceeded: there is no room for the cosines.
     """
     found: list[list[Similar]] = []
     most = [CANDIDATES if judged is not None and judged[row] else MOST_LINKS for row in range(len(vectors))]
@@ -220,11 +209,7 @@ class Writer:
         self._clock = clock
 
     def add(self, entries: Sequence[Record], scope: Scope, *, supersede: bool = True) -> list[Added]:
-        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none.
-
-        Args:
-            supersede: whether they may end earlier memories under the same ids (`edge.apps.memory.judge`).
-        """
+        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none."""
         if not entries:
             return []
         store = self._store
@@ -251,11 +236,7 @@ class Writer:
         return added
 
     def update(self, uuid: str, scope: Scope, changes: dict[str, Any]) -> Record:
-        """Sets fields of a memory; `metadata` are merged into the existing ones.
-
-        Raises:
-            InputError: there is no such memory in `scope`.
-        """
+        """Sets fields of a memory; `metadata` are merged into the existing ones."""
         store = self._store
         index = self._index(uuid)
         vector, similar = None, []
@@ -286,11 +267,7 @@ class Writer:
         return new
 
     def mark(self, uuid: str, scope: Scope, event: str, change: Callable[[Record, str], Record]) -> Record:
-        """Changes whether a memory is pinned or hidden. Nothing is written if `change` returns an equal record.
-
-        Raises:
-            InputError: there is no such memory in `scope`.
-        """
+        """Changes whether a memory is pinned or hidden. Nothing is written if `change` returns an equal record."""
         store = self._store
         now = stamp(self._clock())
         with store.write() as db:
@@ -302,12 +279,7 @@ class Writer:
         return new
 
     def supersede(self, uuid: str, by: str | None, scope: Scope) -> None:
-        """Ends a memory when the memory `by` begins to hold; None lets it hold again.
-
-        Raises:
-            InputError: one of them is not in `scope`, they are of different users or agents, or `by` was itself
-                superseded by the other one, directly or not.
-        """
+        """Ends a memory when the memory `by` begins to hold; None lets it hold again."""
         with self._store.write() as db:
             old = self._found(find_record(db, uuid, scope), uuid)
             if by is None:
@@ -331,11 +303,7 @@ class Writer:
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
-        """Deletes a memory; its history stays.
-
-        Raises:
-            InputError: there is no such memory in `scope`.
-        """
+        """Deletes a memory; its history stays."""
         store = self._store
         index = self._index(uuid)
         with store.write() as db:
@@ -542,11 +510,7 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
 
 
 def check_validity(start: str | None, end: str | None) -> None:
-    """Checks that a memory does not end before it begins to hold.
-
-    Raises:
-        InputError: it does.
-    """
+    """Checks that a memory does not end before it begins to hold."""
     if start is not None and end is not None and end < start:
         raise InputError(f"valid_until {end!r} lies before valid_from {start!r}")
 

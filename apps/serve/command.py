@@ -218,8 +218,7 @@ _ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token"
 def _check_private(context: click.Context) -> None:
     """
     Raises:
-        InputError: an option about the address was given beside `--no-port`.
-    """
+        InputError: an option about the address was given beside `--no-port`."""
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in _ABOUT_ADDRESS:
@@ -230,7 +229,7 @@ def _controlled(what: str, context: click.Context) -> int:
     """Carries out `--background`, `--status` or `--stop`. Other options belong to `--background` alone."""
     given = _given(context)
     if what == "background":
-        from edge.apps.serve.background import started
+        from edge.apps.serve.connection import started
 
         server, said = started(given, Path.cwd())
         click.echo(said, nl=False)
@@ -296,11 +295,7 @@ def status() -> int:
 
 
 def stop() -> int:
-    """Ends the server and waits for its end; returns the exit code: 0 if it has ended, 1 if none ran.
-
-    Raises:
-        StorageError: it has not ended after a time.
-    """
+    """Ends the server and waits for its end; returns the exit code: 0 if it has ended, 1 if none ran."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")

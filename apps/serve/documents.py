@@ -80,9 +80,6 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
     Args:
         passage: number of the passage, as a search result has it; None goes by `path` and `line`.
         most: bytes of text, in UTF-8. One passage is always shown, cut at this size.
-
-    Raises:
-        NotIndexed: there is no such passage or document.
     """
     catalog = Catalog()
     with collection.database.read() as db:
@@ -106,11 +103,7 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
 
 
 def indexed_file(db: Connection, path: str) -> FileRow:
-    """The row of an indexed document.
-
-    Raises:
-        NotIndexed: the collection does not hold it.
-    """
+    """The row of an indexed document."""
     file = Catalog().find(db, path)
     if file is None or file.status != "indexed":
         raise NotIndexed(f"{path} is not indexed in this collection")
@@ -203,12 +196,7 @@ def draw(call: Call, body: PageBody) -> Any:
 
 
 def _check(collection: Served, path: str) -> None:
-    """Looks whether a document may be drawn.
-
-    Raises:
-        NotIndexed: the collection does not hold it.
-        HttpRefusal: it is no PDF, or has changed since it was indexed.
-    """
+    """Looks whether a document may be drawn."""
     with collection.database.read() as db:
         file = indexed_file(db, path)
     if file.kind != "pdf":

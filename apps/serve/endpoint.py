@@ -63,11 +63,7 @@ class Events:
                 self._append(name, data)
 
     def put(self, name: str, data: Any) -> None:
-        """Sends an event, and waits for its turn.
-
-        Raises:
-            Withdrawn, DeadlinePassed: the client has gone, or is too slow.
-        """
+        """Sends an event, and waits for its turn."""
         with self._urgency.heard(self._wake), self._changed:
             while len(self._waiting) >= _MOST:
                 self._urgency.check()

@@ -121,9 +121,6 @@ class ServedModels(ModelPool):
         Args:
             beside: bytes that searches of this request need. If the open model has left less, it is opened again when
                 its requests have ended.
-
-        Raises:
-            As `open_llm`.
         """
         self._beside = max(self._beside, beside)
         held: Held[Generator] = self.held(
@@ -312,13 +309,7 @@ class ServedLibrary:
         return Catalogue.exists(path)
 
     def collection(self, name: str = "") -> Served:
-        """The collection of a name, opened for reading.
-
-        Raises:
-            CollectionMissing: no collection has it.
-            StorageError: there is none in its directory.
-            BudgetExceeded: it does not fit.
-        """
+        """The collection of a name, opened for reading."""
         return self._opened(self._path(name)) if self._places is None else self._spread(name)
 
     def _spread(self, name: str) -> ServedCluster:
@@ -423,16 +414,7 @@ class ServedLibrary:
     def assistant(
         self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain"
     ) -> AbstractContextManager[Assistant]:
-        """An assistant that answers questions from collections, open inside the block.
-
-        Args:
-            llm: one of `generators`, or empty for the server's own.
-
-        Raises:
-            InputError: there is no such generator or pipeline.
-            ModelError, CapabilityError: the generator cannot be used.
-            Others as `collection`.
-        """
+        """An assistant that answers questions from collections, open inside the block."""
         if llm and llm not in self.generators():
             raise InputError(f"no generator is called {llm[:80]!a}; the names are {', '.join(self.generators())}")
         chosen = self._llm if llm in ("", OWN_LLM) else llm

@@ -74,11 +74,7 @@ LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "u
 
 
 def load_libraries() -> None:
-    """Imports the libraries of HTTP and JSON. Call it before opening a budget, so that its baseline includes them.
-
-    Raises:
-        CapabilityError: one is missing.
-    """
+    """Imports the libraries of HTTP and JSON. Call it before opening a budget, so that its baseline includes them."""
     import importlib
 
     try:
@@ -116,11 +112,7 @@ _PRIORITIES = {"person": PERSON, "program": PROGRAM, "batch": BATCH}
 
 
 def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urgency:
-    """The urgency of a request, by its headers.
-
-    Raises:
-        HttpRefusal: a header says something else.
-    """
+    """The urgency of a request, by its headers."""
     name = request.headers.get(PRIORITY, "")
     if name and name not in _PRIORITIES:
         raise HttpRefusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")

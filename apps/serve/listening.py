@@ -264,12 +264,7 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        InputError: there is no such address here.
-        StorageError: the port is taken.
-    """
+    """A listening socket."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, ValueError) as error:  # of an encoding or a port, too

@@ -42,8 +42,7 @@ class McpTools:
         """
         Args:
             stores: finds the open stores of this moment, by name.
-            making: makes the MCP server of some stores.
-        """
+            making: makes the MCP server of some stores."""
         self._server = server
         self._stores = stores
         self._making = making
@@ -108,11 +107,7 @@ class McpTools:
         return self._making(stores)
 
     def _check_room(self) -> None:
-        """Modules stay loaded, so they are imported only where a search still fits beside them.
-
-        Raises:
-            HttpRefusal: it does not.
-        """
+        """Modules stay loaded, so they are imported only where a search still fits beside them."""
         server, needed = self._server, self._server.needed + import_nbytes(_LIBRARIES) + _TOOLS_BYTES
         if needed > server.config.memory:
             raise HttpRefusal(

@@ -335,11 +335,7 @@ def _told(call: Call, work: Callable[[Memory], dict[str, Any]]) -> dict[str, Any
 
 
 def _known(memory: Memory, names: Sequence[str]) -> Any:
-    """The last of some memories.
-
-    Raises:
-        HttpRefusal: one of them is missing. Nothing of a batch has been done then.
-    """
+    """The last of some memories."""
     found = None
     for name in names:
         found = memory.get(name)

@@ -46,11 +46,7 @@ class Metrics:
             return sum(self._requests.values())
 
     def text(self, budget: MemoryBudget, trace: Trace, levels: Mapping[str, float]) -> str:
-        """Everything in Prometheus' text format.
-
-        Args:
-            levels: further quantities of this moment, by name.
-        """
+        """Everything in Prometheus' text format."""
         lines = [
             "# TYPE edge_memory_limit_bytes gauge", f"edge_memory_limit_bytes {budget.limit}",
             "# TYPE edge_memory_leased_bytes gauge",

@@ -69,11 +69,7 @@ def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
 
 
 def texts_of(given: Input, name: str) -> list[str]:
-    """The texts of a field.
-
-    Raises:
-        HttpRefusal: there is none, or there are numbers of tokens.
-    """
+    """The texts of a field."""
     given = [given] if isinstance(given, str) else given
     texts = [text for text in given if isinstance(text, str)]
     if len(texts) < len(given):

@@ -22,8 +22,7 @@ from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.state import state
 from edge.apps.verbs.memories import OfMemory
 from edge.apps.verbs.requests import Ask, Embed, Rerank
-from edge.apps.verbs.table import VERBS
-from edge.apps.verbs.verb import Verb
+from edge.apps.verbs.verb import VERBS, Verb
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.embedder import Embedder

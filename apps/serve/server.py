@@ -89,12 +89,7 @@ class HttpServer(Closing):
     _leave_by: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Takes the memory of connections and threads, and nothing else before it is asked for.
-
-        Raises:
-            CapabilityError: the HTTP libraries are missing.
-            BudgetExceeded: a search does not fit beside that; the error names the smallest limit that works.
-        """
+        """Takes the memory of connections and threads, and nothing else before it is asked for."""
         load_libraries()
         limits = self.options.limits
         plan = serving_plan(self.config, limits)

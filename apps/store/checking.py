@@ -179,10 +179,6 @@ def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> C
         read_data: whether to read every byte. Otherwise the check only tests that files exist and that the database's
             tables agree.
         noting: whether to record damage.
-
-    Raises:
-        StorageError: there is no such store, or it cannot be opened for a reason other than damage.
-        BudgetExceeded: the limit is too small.
     """
     started = time.perf_counter()
     report = CheckReport(care.place.path, read_data)
@@ -272,9 +268,6 @@ def checking_budget(limit: int, path: Path, table: str, repair: OperationPlan | 
         path: the database file.
         table: the table of texts; its number of rows decides how much memory the check needs.
         repair: the most that the repair may need. A limit that is too small for the check is told this one.
-
-    Raises:
-        BudgetExceeded: the limit is too small; the error names the smallest limit that works.
     """
     opening = OperationStage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
     own = _READING + _PER_TEXT * _rows(path, table)

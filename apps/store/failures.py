@@ -45,12 +45,7 @@ class WrongValue(Exception):
 
 
 def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
-    """The error for a damaged database.
-
-    Args:
-        what: the rest of the sentence after the file's name.
-        verbs: the command that has the verbs `check` and `repair` for this database.
-    """
+    """The error for a damaged database."""
     return DamagedStore(f"{path} {what}; `{verbs} check` says what is lost, `{verbs} repair` mends what it can")
 
 
@@ -60,11 +55,7 @@ def not_writable(folder: Path) -> StoreUnavailable:
 
 
 def refuse_schema(path: Path, version: int, migrations: Sequence[object]) -> None:
-    """Refuses a database whose schema is newer than this program, or older than the first release.
-
-    Raises:
-        StoreUnavailable: `version` is higher than the number of migrations, or that of one that is None.
-    """
+    """Refuses a database whose schema is newer than this program, or older than the first release."""
     if version > len(migrations):
         raise StoreUnavailable(
             f"{path} was written by a newer version of edge-rag (schema {version}; this one knows {len(migrations)}): "
@@ -98,17 +89,7 @@ def is_refusal(error: BaseException) -> bool:
 
 @contextmanager
 def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
-    """Raises SQLite's errors in the block as ours. Errors that only a bug in this program causes stay as they are.
-
-    Args:
-        path: the database file.
-        verbs: as for `damaged`.
-        busy_seconds: how long the caller waited for another process; the message states it.
-
-    Raises:
-        StorageError: the data is damaged, or the disk, the system or another process is in the way.
-        InputError: the request needs a statement or a value that exceeds a limit of SQLite's.
-    """
+    """Raises SQLite's errors in the block as ours. Errors that only a bug in this program causes stay as they are."""
     try:
         yield
     except EdgeError:

@@ -79,11 +79,7 @@ class Health:
 
 
 def gathered(db: Connection, verbs: str, *found: Trouble | None) -> Health:
-    """The recorded troubles together with those in `found`, one of each kind.
-
-    Args:
-        verbs: the command that has the verbs that end them.
-    """
+    """The recorded troubles together with those in `found`, one of each kind."""
     troubles = {trouble.kind: trouble for trouble in noted(db, verbs)}
     for trouble in found:
         if trouble is not None:

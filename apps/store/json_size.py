@@ -48,11 +48,7 @@ class JsonSize:
             self._in_string = int(inside[-1])
 
     def nbytes(self, *, typed: bool = False) -> int:
-        """The most memory, in bytes, that the text so far takes while it is parsed or written.
-
-        Args:
-            typed: whether msgspec parses it.
-        """
+        """The most memory, in bytes, that the text so far takes while it is parsed or written."""
         if typed:
             return self.length * (_TYPED_WIDE if self.wide else _TYPED_ASCII) + self.structure * _TYPED_MARK
         return self.length * (_WIDE if self.wide else _ASCII) + self.structure * _PER_MARK

@@ -72,9 +72,6 @@ class StoreModels(Generic[AnyEmbedder, AnyReranker]):
             candidates: texts that are read from the database, and also reranked if `rerank`.
             writes: whether the operation adds vectors to the index.
             extra: further stages of the operation that run beside the open embedder.
-
-        Raises:
-            BudgetExceeded: the limit is too small; the error names the smallest limit that works.
         """
         self._pool.check(lambda: self.plan(operation, rerank=rerank, candidates=candidates, writes=writes, extra=extra))
 

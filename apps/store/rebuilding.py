@@ -78,12 +78,7 @@ class Rebuilding(Generic[Made]):
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_LAST, str(last)))
 
     def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
-        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way.
-
-        Args:
-            what: a plural for the rows that have vectors, such as `passages`.
-            remedy: the command that continues the rebuild.
-        """
+        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way."""
         last = _last(db)
         if last is None:
             return None
@@ -152,11 +147,7 @@ class EmbedderIdentity:
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
-        """Reads the output of `to_json`.
-
-        Raises:
-            WrongValue: the text is none.
-        """
+        """Reads the output of `to_json`."""
         try:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):

@@ -52,11 +52,7 @@ def register(db: Connection) -> None:
 
 
 def whole(value: object) -> int:
-    """The number in a setting.
-
-    Raises:
-        WrongValue: it holds none.
-    """
+    """The number in a setting."""
     try:
         return int(str(value))
     except ValueError:
@@ -64,11 +60,7 @@ def whole(value: object) -> int:
 
 
 class Leasing(apsw.Connection):
-    """A connection whose rows are held within a budget.
-
-    Attributes:
-        budget: of the process.
-    """
+    """A connection whose rows are held within a budget."""
 
     budget: MemoryBudget
 
@@ -107,9 +99,6 @@ def held(
 ) -> HeldList[Held]:
     """What `make` makes of rows that are held beside each other, if they fit. Anybody may have written the file, and
     many values that each pass could together exceed the limit.
-
-    Args:
-        more: bytes of what is made of a row beside its texts.
 
     Raises:
         BudgetExceeded: they do not fit. The error names a limit that is enough for all of them.

@@ -74,8 +74,7 @@ class OwnHome:
         Args:
             trace: file for a trace, see `write_trace`.
             max_tokens: longest sequence of reranker and embedder.
-            kv_cache: whether documents' KV states are kept.
-        """
+            kv_cache: whether documents' KV states are kept."""
         self.config = config
         self.limit = config.memory
         self._file = trace
@@ -101,11 +100,7 @@ class OwnHome:
         return self._watch.high_water
 
     def write_trace(self) -> None:
-        """Writes the trace of what was done here, if one is wanted.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Writes the trace of what was done here, if one is wanted."""
         if self._file is not None and self._worked:
             self.trace.write(self._file)
 

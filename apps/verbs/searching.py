@@ -10,7 +10,7 @@ from edge.apps.collection.collection import Together
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
-from edge.apps.store.spelling import respelled
+from edge.apps.store.lexical import respelled
 from edge.apps.verbs.home import Home
 from edge.apps.verbs.requests import POOL, Search, SearchOptions
 from edge.apps.verbs.verb import Listener

@@ -12,7 +12,7 @@ from naive.words import WordReranker
 
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import CONTEXT, in_context
-from edge.apps.store.fusion import FULL_MATCH
+from edge.apps.store.lexical import FULL_MATCH
 
 Make = Callable[..., Memory]
 

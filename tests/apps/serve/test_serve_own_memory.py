@@ -15,8 +15,7 @@ from naive.program import config_of
 from edge.apps.serve.connection import Lost, Refused, Unserved
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.memories import ListMemories, Remember
-from edge.apps.verbs.table import LIST_MEMORIES, REMEMBER
-from edge.apps.verbs.verb import do
+from edge.apps.verbs.verb import LIST_MEMORIES, REMEMBER, do
 from edge.errors import StorageError
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_own import Shell

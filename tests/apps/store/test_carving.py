@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edge.apps.store.backup import overwrite
 from edge.apps.store.folder import log_of
-from edge.apps.store.overwriting import overwrite
 from edge.apps.store.salvage import carved
 
 PAGE = 4096
@@ -107,7 +107,7 @@ def test_what_the_log_holds_is_in_the_file_before_it_is_removed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("edge.apps.store.overwriting.copy_whole", killed)
+        patch.setattr("edge.apps.store.backup.copy_whole", killed)
         with pytest.raises(KeyboardInterrupt):
             overwrite(copy, path, verbs="edge")
     assert not log_of(copy).exists()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from edge.apps.store.backup import overwrite
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.overwriting import overwrite
 from edge.apps.store.salvage import opened
 from edge.budget import MemoryBudget
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.fusion import convex_combination, reciprocal_rank_fusion
+from edge.apps.store.lexical import convex_combination, reciprocal_rank_fusion
 
 rankings = st.lists(st.lists(st.integers(0, 30), max_size=12, unique=True), max_size=4)
 

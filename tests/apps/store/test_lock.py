@@ -8,8 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from edge.apps.store.connections import plain
-from edge.apps.store.lock import WriterLock
+from edge.apps.store.connections import WriterLock, plain
 from edge.errors import StorageError
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.spelling import _distances, nearest_in, respelled, stems_like, unknown_words
+from edge.apps.store.lexical import LexicalIndex, _distances, nearest_in, respelled, stems_like, unknown_words
 
 TEXTS = [
     "The insurance pays for the dishwasher. Insurance!",
