@@ -67,11 +67,7 @@ class Assignment:
         self._lock = threading.Lock()
 
     def take(self, copies: Sequence[Replica], vectors: bytes) -> tuple[Replica, Callable[[Answer], None]]:
-        """Chooses a copy for a request, whose queries have these vectors; the first one among equals.
-
-        Returns:
-            The copy, and the function that its answer is to be given to.
-        """
+        """Chooses a copy for a request, whose queries have these vectors; the first one among equals."""
         queries = np.frombuffer(vectors, np.float32).reshape(-1, self._centroids.shape[1])
         lists = distinct(probe(queries, self._centroids, self._nprobe))
 
@@ -275,11 +271,7 @@ def send(
 def received(
     places: Places, future: Future[Result], lost: Callable[[str], Unreachable], seconds: float | None = None
 ) -> Result:
-    """An answer.
-
-    Args:
-        lost: makes the error that is raised if there is none after some seconds, or ever.
-    """
+    """An answer."""
     try:
         return first(places, [future]).pop().result() if seconds is None else future.result(seconds)
     except EdgeError:

@@ -65,13 +65,7 @@ _KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a shard.
-
-    Attributes:
-        place: the machine that has its folder, as the transport names it.
-        folder: the directory of its collection there.
-        memory: the limit of its process in bytes.
-    """
+    """One copy of a shard: its machine, its folder there, and the limit of its process in bytes."""
 
     shard: str
     number: int

@@ -520,11 +520,7 @@ class Cluster(Closing):
     def _all(
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
     ) -> list[Any]:
-        """The answers of several copies, which work in parallel.
-
-        Args:
-            arguments: the raw bytes and the arguments for each.
-        """
+        """The answers of several copies, which work in parallel."""
         with ThreadPoolExecutor(max(1, len(replicas))) as threads:
             calls = [(one, *arguments(one)) for one in replicas]
             found = [threads.submit(send, self.places, one, verb, None, raw, **named) for one, raw, named in calls]

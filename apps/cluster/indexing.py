@@ -50,12 +50,7 @@ class Indexed:
 def index(
     cluster: Cluster, readers: Sequence[Send], roots: Sequence[str], *, progress: Callable[[Indexed], object]
 ) -> Indexed:
-    """Brings a collection up to date with folders and files.
-
-    Args:
-        readers: where files are read; each is given one group at a time, and the next ones before it has finished.
-        progress: called after each group.
-    """
+    """Brings a collection up to date with folders and files."""
     given = [resolved(root) for root in listed(roots)]
     check_there(given)
     done, seen = Indexed(), set[str]()

@@ -51,11 +51,7 @@ _ERRORS: dict[str, type[EdgeError]] = {
 
 
 def asked(call: Call, verb: str, raw: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
-    """Sends a request to a shard.
-
-    Returns:
-        The answer, and the raw bytes beside it.
-    """
+    """Sends a request to a shard."""
     head, beside = call(verb, json.dumps(arguments, ensure_ascii=False).encode(), raw)
     answer = json.loads(head)
     if "error" in answer:

@@ -66,11 +66,7 @@ class RayPlaces(Closing):
 
     def __init__(self, address: str, *, config: Config) -> None:
         """Connects to the cluster at `address` (`HOST:PORT`, or `auto` for the one on this machine), or starts one in
-        this process and its children (`local`).
-
-        Args:
-            config: the settings of shards that are started. Their limits of memory include Ray's part of the process.
-        """
+        this process and its children (`local`)."""
         self._ray = ray = _ray()
         self._config, self._address = config, address
         self._actors: dict[str, Any] = {}
@@ -180,14 +176,7 @@ def _name(replica: Replica) -> str:
 
 
 def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: int) -> None:
-    """Starts Ray on this machine, which then offers a place to shards.
-
-    Args:
-        head: the address of the cluster to join; None begins one.
-        listen: the address of this machine for the other nodes.
-        port: of the head.
-        nbytes: shared memory for Ray.
-    """
+    """Starts Ray on this machine, which then offers a place to shards."""
     _ray()
     try:
         socket.create_server((listen, 0)).close()

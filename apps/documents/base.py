@@ -82,12 +82,7 @@ NO_STAMP = Stamp(0, 0, None, None)
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to index, as its directory entry describes it. The file is not kept open.
-
-    Attributes:
-        path: absolute; the part below `root` contains no symbolic link.
-        root: the root above the file, or the file itself if it is a root.
-    """
+    """A file to index, as its directory entry describes it. The file is not kept open."""
 
     path: Path
     root: Path
@@ -204,15 +199,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """A file as chunks in reading order, which together hold all of its text.
-
-    Attributes:
-        kind: the kind as filters name it: `pdf`, `markdown`, `code`, ...
-        title: the document's own title, or its file name.
-        encoding: of the text, if the file is a text file.
-        warning: one sentence about parts that could not be read; empty if there are none.
-        mails: as of `DocumentBlocks`.
-    """
+    """A file as chunks in reading order, which together hold all of its text."""
 
     kind: str
     title: str

@@ -26,14 +26,7 @@ one sentence; any other error counts as damage of the file."""
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file.
-
-    Attributes:
-        name: the kind as filters name it.
-        extractor: `package.module:function`, imported with the first file of the kind.
-        suffixes: lower case, with the dot.
-        names: whole file names, lower case.
-    """
+    """A kind of file."""
 
     name: str
     extractor: str
@@ -63,7 +56,7 @@ ODF = {
 
 EPUB = _kind("epub", "html:extract_epub", "epub")
 HTML = _kind("html", "html:extract", "html htm xhtml xht")
-XML = _kind("xml", "markup:extract", "fb2 rss atom opml fodt fods fodp")
+XML = _kind("xml", "html:extract_xml", "fb2 rss atom opml fodt fods fodp")
 PYTHON = _kind("code", "code:extract_python", "py pyi pyw")
 CODE = _kind(
     "code",

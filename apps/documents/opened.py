@@ -63,12 +63,7 @@ class Attempt(IntEnum):
 
 
 class OpenedFile:
-    """An open file and its first bytes. A context manager.
-
-    Attributes:
-        recognized_s: seconds of computing that its pictures have taken.
-        hides_secrets: whether `text` marks secrets, so that their passages are left out.
-    """
+    """An open file and its first bytes. A context manager."""
 
     hides_secrets = True
 

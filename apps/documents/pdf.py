@@ -404,14 +404,7 @@ PICTURE_NBYTES = 4 * MOST_COMPRESSED
 
 @dataclass(frozen=True, slots=True)
 class PagePicture:
-    """A page as a picture.
-
-    Attributes:
-        png: the PNG file.
-        width, height: in pixels.
-        pages: number of pages of the document.
-        marked: whether any line was marked.
-    """
+    """A page as a picture."""
 
     png: bytes
     width: int

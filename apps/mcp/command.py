@@ -26,14 +26,7 @@ from edge.text.control_characters import escaped
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """A program that talks to MCP servers.
-
-    Attributes:
-        name: the name that `--client` accepts.
-        place: the file, or the action, that adds a server to the client.
-        style: the format of the text.
-        file: the file that `edge mcp install` changes; empty if there is none.
-    """
+    """A program that talks to MCP servers."""
 
     name: str
     place: str

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edge.apps.console import report
 from edge.apps.store.health import Health
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.apps.verbs.options import RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
@@ -62,9 +62,6 @@ def answering(tool: Tool, server: str, budget: MemoryBudget, health: Callable[[]
     `MOST_BYTES`, or needs more memory on its way to the client than is free, becomes an error. Its texts are marked as
     data and harmless. Our errors become sentences for the model; an unexpected one is reported in a file, and the
     server continues.
-
-    Args:
-        server: the server's name for the report.
     """
 
     @functools.wraps(tool)
@@ -150,14 +147,7 @@ def make_server(
     changes: Sequence[Tool] = (),
 ) -> MCPServer[Any]:
     """Makes an MCP server with functions as its tools, see `answering`. Clients see the functions' names, type hints
-    and docstrings.
-
-    Args:
-        health: called for every answer.
-        reads: tools that change nothing.
-        adds: tools that add something and change nothing that is there.
-        changes: tools that change or delete something.
-    """
+    and docstrings."""
     make = load_sdk()
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.mcpserver.tools import Tool as SdkTool
@@ -226,9 +216,6 @@ def plain_errors(server: str) -> Callable[[Any, Handler], Awaitable[Any]]:
     """Middleware of the SDK that makes every error of a request a short text without control characters.
 
     An unexpected exception is reported in a file and becomes a sentence, and the server continues.
-
-    Args:
-        server: the server's name for the report.
     """
 
     async def handle(context: Any, call_next: Handler) -> Any:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edge.apps.mcp.protocol import ANSWER
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded
@@ -86,11 +86,7 @@ async def _serve(server: MCPServer[Any], budget: MemoryBudget, source: int, targ
 
 
 class Output:
-    """Writes lines to a descriptor, one at a time, from any task.
-
-    Attributes:
-        answered: called with the id of a message after its answer is written.
-    """
+    """Writes lines to a descriptor, one at a time, from any task."""
 
     def __init__(self, descriptor: int) -> None:
         import anyio

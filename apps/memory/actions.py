@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, Clock, Scope, check_text, check_unicode, json_text, stamp
-from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import ACTIONS, PROVED, SEAL, action_key, action_text, advance, not_stored
-from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.store.failures import WrongValue
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.rows import PER_JSON, HeldList, Row, held, row_sum, whole
@@ -135,12 +134,7 @@ _COUNTERS = ("lookups", "hits")
 @dataclass(frozen=True, slots=True)
 class ActionStats:
     """Figures of the action cache: the lookups and hits of all processes, and the feedback on hits. The counts of
-    another process are included once that process closes its memory or reads its own figures.
-
-    Attributes:
-        trajectories: the number of stored trajectories.
-        right, wrong: feedback on hits that reported success, and failure.
-    """
+    another process are included once that process closes its memory or reads its own figures."""
 
     trajectories: int
     lookups: int

@@ -216,7 +216,7 @@ def parse_moment(value: object, name: str = "timestamp") -> str:
 
 
 def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None]:
-    """The stored form of a moment, and the moment in the time zone it was given in; None if that is UTC or not given."""
+    """The stored form of a moment, and the moment in the time zone it was given in; None if that is UTC or unknown."""
     try:
         moment = _moment(value)
         if moment is not None:

@@ -18,7 +18,6 @@ from edge.apps.memory.actions import ROW, read_action
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.command import path_option
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.records import (
     ACTIONS,
     CONVERSATIONS,
@@ -32,7 +31,7 @@ from edge.apps.memory.records import (
     text_hash,
 )
 from edge.apps.memory.searching import DEPTH
-from edge.apps.memory.store import DATABASE
+from edge.apps.memory.store import DATABASE, MemoryRebuild
 from edge.apps.options import Setup
 from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store

@@ -126,7 +126,7 @@ _MOST_TOKENS = 1_024
 def extract(
     generator: Generator, entries: list[Record], shared: Record, instructions: str | None = None
 ) -> tuple[list[Record], str | None]:
-    """Asks the generator for the facts in `entries`. If that fails for any reason, they are returned with the reason."""
+    """Asks the generator for the facts in `entries`. If that fails in any way, they are returned with the reason."""
     said = "\n".join(_line(entry) for entry in entries)
     messages = [Message("system", instructions or INSTRUCTIONS), Message("user", said)]
     try:

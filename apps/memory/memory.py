@@ -22,17 +22,15 @@ from edge.apps.memory.arguments import (
     local_now,
 )
 from edge.apps.memory.entries import extract, held_nbytes, read_entries, texts_of
-from edge.apps.memory.erasing import Eraser
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
-from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.records import GIVEN, Record, find_record, read_history, read_links, stored
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
-from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.store import MemoryStore, TextEmbedder, TextReranker
 from edge.apps.memory.transcripts import ImportReport, import_transcripts
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
 from edge.apps.memory.validity import chain, time_meant
-from edge.apps.memory.writing import Writer, check_validity
+from edge.apps.memory.writing import Eraser, Writer, check_validity
 from edge.apps.pool import Held
 from edge.apps.store.health import Health
 from edge.apps.store.lexical import bounded_query

@@ -18,7 +18,7 @@ from edge.text.sentences import boundaries
 from edge.text.tokens import expected_tokens, fit, most_tokens
 
 if TYPE_CHECKING:  # the command line splits texts before it loads a model
-    from edge.apps.memory.models import MemoryModels
+    from edge.apps.memory.store import MemoryModels
 
 LONGEST_SEGMENT = 800
 """The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""
@@ -59,14 +59,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The pieces that were kept, in their original order.
-
-    Attributes:
-        segments: the kept pieces.
-        messages: the kept messages, unchanged; empty for a text.
-        tokens: the tokens of all kept pieces; never above the budget.
-        left_out: the number of pieces that were not kept.
-    """
+    """The pieces that were kept, in their original order."""
 
     segments: tuple[Segment, ...]
     messages: tuple[Mapping[str, Any], ...]

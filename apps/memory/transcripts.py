@@ -66,15 +66,7 @@ class Spoken:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import took, or would take.
-
-    Attributes:
-        files: the files that were read.
-        turns: the turns and memories in them.
-        new: those that the memory did not have.
-        secrets: keys and tokens that were left out of them.
-        skipped: entries that are too long for the memory, or cannot be read.
-    """
+    """What an import took, or would take."""
 
     files: int = 0
     turns: int = 0

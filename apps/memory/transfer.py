@@ -21,7 +21,6 @@ from edge.apps.memory.arguments import (
     parse_moment,
     stamp,
 )
-from edge.apps.memory.models import Vectors, in_context
 from edge.apps.memory.records import (
     KINDS,
     SELECT,
@@ -38,9 +37,9 @@ from edge.apps.memory.records import (
     restore_history,
     stored,
 )
-from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.store import MemoryStore, Vectors, in_context
 from edge.apps.memory.writing import index_records
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.config import format_size
 from edge.errors import InputError, as_storage_error
 from edge.files.input_file import open_input, read_line

@@ -22,7 +22,7 @@ from msgspec import Meta
 from edge.apps.serve.limits import RETRY_S, Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.apps.verbs.options import Option, Options, RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size

@@ -91,11 +91,7 @@ def peer_pid(connected: socket.socket) -> int | None:
 
 
 def reach(path: Path, seconds: float = 2.0) -> socket.socket:
-    """A connection to the process that listens on a Unix socket. The process need not answer.
-
-    Args:
-        seconds: time for the process to accept the connection; it stays the connection's timeout.
-    """
+    """A connection to the process that listens on a Unix socket. The process need not answer."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(seconds)
@@ -228,9 +224,6 @@ class OwnServer:
     def ask(self, path: str, content: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
         """The answer to a request.
 
-        Args:
-            seconds: how long the answer is waited for; if not given, longer than the server works on a request.
-
         Raises:
             Refused: the server does not do it.
             Lost: there came no answer.
@@ -342,12 +335,7 @@ _AUTO = ("--no-port", "--idle", f"{IDLE_S:g}")
 
 
 def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnServer:
-    """The server, if it can be used. With `server = "auto"` one is started if there is none.
-
-    Args:
-        names: settings that must be the same there.
-        alone: why it is not to be used; empty if it is.
-    """
+    """The server, if it can be used. With `server = "auto"` one is started if there is none."""
     if alone:
         raise Unserved(alone)
     if not config.server:
@@ -371,12 +359,7 @@ def own_options(**given: Any) -> str:
 
 
 def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
-    """A server in a process of its own, which outlives this one, and what it has printed.
-
-    Args:
-        arguments: of `edge serve`.
-        folder: its working directory, whose `.edge/config.toml` it reads.
-    """
+    """A server in a process of its own, which outlives this one, and what it has printed."""
     import select
     import signal
     import subprocess

@@ -75,12 +75,7 @@ def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
 
 
 def preview(collection: Served, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
-    """The document around a passage, or around a line of the document at a path.
-
-    Args:
-        passage: number of the passage, as a search result has it; None goes by `path` and `line`.
-        most: bytes of text, in UTF-8. One passage is always shown, cut at this size.
-    """
+    """The document around a passage, or around a line of the document at a path."""
     catalog = Catalog()
     with collection.database.read() as db:
         if passage is not None:

@@ -127,13 +127,7 @@ def event_answer(
     run: Callable[[Callable[[], None]], Coroutine[Any, Any, None]], urgency: Urgency, work: Callable[[Events], None],
     failed: Callable[[Events, HttpRefusal], None],
 ) -> Any:  # fmt: skip
-    """An answer of events that a thread sends: an ASGI application, which starts the work.
-
-    Args:
-        run: runs work in a thread.
-        work: sends the events.
-        failed: tells the client of an error in an event: the status is on its way by then.
-    """
+    """An answer of events that a thread sends: an ASGI application, which starts the work."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         events, ends = Events(urgency), False
@@ -178,13 +172,7 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as a handler sees it.
-
-    Attributes:
-        lease: holds the memory of the request until the answer is written.
-        urgency: how urgent the request is.
-        events: takes pieces of the answer, if the client asked for a stream.
-    """
+    """One request, as a handler sees it."""
 
     server: HttpServer
     request: Request

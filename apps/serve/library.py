@@ -91,11 +91,7 @@ class Picture:
 
 
 class ServedModels(ModelPool):
-    """The models of one server.
-
-    Attributes:
-        picture: what the last reranking saw and decided; None before the first.
-    """
+    """The models of one server."""
 
     def __init__(self, budget: MemoryBudget, config: Config, trace: Trace, tuning: Tuning | None = None) -> None:
         super().__init__(budget)
@@ -180,12 +176,7 @@ MOST_ASSISTANTS = 8
 
 @dataclass(eq=False, slots=True)
 class _OpenAssistant:
-    """An assistant that is open, or is being opened. Its generator is the pool's.
-
-    Attributes:
-        opening: held by the thread that opens it.
-        users: requests that wait for it or use it.
-    """
+    """An assistant that is open, or is being opened. Its generator is the pool's."""
 
     opening: threading.Lock = field(default_factory=threading.Lock)
     assistant: Assistant | None = None
@@ -344,12 +335,7 @@ class ServedLibrary:
         return self._current(path, "", lambda: (self._open(path), path / COLLECTION))
 
     def _current(self, kind: Hashable, name: str | None, opening: Callable[[], tuple[Store, Path]]) -> Store:
-        """An open store, opened if it is not or if another one was put in its place.
-
-        Args:
-            kind, name: its key. Of one kind, one store is opened at a time.
-            opening: gives the store and the file of its database.
-        """
+        """An open store, opened if it is not or if another one was put in its place."""
         with self._looking:
             turn = self._turns[kind]
         with patiently(turn):

@@ -16,11 +16,7 @@ _BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """Counts and times requests, and writes them as Prometheus reads them. Thread-safe.
-
-    Attributes:
-        known: paths that are counted by name; every other one counts as `other`.
-    """
+    """Counts and times requests, and writes them as Prometheus reads them. Thread-safe."""
 
     def __init__(self) -> None:
         self.known: frozenset[str] = frozenset()

@@ -146,7 +146,7 @@ class Gate:
             raise HttpRefusal(403, "pages of other sites may not use this server")
 
     def _client(self, headers: dict[str, str], scope: Any) -> str:
-        """The name by which the rate of a request is counted: its token, or its address if it brings none that counts."""
+        """The name by which the rate of a request is counted: its token, or its address if none counts."""
         address = str((scope.get("client") or ("", 0))[0])
         if not self._token:
             return f"address {address}"

@@ -131,15 +131,7 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A collection or memory in its folder.
-
-    Attributes:
-        kind: `collection` or `memory`.
-        path: folder of the store.
-        database: file name of its database.
-        verbs: the command that has the verbs `backup` and `restore` for this kind, as messages name it.
-        migrations: the whole history of its schema.
-    """
+    """A collection or memory in its folder."""
 
     kind: str
     path: Path

@@ -50,13 +50,7 @@ _LEAST_CACHE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of the stored data that is damaged or missing.
-
-    Attributes:
-        part: `database`, `texts`, `full text` or `vectors`.
-        text: describes the damage, as a sentence without its period.
-        items: the affected files or memories, if they are known.
-    """
+    """A part of the stored data that is damaged or missing."""
 
     part: str
     text: str
@@ -65,13 +59,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check.
-
-    Attributes:
-        findings: empty if no damage was found.
-        read_data: whether every stored byte was read.
-        nbytes: bytes of the files that were checked.
-    """
+    """The result of a check."""
 
     path: Path
     read_data: bool
@@ -126,13 +114,7 @@ class OpenedStore:
 
 
 class StoreCare(ABC):
-    """What check and repair need to know of a collection or a memory.
-
-    Attributes:
-        place: its folder.
-        noun: singular and plural of a row that has a vector.
-        full_text: name of the table of the full-text index.
-    """
+    """What check and repair need to know of a collection or a memory."""
 
     noun: tuple[str, str]
     full_text: str

@@ -97,7 +97,7 @@ class Database(Closing):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view of the last committed state; inside a transaction of this thread, the view of that one."""
+        """One consistent view of the last committed state; inside a transaction of this thread, its view."""
         current = self._pool.current()
         if current is not None:
             yield current

@@ -38,12 +38,7 @@ _BEYOND = (
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What is gone from every file of a store.
-
-    Attributes:
-        erased: how many of each kind, such as memories.
-        beyond: what the erasure cannot reach, and where the texts may still be.
-    """
+    """What is gone from every file of a store."""
 
     erased: Mapping[str, int]
     beyond: tuple[str, ...]

@@ -95,12 +95,7 @@ _HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of all rows that BM25 needs. The sum of two stands for the rows of both.
-
-    Attributes:
-        rows, words: the number of rows, and of all their words.
-        counts: how many rows hold each term.
-    """
+    """The figures of all rows that BM25 needs. The sum of two stands for the rows of both."""
 
     rows: int = 0
     words: int = 0

@@ -65,14 +65,7 @@ class StoreModels(Generic[AnyEmbedder, AnyReranker]):
         writes: bool = False,
         extra: Sequence[OperationStage] = (),
     ) -> None:
-        """Checks that all models of an operation fit, before the first one is opened.
-
-        Args:
-            operation: its name in error messages.
-            candidates: texts that are read from the database, and also reranked if `rerank`.
-            writes: whether the operation adds vectors to the index.
-            extra: further stages of the operation that run beside the open embedder.
-        """
+        """Checks that all models of an operation fit, before the first one is opened."""
         self._pool.check(lambda: self.plan(operation, rerank=rerank, candidates=candidates, writes=writes, extra=extra))
 
     def plan(

@@ -85,14 +85,7 @@ def retrieval_plan(
     extra: Sequence[OperationStage] = (),
     databases: int = 0,
 ) -> OperationPlan:
-    """The plan of an operation that retrieves.
-
-    Args:
-        embedder, reranker: names or paths, or open models; None or an empty name for the configuration's.
-        writes: whether vectors are added to the index, too.
-        extra: further stages, which run while the models are open.
-        databases: the number of databases that are not open yet.
-    """
+    """The plan of an operation that retrieves."""
     first = model_needs(embedder, "embedder", config, config.embedder or DEFAULT_EMBEDDER)
     second = model_needs(reranker, "reranker", config, config.reranker or DEFAULT_RERANKER) if rerank else None
     held = (0 if first is None else first.own) + (0 if second is None else second.held)

@@ -127,14 +127,7 @@ def _last(db: Connection) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """The model that made a store's vectors.
-
-    Attributes:
-        name: name of the model.
-        source: the name or path to open it by; empty if the caller passed an open model that has no files.
-        fingerprint: changes with any of the model's weights.
-        dim: width of a vector.
-    """
+    """The model that made a store's vectors."""
 
     name: str
     source: str

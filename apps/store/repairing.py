@@ -43,13 +43,7 @@ Fill = Callable[[Wreck, Database], None]
 
 @dataclass(slots=True)
 class RepairReport:
-    """The result of a repair.
-
-    Attributes:
-        actions: in order, each a sentence without its period.
-        aside: folder with copies of the damaged files; None if nothing was damaged.
-        before, after: results of the checks before and after the repair.
-    """
+    """The result of a repair."""
 
     before: CheckReport
     after: CheckReport
@@ -147,11 +141,6 @@ def bring_rows(
     empty: str = "",
 ) -> tuple[int, int]:
     """Copies the rows of a table that are proved, and that the new table accepts.
-
-    Args:
-        wanted: whether a row is copied, given the new database.
-        written: called with the rows that were copied, in their transaction.
-        empty: a column that is left empty.
 
     Returns:
         How many rows were copied, and how many were read that are not what was stored.

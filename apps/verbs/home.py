@@ -25,12 +25,7 @@ Result = TypeVar("Result")
 
 
 class Home(Protocol):
-    """Opens what a verb needs. What is open inside a block may be closed behind it.
-
-    Attributes:
-        trace: counts what is done.
-        limit: bytes that the process may hold.
-    """
+    """Opens what a verb needs. What is open inside a block may be closed behind it."""
 
     trace: Trace
     limit: int
@@ -58,11 +53,7 @@ class Home(Protocol):
 
 
 class OwnHome:
-    """This process. A context manager around its work; a command whose work the server does never enters it.
-
-    Attributes:
-        trace: inside the block.
-    """
+    """This process. A context manager around its work; a command whose work the server does never enters it."""
 
     trace: Trace
     _watch: ResidentWatch

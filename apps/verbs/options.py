@@ -101,7 +101,7 @@ class RequestOptions:
 
     @classmethod
     def from_json(cls: type[Options], values: Mapping[str, Any]) -> Options:
-        """Reads the options from a JSON object, which may hold other members. A member that is null counts as absent."""
+        """Reads the options from a JSON object, which may hold other members. A null counts as absent."""
         options = cls.options().items()
         return cls(**{
             each.name: _read(name, value_type(each), values[name])

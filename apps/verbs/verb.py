@@ -92,13 +92,7 @@ def _imported(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a verb has done.
-
-    Attributes:
-        result: of its work. From a server it is as JSON holds it.
-        server: a note on the server, for `--stats`.
-        seconds: how long it took.
-    """
+    """What a verb has done."""
 
     result: Any
     server: str
@@ -107,10 +101,6 @@ class Done:
 
 def do(verb: Verb, asked: RequestOptions, home: OwnHome, *, alone: str = "", listener: Listener | None = None) -> Done:
     """Does a verb.
-
-    Args:
-        home: this process, for what the server does not do.
-        alone: why the server is not used; empty if it may be.
 
     Raises:
         StorageError: the server has ended, and the answer is not finished or it is not known whether something was

@@ -12,8 +12,7 @@ import pytest
 
 from edge.apps.documents import extraction
 from edge.apps.documents.base import LARGEST_INTEGER, Stamp
-from edge.apps.documents.extraction import Extractor
-from edge.apps.documents.process import WorkerProcess
+from edge.apps.documents.extraction import Extractor, WorkerProcess
 from edge.errors import InputError
 
 DOCUMENT = {"kind": "text", "title": "t", "encoding": None, "warning": ""}

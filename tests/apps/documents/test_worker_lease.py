@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge.apps.documents.base import WORKER_NBYTES, Extracted, Skipped
-from edge.apps.documents.extraction import Extractor
-from edge.apps.documents.process import WorkerProcess
+from edge.apps.documents.extraction import Extractor, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 

@@ -11,7 +11,7 @@ import pytest
 from naive.words import WordReranker
 
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.models import CONTEXT, in_context
+from edge.apps.memory.store import CONTEXT, in_context
 from edge.apps.store.lexical import FULL_MATCH
 
 Make = Callable[..., Memory]

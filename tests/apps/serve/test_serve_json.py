@@ -22,7 +22,7 @@ from edge.apps.serve.body import MOST_VALUES, PathText, Texts, Whole, decoded, r
 from edge.apps.serve.endpoint import _response
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.server import HttpServer, ServerOptions
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
