@@ -31,7 +31,7 @@ from edge.apps.options import (
     words_argument,
 )
 from edge.apps.serve.connection import own_options
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.apps.verbs.answering import written
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Ask

@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica
 from edge.apps.cluster.messages import NoSuchVersion, ShardLost, asked
-from edge.apps.cluster.reader import Reader, Send
-from edge.apps.cluster.shard import Shard
+from edge.apps.cluster.shard import Reader, Send, Shard
 from edge.blocks import distinct
 from edge.budget import MemoryBudget
 from edge.config import Config

@@ -19,7 +19,7 @@ from typing import Any
 from edge.apps.cluster.calling import Places, first, received
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.messages import asked, unpacked_documents
-from edge.apps.cluster.reader import Send
+from edge.apps.cluster.shard import Send
 from edge.apps.collection.paths import absence, check_there, listed, nearest, resolved
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.documents.scanner import scan

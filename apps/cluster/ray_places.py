@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from edge.apps.cluster.calling import received
 from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.reader import Reader, Send
-from edge.apps.cluster.shard import Shard
+from edge.apps.cluster.shard import Reader, Send, Shard
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError, StorageError, Unreachable
 from edge.interpreter import python

@@ -37,8 +37,8 @@ from edge.apps.collection.searching import (
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.erasure import Erasure, end_erasure
+from edge.apps.store.failures import Health, Trouble, gathered, is_noted
 from edge.apps.store.folder import COLLECTION, SEGMENTS
-from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lexical import respelled
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import Progress, Rebuilding

@@ -17,6 +17,9 @@ from typing import Any
 
 from edge.apps.documents.archive import (
     Archive,
+    Numbering,
+    OpenNumbering,
+    WordNumbering,
     attribute,
     description,
     drawings,
@@ -39,7 +42,6 @@ from edge.apps.documents.base import (
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
-from edge.apps.documents.numbering import Numbering, OpenNumbering, WordNumbering
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError

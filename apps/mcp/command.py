@@ -105,8 +105,7 @@ def mcp() -> None:
 @setup_options()
 def memory(options: OfMemory, setup: Setup) -> None:
     """Serve the tools of a memory: add, search, list, update, supersede and delete memories, and their history."""
-    from edge.apps.mcp.protocol import load_sdk
-    from edge.apps.mcp.stdio import serve
+    from edge.apps.mcp.protocol import load_sdk, serve
     from edge.apps.mcp.tools import memory_server
     from edge.apps.memory.command import whose
     from edge.apps.memory.memory import Memory
@@ -125,8 +124,7 @@ def memory(options: OfMemory, setup: Setup) -> None:
 def files(collections: tuple[str, ...], setup: Setup) -> None:
     """Serve search, get, get_documents and status of indexed collections, without changing them."""
     from edge.apps.collection.collection import Together
-    from edge.apps.mcp.protocol import load_sdk
-    from edge.apps.mcp.stdio import serve
+    from edge.apps.mcp.protocol import load_sdk, serve
     from edge.apps.mcp.tools import files_server
 
     load_sdk()

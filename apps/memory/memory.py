@@ -32,7 +32,7 @@ from edge.apps.memory.transfer import export_jsonl, import_jsonl
 from edge.apps.memory.validity import chain, time_meant
 from edge.apps.memory.writing import Eraser, Writer, check_validity
 from edge.apps.pool import Held
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.apps.store.lexical import bounded_query
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.rebuilding import Progress

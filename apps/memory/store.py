@@ -19,8 +19,8 @@ from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
+from edge.apps.store.failures import Health, Trouble, gathered
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
-from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.models import StoreModels, fingerprint
 from edge.apps.store.planning import embedded_nbytes, holding

@@ -20,9 +20,8 @@ import numpy as np
 from edge.apps.store.backup import Store
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.database import Database
-from edge.apps.store.failures import StoreUnavailable
+from edge.apps.store.failures import Health, StoreUnavailable, note
 from edge.apps.store.folder import reading_uri
-from edge.apps.store.health import Health, note
 from edge.apps.store.rebuilding import Source
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget, OperationPlan, OperationStage

@@ -14,9 +14,16 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store import health
 from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
-from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_schema, translated
+from edge.apps.store.failures import (
+    HEALTH_TABLE,
+    DamagedStore,
+    StoreUnavailable,
+    damaged,
+    not_writable,
+    refuse_schema,
+    translated,
+)
 from edge.apps.store.folder import can_be_written
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
@@ -152,7 +159,7 @@ class Database(Closing):
 
     def _bring_up_to_date(self, migrations: Sequence[Migration]) -> None:
         with self.write() as db:
-            db.execute(health.TABLE)
+            db.execute(HEALTH_TABLE)
         for number, migration in enumerate(migrations, 1):
             if migration is None:
                 continue

@@ -17,7 +17,7 @@ from typing import Any
 
 from edge.apps.store.connections import WriterLock
 from edge.apps.store.database import Database
-from edge.apps.store.health import forget, is_noted, note
+from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.lexical import LexicalIndex
 from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Connection, MaintenanceReport

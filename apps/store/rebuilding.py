@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.store.database import Database
-from edge.apps.store.failures import WrongValue
-from edge.apps.store.health import Trouble
+from edge.apps.store.failures import Trouble, WrongValue
 from edge.apps.store.rows import whole
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Connection

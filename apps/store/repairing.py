@@ -19,9 +19,8 @@ from edge.apps.store.backup import aside, overwrite, put_aside
 from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, check
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.failures import translated
+from edge.apps.store.failures import forget, note, translated
 from edge.apps.store.folder import SEGMENTS, log_of
-from edge.apps.store.health import forget, note
 from edge.apps.store.rebuilding import BATCH, Progress
 from edge.apps.store.rows import Row, Table
 from edge.apps.store.salvage import Wreck, layout_of

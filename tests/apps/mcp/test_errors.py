@@ -15,7 +15,7 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 from edge.apps.mcp.protocol import make_server
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.budget import MemoryBudget
 from edge.text.control_characters import STEERING
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-from edge.apps.mcp.stdio import _ENDS, id_of
+from edge.apps.mcp.protocol import _ENDS, id_of
 
 LONG = {"text": 'a "quoted\\" {id}: 3, ["' + "x" * 1000, "id": 9}
 MESSAGES = [

@@ -17,7 +17,7 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from edge.apps import console
 from edge.apps.mcp.protocol import NOTICE, answering, make_server
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 

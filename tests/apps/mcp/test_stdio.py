@@ -16,9 +16,8 @@ from edge.budget import MemoryBudget
 anyio = pytest.importorskip("anyio")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-from edge.apps.mcp.protocol import ANSWER, MOST_BYTES, answering  # noqa: E402
-from edge.apps.mcp.stdio import Messages, Output  # noqa: E402
-from edge.apps.store.health import Health  # noqa: E402
+from edge.apps.mcp.protocol import ANSWER, MOST_BYTES, Messages, Output, answering  # noqa: E402  # noqa: E402
+from edge.apps.store.failures import Health  # noqa: E402
 
 MB = 1 << 20
 

@@ -10,7 +10,7 @@ import pytest
 from edge.apps.collection.collection import DATABASE
 from edge.apps.memory.store import DATABASE as MEMORIES
 from edge.apps.store.connections import connect
-from edge.apps.store.health import forget, note
+from edge.apps.store.failures import forget, note
 from tests.apps.serve.conftest import Running
 
 SAID = "a check found damage"

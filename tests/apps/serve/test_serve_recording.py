@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.apps.serve.metrics import MOST_EVENTS, TraceRecording
+from edge.apps.serve.server import MOST_EVENTS, TraceRecording
 from edge.budget import MemoryBudget
 from edge.trace import Trace
 from tests.apps.serve.conftest import Running
