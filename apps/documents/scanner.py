@@ -38,7 +38,6 @@ def scan(
     *,
     exclude: Iterable[str | os.PathLike[str]] = (),
     max_bytes: int = MAX_FILE_BYTES,
-    plugins: Mapping[str, str] | None = None,
     unchanged: Callable[[FoundFile], bool] | None = None,
     only: Mapping[str, Set[str]] | None = None,
     budget: MemoryBudget | None = None,
@@ -55,7 +54,6 @@ def scan(
         roots: folders and files. A file below two of them is reported once.
         exclude: folders and files that are never indexed (the collection's own). `.edge` folders are always excluded.
         max_bytes: larger files are skipped.
-        plugins: as for `Extractor`.
         unchanged: called for each file before it is opened. If it returns True, the file is reported without being
             opened.
         only: maps absolute paths of folders, without symbolic links, to the only names that are considered in them.
@@ -63,7 +61,7 @@ def scan(
     """
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
-    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged, only or {}, budget).walk()
+    return _Scanner(resolved, excluded, max_bytes, unchanged, only or {}, budget).walk()
 
 
 class _Scanner:
@@ -72,7 +70,6 @@ class _Scanner:
         roots: Sequence[Path],
         exclude: set[str],
         max_bytes: int,
-        plugins: Mapping[str, str] | None,
         unchanged: Callable[[FoundFile], bool] | None,
         only: Mapping[str, Set[str]],
         budget: MemoryBudget | None,
@@ -81,7 +78,6 @@ class _Scanner:
         self._named = {os.path.normcase(root) for root in roots}
         self._exclude = exclude
         self._max_bytes = max_bytes
-        self._plugins = plugins
         self._unchanged = unchanged
         self._only = only
         self._budget = budget
@@ -183,7 +179,7 @@ class _Scanner:
             with OpenedFile(path, max_bytes=self._max_bytes) as file:
                 if not asked:
                     refuse_secrets(file.name, file.head)
-                choose(file.name, file.head, self._plugins)
+                choose(file.name, file.head)
         except Skipped as reason:
             return SkippedFile(path, reason.reason, str(reason))
         return found
