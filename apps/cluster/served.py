@@ -17,7 +17,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.models import Searchable
 from edge.apps.collection.report import CollectionStatus, IndexedFile
 from edge.apps.collection.searching import Floats, Seen, Within, is_nonsense, misspelled
-from edge.apps.store.health import Health, Trouble
+from edge.apps.store.failures import Health, Trouble
 from edge.apps.verbs.requests import SearchOptions
 from edge.errors import CapabilityError, InputError
 

@@ -34,14 +34,14 @@ from edge.apps.collection.searching import (
     misspelled,
 )
 from edge.apps.pool import Held
+from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.erasure import Erasure, end_erasure
+from edge.apps.store.failures import Health, Trouble, gathered, is_noted
 from edge.apps.store.folder import COLLECTION, SEGMENTS
-from edge.apps.store.health import Health, Trouble, gathered, is_noted
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.lexical import respelled
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.apps.store.rows import held
-from edge.apps.store.spelling import respelled
 from edge.apps.verbs.requests import POOL, SearchOptions, search_options
 from edge.budget import MemoryBudget
 from edge.config import Config, counted, parse_size

@@ -26,18 +26,23 @@ from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
-from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
+    FULL_MATCH,
     FUNCTION_WORDS,
     POSTING_NBYTES,
     LexicalIndex,
     Statistics,
+    convex_combination,
+    nearest_in,
+    nearest_word,
     shown_terms,
     shown_weights,
+    stems_like,
+    unknown_words,
+    words_of,
 )
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.rows import PER_JSON, HeldDict, HeldList, Row, held, held_by_key
-from edge.apps.store.spelling import nearest_in, nearest_word, stems_like, unknown_words, words_of
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection, Found, Ids
 from edge.ivf.index import VectorIndex

@@ -27,11 +27,10 @@ from edge.apps.commands.output import (
 )
 from edge.apps.console import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
-from edge.apps.serve.background import own_options
+from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Search
-from edge.apps.verbs.table import SEARCH
-from edge.apps.verbs.verb import do
+from edge.apps.verbs.verb import SEARCH, do
 from edge.config import counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped

@@ -41,11 +41,7 @@ _LINES = re.compile(r"[^\n]*\n?")
 
 
 class Parts:
-    """The parts of a text, in order.
-
-    Attributes:
-        found: the parts so far.
-    """
+    """The parts of a text, in order."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -106,11 +102,7 @@ class Parts:
             self.add(COMMAND if len(lines) == 1 else CODE, lines[0][0], lines[-1][1])
 
     def code(self, start: int, end: int, *, settings: bool = False) -> None:
-        """Adds lines of code, with comments and settings told apart.
-
-        Args:
-            settings: whether the lines are those of a configuration file.
-        """
+        """Adds lines of code, with comments and settings told apart."""
         lines = list(line_spans(self.text, start, end))
         at = 0
         while at < len(lines):

@@ -63,12 +63,7 @@ class Attempt(IntEnum):
 
 
 class OpenedFile:
-    """An open file and its first bytes. A context manager.
-
-    Attributes:
-        recognized_s: seconds of computing that its pictures have taken.
-        hides_secrets: whether `text` marks secrets, so that their passages are left out.
-    """
+    """An open file and its first bytes. A context manager."""
 
     hides_secrets = True
 
@@ -85,9 +80,6 @@ class OpenedFile:
         Args:
             descriptor: of the file if it is open already; closing the file closes it, too.
             attempt: the cost of a part that does not fit the memory.
-
-        Raises:
-            Skipped: the path is a symbolic link, not a regular file, too large, empty, or not readable.
         """
         self.path = path
         self.name = path.name
@@ -112,23 +104,12 @@ class OpenedFile:
             raise
 
     def read(self) -> bytes:
-        """The whole content.
-
-        Raises:
-            Skipped: the disk reports an error.
-        """
+        """The whole content."""
         self.stream.seek(0)
         return self._read(self.nbytes)
 
     def text(self, *, declared: str | None = None) -> Text:
-        """The whole content as text.
-
-        Args:
-            declared: the encoding that the file itself declares.
-
-        Raises:
-            Skipped: the file has more text than `MAX_TEXT_CHARS`.
-        """
+        """The whole content as text."""
         if self.nbytes > 4 * MAX_TEXT_CHARS:
             raise too_much_text()
         text = decode(self.read(), declared=declared)

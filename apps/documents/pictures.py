@@ -48,12 +48,7 @@ Page = Callable[[], Any]
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an image file.
-
-    Raises:
-        Skipped: the extra `ocr` is missing, the picture is too large or too small, or it has no text.
-        InputError: the file is damaged, or does not fit the memory.
-    """
+    """Reads an image file."""
     if not is_installed():
         raise Skipped(Reason.NO_TEXT, MISSING)
     from PIL import Image, UnidentifiedImageError

@@ -30,11 +30,7 @@ _LONGEST = 20_000
 
 
 def files_server(collections: Together) -> MCPServer[Any]:
-    """A server for collections. It never changes them.
-
-    Raises:
-        CapabilityError: the package `mcp` is missing.
-    """
+    """A server for collections. It never changes them."""
     catalog = Catalog()
 
     def search(query: str, **options: Any) -> dict[str, Any]:
@@ -145,11 +141,7 @@ _ECHO = 500
 
 
 def memory_server(memory: Memory) -> MCPServer[Any]:
-    """A server for one memory. The memory should be bound to a scope, which clients cannot leave.
-
-    Raises:
-        CapabilityError: the package `mcp` is missing.
-    """
+    """A server for one memory. The memory should be bound to a scope, which clients cannot leave."""
 
     def add_memory(text: str, run_id: str | None = None, **options: Any) -> dict[str, Any]:
         """Remember a text.

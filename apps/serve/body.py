@@ -22,7 +22,7 @@ from msgspec import Meta
 from edge.apps.serve.limits import RETRY_S, Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.apps.verbs.options import Option, Options, RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
@@ -102,14 +102,7 @@ def _member(each: Field[Any], option: Option) -> Any:
 def options_of(
     body: msgspec.Struct, options: type[Options], usual: Mapping[str, Any] = MappingProxyType({})
 ) -> Options:
-    """The options that a body with their fields gives.
-
-    Args:
-        usual: values of options that the body does not give.
-
-    Raises:
-        InputError: a value makes no sense.
-    """
+    """The options that a body with their fields gives."""
     given = {name: getattr(body, name) for name in options.options()}
     return options.from_json({name: usual.get(name) if value is None else value for name, value in given.items()})
 
@@ -237,14 +230,7 @@ class Requests:
         return self._needed + 2 * counted
 
     async def read(self, request: Request, lease: Lease, *, typed: bool = True) -> bytes:
-        """The whole body. Its memory once parsed is held as well.
-
-        Args:
-            typed: whether msgspec parses it.
-
-        Raises:
-            HttpRefusal: 413 if it is too long, 408 if it comes too slowly, others as `leased` raises.
-        """
+        """The whole body. Its memory once parsed is held as well."""
         import anyio
 
         announced = request.headers.get("content-length", "")

@@ -157,9 +157,6 @@ class Wreck:
 def opened(copy: Path, layout: Mapping[str, Sequence[str]]) -> Iterator[Wreck]:
     """Opens a working copy of a damaged database; `copy` itself stays unchanged.
 
-    Args:
-        layout: the columns of each table, in the order of the table.
-
     Raises:
         apsw.Error, OSError: the disk refuses. This error does not mean lost rows, and callers must not count it as
             such.
@@ -222,11 +219,7 @@ class Pages:
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the page numbers in the log.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Reads the page numbers in the log."""
         self._file: BinaryIO = path.open("rb")
         self._log: BinaryIO | None = log_of(path).open("rb") if log_of(path).exists() else None
         self.count = -(-path.stat().st_size // _PAGE)
@@ -282,11 +275,7 @@ class Pages:
 
 
 def move_log(path: Path) -> None:
-    """Writes the pages in the log of a database that SQLite cannot open into its file. The log stays.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Writes the pages in the log of a database that SQLite cannot open into its file. The log stays."""
     if not path.exists():
         return
     pages = Pages(path)
@@ -304,15 +293,7 @@ def move_log(path: Path) -> None:
 def carved(
     path: Path, layout: Mapping[str, Sequence[str]], table: str, columns: Sequence[str]
 ) -> Iterator[tuple[Value, ...]]:
-    """Rows in the pages of a database file that have as many columns as `table`: its own rows, and perhaps others.
-
-    Args:
-        layout: the columns of each table, in the order of the table; the first one is its integer key.
-        columns: the columns that are wanted.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Rows in the pages of a database file that have as many columns as `table`: its own rows, and perhaps others."""
     names = layout[table]
     wanted = [names.index(column) for column in columns]
     pages = Pages(path)
@@ -383,11 +364,7 @@ def _types(record: bytes) -> tuple[list[int], int]:
 
 
 def _values(record: bytes) -> list[Value]:
-    """The values of a record.
-
-    Raises:
-        ValueError, IndexError: the bytes are no whole record.
-    """
+    """The values of a record."""
     types, at = _types(record)
     values: list[Value] = []
     for kind in types:

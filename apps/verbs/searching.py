@@ -11,7 +11,7 @@ from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.query import Query, checked_query
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
-from edge.apps.store.spelling import respelled
+from edge.apps.store.lexical import respelled
 from edge.apps.verbs.home import Home
 from edge.apps.verbs.requests import POOL, Search, SearchOptions
 from edge.apps.verbs.verb import Listener

@@ -22,7 +22,7 @@ from bench.process import say
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.command import HERE, connected
-from edge.apps.cluster.documents import ShardDocument, put
+from edge.apps.cluster.messages import ShardDocument, put
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, reranked

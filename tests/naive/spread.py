@@ -11,7 +11,7 @@ from typing import Any
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.documents import ShardDocument, put
+from edge.apps.cluster.messages import ShardDocument, put
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.schema import passage

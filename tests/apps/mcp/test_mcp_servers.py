@@ -108,7 +108,7 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
     from types import SimpleNamespace
 
     from edge.apps.mcp.tools import files_server, memory_server
-    from edge.apps.store.health import Health
+    from edge.apps.store.failures import Health
     from edge.apps.verbs.requests import SearchOptions
     from edge.budget import MemoryBudget
 

@@ -16,9 +16,9 @@ from naive.program import config_of
 
 from edge.apps.serve.application import application
 from edge.apps.serve.body import Shares
-from edge.apps.serve.limits import Limits, ThreadLine
-from edge.apps.serve.security import Access, client_of
-from edge.apps.serve.server import HttpServer
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.security import client_of
+from edge.apps.serve.server import HttpServer, ServerOptions
 from edge.resident import anonymous_resident
 from edge.scheduling.waiting_line import BATCH
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
@@ -37,7 +37,7 @@ GREEDY = 16
 def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
     limits = Limits(body=64 << 20, body_s=600, pause_s=600)
-    with HttpServer(config, limits, Access(), (), tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(limits, memory=tmp_path / "memory")) as server:
         yield server
 
 
@@ -128,7 +128,7 @@ def test_small_requests_are_not_behind_large_ones(
         release.set()
         assert {(await task)[0] for task in (*waiting, other)} == {200}
 
-    with HttpServer(config, Limits(workers=8), Access(), (), tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(Limits(workers=8), memory=tmp_path / "memory")) as server:
         in_a_loop(flood(application(server)))
 
 
@@ -185,75 +185,3 @@ def test_a_client_is_an_address_and_a_key() -> None:
     every = [plain, keyed[0], other, scope("10.0.0.1"), scope("10.0.0.1", ("x-api-key", "one")), scope("", socket=True)]
     assert len({client_of(each) for each in every}) == len(every)
     assert not any("one" in client_of(each) or "two" in client_of(each) for each in every), "keys are not kept"
-
-
-class Working:
-    """Requests in a line; each ends when it is told to."""
-
-    def __init__(self, line: ThreadLine) -> None:
-        self.line = line
-        self.working: list[str] = []
-        self._ends: dict[str, asyncio.Event] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    async def come(self, *names: str) -> list[str]:
-        """Requests come, of the clients that their first letters name. Returns which work now."""
-        for name in names:
-            self._ends[name] = asyncio.Event()
-            self._tasks[name] = asyncio.create_task(self._request(name))
-            await asyncio.sleep(0)
-        return await self.now()
-
-    async def end(self, name: str) -> list[str]:
-        self._ends[name].set()
-        await self._tasks[name]
-        return await self.now()
-
-    async def leave(self, name: str) -> list[str]:
-        """A waiting request is given up."""
-        self._tasks[name].cancel()
-        await asyncio.wait([self._tasks[name]])
-        return await self.now()
-
-    async def now(self) -> list[str]:
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return sorted(self.working)
-
-    async def _request(self, name: str) -> None:
-        async with self.line.turn(name[0]):
-            self.working.append(name)
-            await self._ends[name].wait()
-            self.working.remove(name)
-
-
-def test_one_client_leaves_a_thread_free_and_the_next_one_goes_to_who_has_the_fewest() -> None:
-    async def line() -> None:
-        requests = Working(ThreadLine(4))
-        assert await requests.come("a1", "a2", "a3", "a4", "a5") == ["a1", "a2", "a3"]
-        assert await requests.come("b1") == ["a1", "a2", "a3", "b1"]
-        assert await requests.come("c1", "b2", "c2") == ["a1", "a2", "a3", "b1"], "no thread is left"
-        assert await requests.end("a2") == ["a1", "a3", "b1", "c1"], "though a4 came first"
-        assert await requests.leave("a4") == ["a1", "a3", "b1", "c1"]
-        assert await requests.end("a1") == ["a3", "b1", "c1"], "one is kept for others: each has one already"
-        assert await requests.end("b1") == ["a3", "b2", "c1"]
-        assert await requests.end("a3") == ["a5", "b2", "c1"]
-
-    in_a_loop(line())
-
-
-@pytest.mark.parametrize("threads", [1, 2, 24])
-def test_every_request_gets_its_turn(threads: int) -> None:
-    async def line() -> int:
-        every, done = ThreadLine(threads), 0
-
-        async def request(client: str) -> None:
-            nonlocal done
-            async with every.turn(client):
-                await asyncio.sleep(0)
-                done += 1
-
-        await asyncio.gather(*(request("abc"[number % 3]) for number in range(90)))
-        return done
-
-    assert in_a_loop(line()) == 90
