@@ -47,6 +47,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config, counted, parse_size
 from edge.errors import InputError
 from edge.ivf.index import VectorIndex
+from edge.models.tokenizer import query_nbytes
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
@@ -465,6 +466,12 @@ class Together(Closing):
             )
         )
 
+    def check_room(self, query: str, options: SearchOptions) -> None:
+        """Checks that the models fit a search, before anything of it opens one."""
+        self.first.models.check_room(
+            "searching", rerank=options.rerank, candidates=options.candidates, query=query_nbytes(checked_query(query))
+        )
+
     def search(
         self,
         query: str,
@@ -481,9 +488,9 @@ class Together(Closing):
             seen: receives the results of each stage as soon as they exist. It does not change the results.
         """
         chosen = search_options(top_k, options, named)
-        parts = Query.parse(respelled(checked_query(query), self.spelled(query)))
+        self.check_room(query, chosen)
+        parts = Query.parse(respelled(query, self.spelled(query)))
         first, collections = self.first, self.collections.values()
-        first.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
         vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
         own: list[list[Floats | None]] = []
         for collection in collections:

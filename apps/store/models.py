@@ -64,18 +64,21 @@ class StoreModels(Generic[AnyEmbedder, AnyReranker]):
         candidates: int,
         writes: bool = False,
         extra: Sequence[OperationStage] = (),
+        query: int = 0,
     ) -> None:
         """Checks that all models of an operation fit, before the first one is opened."""
-        self._pool.check(lambda: self.plan(operation, rerank=rerank, candidates=candidates, writes=writes, extra=extra))
+        self._pool.check(
+            lambda: self.plan(operation, rerank=rerank, candidates=candidates, writes=writes, extra=extra, query=query)
+        )
 
     def plan(
         self, operation: str, *, rerank: bool, candidates: int, writes: bool = False,
-        extra: Sequence[OperationStage] = (),
+        extra: Sequence[OperationStage] = (), query: int = 0,
     ) -> OperationPlan:  # fmt: skip
         """The plan that `check_room` checks."""
         return retrieval_plan(
             operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
-            rerank=rerank, candidates=candidates, writes=writes, extra=extra,
+            rerank=rerank, candidates=candidates, writes=writes, extra=extra, query=query,
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:

@@ -57,17 +57,18 @@ def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> Eng
 
 
 def retrieval(
-    embedder: EngineNeeds | None, reranker: EngineNeeds | None, candidates: int, *, writes: bool = False
+    embedder: EngineNeeds | None, reranker: EngineNeeds | None, candidates: int, *, writes: bool = False, query: int = 0
 ) -> list[OperationStage]:
-    """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit."""
+    """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit. `query` is
+    what encoding the query takes (see `query_nbytes`)."""
     hits = candidates * _PER_CANDIDATE
     stages = [OperationStage("a second connection to the database", kept=CONNECTION)]
     if embedder is not None:
-        stages.append(OperationStage("embedding the query", own=embedder.own, libraries=embedder.libraries))
+        stages.append(OperationStage("embedding the query", own=embedder.own + query, libraries=embedder.libraries))
     held = 0 if embedder is None else embedder.held
     stages.append(OperationStage("searching the index", own=held + _INDEX + hits, libraries=_CODECS))
     if reranker is not None:
-        stages.append(OperationStage("reranking", own=reranker.own + hits, libraries=reranker.libraries))
+        stages.append(OperationStage("reranking", own=reranker.own + hits + query, libraries=reranker.libraries))
     if writes:
         stages.append(OperationStage("keeping the index in order", own=_INDEX + MAINTENANCE_NBYTES, libraries=_CODECS))
     return stages
@@ -84,6 +85,7 @@ def retrieval_plan(
     writes: bool = False,
     extra: Sequence[OperationStage] = (),
     databases: int = 0,
+    query: int = 0,
 ) -> OperationPlan:
     """The plan of an operation that retrieves."""
     first = model_needs(embedder, "embedder", config, config.embedder or DEFAULT_EMBEDDER)
@@ -91,7 +93,7 @@ def retrieval_plan(
     held = (0 if first is None else first.own) + (0 if second is None else second.held)
     more = [replace(stage, own=stage.own + held) for stage in extra]
     begin = OperationStage("opening the database", kept=databases * CONNECTION)
-    return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes), *more))
+    return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes, query=query), *more))
 
 
 def holding(plan: OperationPlan, nbytes: int) -> OperationPlan:
