@@ -348,11 +348,7 @@ def _payload(pages: Pages, page: bytes, at: int, length: int, usable: int) -> by
 
 
 def _types(record: bytes) -> tuple[list[int], int]:
-    """The types of the values of a record, and the place of the first value.
-
-    Raises:
-        ValueError, IndexError: the bytes do not begin with the head of a record.
-    """
+    """The types of a record's values, and the place of the first. ValueError or IndexError where none begins."""
     header, at = _varint(record, 0)
     types: list[int] = []
     while at < header <= _PAGE:
