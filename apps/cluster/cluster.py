@@ -150,12 +150,8 @@ class Cluster(Closing):
         self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, partial: bool = False,
         seen: Seen | None = None, **named: Any,
     ) -> Spread:  # fmt: skip
-        """Searches like `Collection.search`.
-
-        Args:
-            partial: if a shard is lost, give the results of the others, and name it.
-            seen: see `Together.search`.
-        """
+        """Searches like `Collection.search`; `seen` as for `Together.search`. With `partial`, if a shard is lost, gives
+        the results of the others, and names it."""
         chosen = search_options(top_k, options, named)
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
 
@@ -309,12 +305,9 @@ class Cluster(Closing):
             self.publish()
 
     def put(self, documents: Sequence[ShardDocument]) -> int:
-        """Adds documents, and replaces those of the same path. When this returns they are durable in every copy; they
-        are found from the next version on. Returns how many passages were added.
-
-        Raises:
-            ShardLost: a copy is gone. Documents of the others may have been added, and adding all again does no harm.
-        """
+        """Adds documents, and replaces those of the same path; returns how many passages were added. When this returns
+        they are durable in every copy; they are found from the next version on. After `ShardLost`, documents of the
+        others may have been added, and adding all again does no harm."""
         own, replicas = self._homes(documents, lambda one: one.path)
         bodies = {shard: packed(group) for shard, group in own.items()}
         answers = self._all(

@@ -90,8 +90,7 @@ def index(
 def _groups(
     cluster: Cluster, roots: Iterable[str], done: Indexed, seen: set[str]
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """Groups of new and changed files, each file with its root. Notes all files that are there, and
-    files and folders that cannot be read, as `seen`."""
+    """Groups of new and changed files with their roots. Notes as `seen` what is there or cannot be read."""
     if not (roots := list(roots)):
         return
     found = scan(roots, exclude=[cluster.catalogue.database.path.parent], budget=cluster.budget)

@@ -54,10 +54,7 @@ class ServedCluster(Searchable, Together):
 
     @property
     def database(self) -> Any:
-        """
-        Raises:
-            CapabilityError: always. The page and the tool `get` read documents from a database.
-        """
+        """Always a `CapabilityError`: the page and the tool `get` read documents from a database."""
         raise CapabilityError(f"the documents in {self.path} are in shards; /v1/documents and get_documents read them")
 
     def search(

@@ -209,11 +209,7 @@ class Shard(Closing):
         return None, b""
 
     def _publish(self, raw: bytes, *, version: int, token: str | None = None) -> tuple[Any, bytes]:
-        """Keeps the present state as a version.
-
-        Args:
-            token: the state that the version is known to be; None if it is a new version.
-        """
+        """Keeps the present state as a version: a new one, or the one whose state `token` names."""
         with self._changing:
             if version not in self._views:
                 view = _View(self)
@@ -251,14 +247,9 @@ class Shard(Closing):
         self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any] | None,
         terms: list[str], where: list[str], within: dict[str, Any], k: int, resident: bool,
     ) -> tuple[Any, bytes]:  # fmt: skip
-        """The rankings of `PassageSource.gather`, with the places of all passages, and with the hits that the results
-        will probably need.
-
-        Args:
-            queries: the words of each, and its number of vectors; `raw` holds the vectors of all.
-            terms: whose figures are wanted, too.
-            resident: also tell which lists are in memory, as a bit for each.
-        """
+        """The rankings of `PassageSource.gather`, with all places, and the hits that the results will probably need.
+        `queries` has the words of each and its number of vectors, which `raw` holds. `resident` also asks which lists
+        are in memory, as a bit for each."""
 
         def work() -> tuple[dict[str, Any], bytes]:
             asked, at = [], 0

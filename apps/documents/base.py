@@ -295,11 +295,8 @@ def packed(numbers: Sequence[int] | None) -> str | None:
 
 
 def unpacked(text: str | None, first: int, last: int, lines: int) -> tuple[int, ...]:
-    """The line numbers of a passage of `lines` lines, from line `first` to line `last`.
-
-    Args:
-        text: the output of `packed`; None if the numbers are consecutive, up to `last`.
-    """
+    """The line numbers of a passage of `lines` lines, from line `first` to line `last`. `text` is the output of
+    `packed`; None if the numbers are consecutive, up to `last`."""
     if text is None:
         return tuple(min(first + i, last) for i in range(lines))
     runs = json.loads(text)

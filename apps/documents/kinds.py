@@ -333,13 +333,8 @@ _HEADING_WORDS, _FEW_WORDS = 10, 5
 
 
 def continues(last: str, line: str, width: int = 0) -> bool:
-    """Whether a line continues the sentence of the line before.
-
-    Args:
-        last: the line before.
-        width: the width of the paragraph's longest line. A line that begins with a capital continues the line before
-            only if its first word would not have fitted there.
-    """
+    """Whether a line continues the sentence of the `last` one. A line that begins with a capital does so only if its
+    first word would not have fitted there, by the `width` of the paragraph's longest line."""
     last = last.rstrip()
     if not last or not line.strip() or _ENDED.search(last) or ITEM_MARK.match(line) or _LABEL.match(line):
         return False

@@ -334,11 +334,7 @@ class _MailReader:
         self._blocks(blocks, below)
 
     def _attached(self, name: str, part: Any) -> list[Block]:
-        """The blocks of an attached document.
-
-        Raises:
-            Skipped, InputError, MemoryError, and the errors of libraries.
-        """
+        """The blocks of an attached document. Raises as its reader does."""
         from edge.apps.documents.file_types import IMAGE, MAIL, choose, load
 
         head = self._messages.content(part, HEAD_BYTES)

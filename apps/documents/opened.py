@@ -25,11 +25,8 @@ PASSES_DESCRIPTORS = hasattr(socket, "send_fds")
 
 
 def open_regular(path: Path) -> int:
-    """Opens a regular file and returns its descriptor. It follows no symbolic link and does not wait for a pipe.
-
-    Raises:
-        Skipped: the path is a symbolic link, not a regular file, or not readable.
-    """
+    """Opens a regular file and returns its descriptor. It follows no symbolic link and does not wait for a pipe: both,
+    and a file that cannot be read, are `Skipped`."""
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -75,12 +72,8 @@ class OpenedFile:
         descriptor: int | None = None,
         attempt: Attempt = Attempt.FIRST,
     ) -> None:
-        """Opens a file as `open_regular` does.
-
-        Args:
-            descriptor: of the file if it is open already; closing the file closes it, too.
-            attempt: the cost of a part that does not fit the memory.
-        """
+        """Opens a file as `open_regular` does, or takes an open `descriptor`, which is closed with the file. `attempt`
+        is the cost of a part that does not fit the memory."""
         self.path = path
         self.name = path.name
         self.suffix = path.suffix.lower()

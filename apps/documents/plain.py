@@ -90,11 +90,7 @@ class Title:
 def titles(lines: Sequence[str], *, short: bool = False) -> Iterator[Title]:
     """Titles of a text. A title is a line at the left margin after a blank line, underlined by one repeated mark that
     is at least as long. It may also have such a line above; then it may be indented (reStructuredText specification,
-    "Sections").
-
-    Args:
-        short: accepts four marks under any title, as docutils does with a warning.
-    """
+    "Sections"). With `short` four marks may underline any title, as docutils accepts with a warning."""
     styles: list[str] = []
     at = after_title = 0
     while at < len(lines) - 1:

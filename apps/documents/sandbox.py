@@ -254,14 +254,8 @@ that the C library uses an older way if there is one."""
 
 
 def enter(*, everything_importable: bool) -> dict[str, bool | str]:
-    """Restricts this process permanently.
-
-    Args:
-        everything_importable: allows reads anywhere on the import path, which plug-ins need.
-
-    Returns:
-        For each part of the sandbox, True if it is in force, or the reason why it is not.
-    """
+    """Restricts this process permanently. For each part of the sandbox, returns True if it is in force, or the reason
+    why it is not. `everything_importable` allows reads anywhere on the import path, which plug-ins need."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
         return {name: f"switched off by {SWITCH}" for name in ("files", "system calls")}
     if sys.platform != "linux":

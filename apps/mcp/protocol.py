@@ -192,13 +192,8 @@ _KINDS: dict[type, Any] = {list: list[str], dict: dict[str, Any], object: str}
 
 
 def take_options(tool: Tool, options: type[RequestOptions], names: Sequence[str] = (), **usual: Any) -> None:
-    """Gives a tool the options of a request as its arguments, by their names in JSON.
-
-    Args:
-        tool: takes them as keywords.
-        names: those that it takes, if not all.
-        usual: defaults of the tool that differ from those of the options.
-    """
+    """Gives a tool the options of a request as its arguments, by their names in JSON: all, or those of some `names`.
+    `usual` has defaults of the tool that differ from those of the options."""
     from pydantic import Field
 
     signature = inspect.signature(tool, eval_str=True)

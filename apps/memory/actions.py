@@ -392,8 +392,7 @@ class ActionCache:
         return judged, calibration
 
     def _similar(self, task: str, state: str, whose: Scope, rerank: bool) -> list[Action]:
-        """The most similar trajectories, best first: those for the same task and state, then the others by reranker or
-        cosine."""
+        """The most similar trajectories, best first; those for the same task and state are before all others."""
         _check(task, state)
         index = self._store.index
         if index is None:

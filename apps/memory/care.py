@@ -144,8 +144,7 @@ class MemoryCare(StoreCare):
 
 
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
-    """Copies the memories, except deleted ones, whose rows may still stand in free pages. Returns how many, and how
-    many are not what was stored."""
+    """Copies the memories that are not deleted. Returns how many, and how many are not what was stored."""
     lexical = LexicalIndex(TEXT_INDEX)
     turns: list[tuple[int, int]] = []
 

@@ -351,8 +351,7 @@ class Searcher:
             self._lease.release()
 
     def _allowed(self, db: Connection, whose: Condition) -> tuple[Ids, bool]:
-        """The ids of the memories that may be returned, ascending, and whether these are all ids of the vector index.
-        The result is cached until any process writes."""
+        """The ids that may be returned, ascending, and whether they are all of the index; cached until a write."""
         generation = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()[0]
         key = (generation, whose.sql, whose.params)
         with self._lock:
@@ -373,8 +372,7 @@ class Searcher:
     def _lexical(
         self, db: Connection, query: str, depth: int, whose: Condition, allowed: Ids | None
     ) -> dict[int, float]:
-        """The BM25 scores of the best `depth` memories that may be returned: those of `whose`, whose ids are `allowed`;
-        None for all."""
+        """The BM25 scores of the best `depth` memories of `whose`, whose ids are `allowed`; None for all."""
         # The plus sign keeps SQLite from running the whole full-text query once for every id of the set.
         where, params = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})", whose.params
         if allowed is None:
@@ -384,10 +382,8 @@ class Searcher:
         return dict(self._store.lexical.search(db, query, depth, where=where, params=params)[:depth])
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
-        """The best `top_k` candidates (all if None) in the reranker's order, blended with the order of retrieval.
-
-        The reranker reads a turn together with the turn before it, because few answers name their subject.
-        """
+        """The best `top_k` candidates (all if None) in the reranker's order, blended with that of retrieval. It reads a
+        turn with the turn before, because few answers name their subject."""
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
         with self._store.read() as db:
             before = read_records(db, answered)

@@ -156,13 +156,8 @@ def _place(model: object) -> str:
 
 
 def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
-    """The vectors of turns, each mixed with the vector of the turn before it, because an answer seldom names its
-    question.
-
-    Args:
-        vectors: vectors of unit length, [n or more, dim].
-        previous: for each of the first n rows, the row of the turn before it; None if there is none.
-    """
+    """The vectors of turns, [n or more, dim] of unit length, each mixed with that of the turn before it, because an
+    answer seldom names its question. `previous` has its row for each of the first n; None if there is none."""
     mixed: Vectors = vectors[: len(previous)].copy()
     for row, place in enumerate(previous):
         if place is not None:

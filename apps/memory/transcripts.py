@@ -97,11 +97,8 @@ _SUFFIXES = (".json", ".jsonl", ".md")
 
 
 def turns(path: Path, most: int, report: ImportReport) -> Iterator[Spoken]:
-    """The turns of a file whose format is recognised by its first entry.
-
-    Args:
-        most: bytes of an entry (a line, or a conversation of an export). Longer ones are skipped.
-    """
+    """The turns of a file whose format is recognised by its first entry. An entry (a line, or a conversation of an
+    export) of more than `most` bytes is skipped."""
     if path.suffix == ".md":
         yield from _note(path, read_input(path, most=most).decode("utf-8", "replace"))
         return

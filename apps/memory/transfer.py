@@ -127,11 +127,7 @@ def import_jsonl(
     store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO | TextIO, clock: Clock
 ) -> int:
     """Imports lines of `export_jsonl`, memories of mem0 or answers of its `get_all` (`{"results": [...]}`) from a file
-    or an open stream. Returns the number of new memories.
-
-    Args:
-        scope: the scope that the memory is bound to. Lines without its ids get them.
-    """
+    or an open stream; returns how many are new. Lines without the ids of `scope` get them."""
     if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
         lines = _Encoded(source) if isinstance(source, TextIOBase) else source
         return _import(store, scope, cast("BinaryIO", lines), "the stream", clock)

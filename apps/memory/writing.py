@@ -342,16 +342,10 @@ class Writer:
         follows: Sequence[int | None],
         scope: Scope,
     ) -> list[Added]:
-        """Stores entries under exactly the ids of `scope`.
-
-        An entry that equals a shown memory of the scope in all fields is not stored twice. Entries of one call are
-        never compared with each other, because a conversation may repeat itself.
-
-        Args:
-            vectors: the vector of each entry, [n, dim].
-            similar: for each entry, the memories to link it to. Memories stored under other ids are left out.
-            follows: for each entry, the id of the turn before, or `-1 - n` for the n-th entry of this call.
-        """
+        """Stores entries, with their vectors [n, dim], under exactly the ids of `scope`. One that equals a shown memory
+        there in all fields is not stored twice. Entries of one call are never compared, because a conversation may
+        repeat itself. `similar` names the memories that each resembles; those under other ids are left out. `follows`
+        is the id of the turn before, or `-1 - n` for the n-th entry of this call."""
         now = self._clock()
         known = [_known(db, entry, scope, now) for entry in entries]
         twins = {text: _twins(db, text, scope, now) for text in {entry.text for entry in entries}}

@@ -216,9 +216,7 @@ _ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token"
 
 
 def _check_private(context: click.Context) -> None:
-    """
-    Raises:
-        InputError: an option about the address was given beside `--no-port`."""
+    """Refuses options about the address beside `--no-port`."""
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in _ABOUT_ADDRESS:

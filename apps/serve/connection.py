@@ -222,13 +222,8 @@ class OwnServer:
         compared(settings_of(config), self.hello["settings"], names)
 
     def ask(self, path: str, content: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            Refused: the server does not do it.
-            Lost: there came no answer.
-            Unserved: nothing was sent.
-        """
+        """The answer to a request. Raises `Refused` where the server does not do it, `Lost` where no answer came, and
+        `Unserved` where nothing was sent."""
         try:
             body = self._body(content)
             found: dict[str, Any] = json.loads(self._answer("POST", path, body, seconds or self._patience))
@@ -397,11 +392,8 @@ def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
 
 
 def begun(config: Config, names: tuple[str, ...]) -> OwnServer:
-    """A server for a command, with the user's own settings. If it cannot be started, the reason is printed.
-
-    Raises:
-        Unserved: it has not been started, or would not be used because one of these settings is another one there.
-    """
+    """A server for a command, with the user's own settings. If it cannot be started, the reason is printed. `Unserved`
+    where it was not started, or would not be used because one of these settings is another one there."""
     home = Path.home()
     compared(settings_of(config), settings_of(Config.load(project=home / ".edge" / "config.toml")), names)
     try:

@@ -114,8 +114,7 @@ def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int
 
 
 def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -> tuple[list[NumberedLine], int, int]:
-    """Lines of the chunk `at` and of as many neighbours as fit, by turns after and before it; the places of the first
-    and the last chunk."""
+    """Lines of the chunk `at` and of its neighbours, as many as fit; the places of the first and last chunk."""
     first = last = at
     found = _lines(db, chunks[at], most)
     left = most - _nbytes(found)

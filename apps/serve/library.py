@@ -112,12 +112,8 @@ class ServedModels(ModelPool):
     @contextmanager
     def generator(self, llm: str, beside: int) -> Iterator[Generator]:
         """The language model of a name, path or address, open inside the block. All requests share it, and with it one
-        engine and one knowledge tree.
-
-        Args:
-            beside: bytes that searches of this request need. If the open model has left less, it is opened again when
-                its requests have ended.
-        """
+        engine and one knowledge tree. If it has left less than the bytes that searches of this request need `beside`
+        it, it is opened again when its requests have ended."""
         self._beside = max(self._beside, beside)
         held: Held[Generator] = self.held(
             "generator", llm, kept=True,

@@ -199,10 +199,7 @@ async def attending(receive: Callable[[], Awaitable[Any]], urgency: Urgency) -> 
 
 async def settled(work: asyncio.Future[Any], withdraw: Callable[[], None]) -> bool:
     """Waits for the end of some work, also if this task is cancelled meanwhile; each time, `withdraw` is called.
-
-    Returns:
-        Whether this task was cancelled.
-    """
+    Returns whether this task was cancelled."""
     cancelled = False
     while not await _awaited(work):
         cancelled = True

@@ -195,12 +195,8 @@ def by_socket(scope: Any) -> bool:
 
 
 def single_headers(headers: Any) -> dict[str, str]:
-    """Headers by their names.
-
-    Raises:
-        HttpRefusal: two headers of one name would let the checks see one and the application the other, or two headers
-            say where the body ends (RFC 9112, section 6.3).
-    """
+    """Headers by their names. Two of one name are refused, because the checks might see one and the application the
+    other; so are two that say where the body ends (RFC 9112, section 6.3)."""
     found: dict[str, str] = {}
     for raw, value in headers:
         name = raw.decode("latin-1").lower()

@@ -38,15 +38,9 @@ _LOG_PATIENCE_MS = 2_000
 
 
 def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool] = lambda: True) -> bool:
-    """Replaces the content of the database `path` by that of `source`, all at once. `path` may be damaged or missing.
-    If SQLite cannot open it, no process can use it, and its file is replaced.
-
-    Args:
-        ready: called when no other process can write any more; if it returns False, nothing is replaced.
-
-    Returns:
-        Whether the content was replaced.
-    """
+    """Replaces the content of the database `path` by that of `source`, all at once; returns whether it did. `path` may
+    be damaged or missing. If SQLite cannot open it, no process can use it, and its file is replaced. `ready` is called
+    when no other process can write any more; if it returns False, nothing is replaced."""
     with translated(path, verbs, _PATIENCE_S):
         try:
             return _overwritten(path, source, ready)

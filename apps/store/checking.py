@@ -218,11 +218,7 @@ def _check_full_text(report: CheckReport, db: Connection, table: str, expected: 
 def _check_vectors(
     report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None, care: StoreCare
 ) -> None:
-    """Checks the vector index.
-
-    Args:
-        expected: ids that should have a vector, ascending; None while a rebuild is under way.
-    """
+    """Checks the index against the ids, ascending, that should have a vector; None while a rebuild is under way."""
     try:
         found = index.verify(db, read_data=report.read_data)
     except (CorruptBlock, StorageError) as error:

@@ -38,13 +38,8 @@ WRITING = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_C
 
 
 def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> Leasing:
-    """Opens the database file that an SQLite URI names. Only one thread at a time may use the connection.
-
-    Args:
-        writable: makes the file if it is missing.
-        cache: bytes of pages that the connection may keep.
-        busy_seconds: how long to wait while another process writes.
-    """
+    """Opens the database file that an SQLite URI names, for one thread at a time; `writable` makes it if it is missing.
+    `cache` is in bytes; a lock of another process is waited for `busy_seconds`."""
     db = Leasing(uri, flags=WRITING if writable else apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
     try:
         db.set_busy_timeout(int(busy_seconds * 1000))

@@ -89,11 +89,8 @@ def compact(
 
 
 def finish(database: Database, work: Callable[[], bool]) -> None:
-    """Ends an erasure by `work`, which calls `compact`.
-
-    Raises:
-        StorageError: something is left. The store's next opening tries again.
-    """
+    """Ends an erasure by `work`, which calls `compact`. A `StorageError` says that something is left; the store's next
+    opening tries again."""
     if not work():
         raise StorageError(
             f"what was erased is deleted, but {database.path.parent} still holds bytes of it, because another process "

@@ -366,8 +366,7 @@ def _score(
 
 
 def _integers(block: bytes) -> list[int]:
-    """The integers in one of FTS5's records: seven bits in each byte, the highest first; the last byte of an integer
-    is below 128."""
+    """The integers in a record of FTS5: seven bits in a byte, the highest first; a last byte is below 128."""
     found = [0]
     for byte in block:
         found[-1] = found[-1] << 7 | byte & 127

@@ -36,11 +36,8 @@ class StoreModels(Generic[AnyEmbedder, AnyReranker]):
         reranker: object,
         identity: Callable[[], EmbedderIdentity | None],
     ) -> None:
-        """Opens nothing yet. Models that are passed open or lent are closed by their owner.
-
-        Args:
-            identity: gives the model that made the stored vectors; None while there are none.
-        """
+        """Opens nothing yet. Models that are passed open or lent are closed by their owner. `identity` gives the model
+        that made the stored vectors; None while there are none."""
         self._budget = budget
         self._config = config
         self._trace = trace

@@ -40,11 +40,8 @@ _VECTORS = 3
 
 
 def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> EngineNeeds | None:
-    """The memory needs of a model that will be opened.
-
-    Returns:
-        The needs; None if the model is open already, or cannot be opened. The error is reported when it is opened.
-    """
+    """The memory needs of a model that will be opened; None if it is open already, or cannot be opened. The error is
+    reported when it is opened."""
     if chosen is not None and not isinstance(chosen, str | Path):
         return None
     try:

@@ -139,11 +139,8 @@ def bring_rows(
     written: Callable[[Connection, list[Row]], None] = lambda db, rows: None,
     empty: str = "",
 ) -> tuple[int, int]:
-    """Copies the rows of a table that are proved, and that the new table accepts.
-
-    Returns:
-        How many rows were copied, and how many were read that are not what was stored.
-    """
+    """Copies the rows of a table that are proved, and that the new table accepts. Returns how many, and how many were
+    read that are not what was stored."""
     brought = wrong = 0
     chosen = [name for name in table.columns if name != empty]
     places = [table.columns.index(name) for name in chosen]

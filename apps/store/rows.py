@@ -96,12 +96,8 @@ class HeldDict(dict[Key, Held]):
 def held(
     db: Connection, rows: Iterable[Row], make: Callable[[Row], Held], more: Callable[[Row], int] = lambda _: 0
 ) -> HeldList[Held]:
-    """What `make` makes of rows that are held beside each other, if they fit. Anybody may have written the file, and
-    many values that each pass could together exceed the limit.
-
-    Raises:
-        BudgetExceeded: they do not fit. The error names a limit that is enough for all of them.
-    """
+    """What `make` makes of rows that are held beside each other. Anybody may have written the file, and many values
+    that each pass could together exceed the limit: `BudgetExceeded` then names one that is enough."""
     if not isinstance(db, Leasing):
         raise TypeError("rows are held within the budget of a pooled connection")
     nbytes = -ALWAYS_READ

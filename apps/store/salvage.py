@@ -117,12 +117,8 @@ class Wreck:
             waiting += [(middle + 1, high), (low, middle)]
 
     def small(self, table: str, columns: Sequence[str], *, order: bool = False) -> list[Row]:
-        """The rows of a table that can be read from its start or from its end, without duplicates.
-
-        Args:
-            order: reads in the order of the first column, from an index if one has all columns; then no row counts as
-                lost.
-        """
+        """The rows of a table that can be read from its start or from its end, without duplicates; with `order` in that
+        of the first column, from an index if one has all columns, and then no row counts as lost."""
         before = self.lost.get(table, 0)
         self.lost[table] = 0
         found: dict[Row, None] = {}
@@ -155,12 +151,8 @@ class Wreck:
 
 @contextmanager
 def opened(copy: Path, layout: Mapping[str, Sequence[str]]) -> Iterator[Wreck]:
-    """Opens a working copy of a damaged database; `copy` itself stays unchanged.
-
-    Raises:
-        apsw.Error, OSError: the disk refuses. This error does not mean lost rows, and callers must not count it as
-            such.
-    """
+    """Opens a working copy of a damaged database; `copy` itself stays unchanged. An error of the disk passes through:
+    it does not mean lost rows."""
     with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
         own = Path(folder) / copy.name
         for name in ("", "-wal"):
@@ -348,11 +340,7 @@ def _payload(pages: Pages, page: bytes, at: int, length: int, usable: int) -> by
 
 
 def _types(record: bytes) -> tuple[list[int], int]:
-    """The types of the values of a record, and the place of the first value.
-
-    Raises:
-        ValueError, IndexError: the bytes do not begin with the head of a record.
-    """
+    """The types of a record's values, and the place of the first. ValueError or IndexError where none begins."""
     header, at = _varint(record, 0)
     types: list[int] = []
     while at < header <= _PAGE:

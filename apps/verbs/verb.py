@@ -167,12 +167,8 @@ class _Streamed:
             raise StorageError(f"the answer is not finished: {reason}") from None
 
     def _cancel(self) -> None:
-        """Ends the answer before its next token. The part that is written, with its citations, still arrives.
-
-        Raises:
-            KeyboardInterrupt: the server has not begun to answer, or cannot be told to end the answer. It ends the
-                answer when the connection is closed.
-        """
+        """Ends the answer before its next token; what is written still arrives. Raises `KeyboardInterrupt` where the
+        server has not begun to answer or cannot be told: the answer then ends with the connection."""
         try:
             done = self._connection.ask(f"{OWN}/end", {"name": self._asked["name"]}, _END_S)
         except Unserved:
