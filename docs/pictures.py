@@ -24,13 +24,6 @@ def search(page: Any, query: str = "how is the smallest memory limit found") -> 
     _wait(page, "#search-state", _FOUND)
 
 
-def document(page: Any) -> None:
-    """The document of the first result."""
-    search(page)
-    page.locator(".hit .open").first.click()
-    page.locator("#document .passage").first.wait_for()
-
-
 def pdf(page: Any) -> None:
     """The page of a PDF."""
     search(page, "how often is the pump serviced")
@@ -63,8 +56,8 @@ def engine(page: Any) -> None:
 
 
 SCENES = {
-    "search": ("search", search), "document": ("search", document), "pdf": ("search", pdf), "cited": ("ask", cited),
-    "memory": ("memory", memory), "collections": ("collections", collections), "engine": ("engine", engine),
+    "search": ("search", search), "pdf": ("search", pdf), "cited": ("ask", cited), "memory": ("memory", memory),
+    "collections": ("collections", collections), "engine": ("engine", engine),
 }  # fmt: skip
 """The pictures by name: the view, and the steps that lead to what is shown."""
 
@@ -80,7 +73,7 @@ def main(url: str) -> None:
         for name, (view, steps) in SCENES.items():
             for scheme in ("light", "dark"):
                 for size, kind in ((WIDE, ""), (NARROW, "narrow-")):
-                    if kind and name not in ("search", "document", "engine"):
+                    if kind and name not in ("search", "engine"):
                         continue
                     viewport: Any = {"width": size[0], "height": size[1]}
                     context = browser.new_context(color_scheme=scheme, viewport=viewport, reduced_motion="reduce")
