@@ -14,10 +14,9 @@ What happens to each key of a checkpoint's JSON files. A key is used, it changes
 right and others are refused. A key that is in no list is refused by name unless it is null. This page is made from the
 code by `python docs/model_keys.py`.
 
-The tests compare tiny random models with transformers: {run} families with each key varied, and each key left out, so
-that the default of its class counts. A checkpoint of another family is refused by the name of its `model_type`. For
-these the tests walk the configuration too, and check that a file that calls itself one of the families here is refused
-or computes the same: {others}.
+The tests compare tiny random models of {run} families with transformers, with each key varied and each key left out. A
+checkpoint of another family is refused by the name of its `model_type`. Of these the tests walk the configuration, too:
+{others}.
 """
 OTHERS = """albert bert-generation big_bird convbert deberta ernie esm eurobert gemma2 ibert jina_embeddings_v3 layoutlm
 llama megatron-bert mistral modernbert-decoder nystromformer rembert roberta-prelayernorm roc_bert roformer splinter
