@@ -10,7 +10,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -205,10 +205,12 @@ class Engine(Closing):
                 raise
 
     def _gathered(self, taken: Taken[Job]) -> list[Job]:
-        """The first job in the queue and the next ones that are quicker in the same pass, all prepared. The list is
-        empty if the first job cannot be prepared; then the thread of the next job continues."""
+        """The first job in the queue and the next ones that are quicker in the same pass, all prepared. A long one does
+        not share the pass of shorter ones, which would wait for it. The list is empty if the first job cannot be
+        prepared; then the thread of the next job continues."""
         jobs: list[Job] = []
-        while (job := taken.next()) is not None:
+        fits: Callable[[Job], bool] | None = None
+        while (job := taken.next(fits)) is not None:
             try:
                 batches = [each.batch for each in jobs if each.batch is not None]
                 batch = self._begin(job)
@@ -227,6 +229,8 @@ class Engine(Closing):
             jobs.append(job)
             if not self.tuning.share:
                 break
+            if not self._is_long(len(batch.tokens)):
+                fits = partial(self._goes_first, BATCH, _LONG * self._small)
         return jobs
 
     def _begin(self, job: Job) -> TokenBatch:
@@ -344,7 +348,7 @@ class Engine(Closing):
         joined = JoinedJobs(jobs, ended)
         batch = joined.batch
         # On a device the layers of a pass are queued, not done.
-        is_long = self.tuning.share and self.place.on_host and len(batch.tokens) > _LONG * self._small
+        is_long = self.tuning.share and self.place.on_host and self._is_long(len(batch.tokens))
         held = batch.nbytes + LOOKUP_PER_TOKEN * len(batch.tokens)
         if len(jobs) > 1:  # the joined copy of the batches, and the states of all prefixes
             held += batch.nbytes + len(batch.prefix) * self.model.spec.layer.hidden * 4
@@ -390,6 +394,10 @@ class Engine(Closing):
             self._closed = True
             self._held.close()
             self.model.close()
+
+    def _is_long(self, tokens: int) -> bool:
+        """Whether a pass over so many tokens lets small requests go first."""
+        return tokens > _LONG * self._small
 
     @property
     def _small(self) -> int:
