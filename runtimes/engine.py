@@ -122,7 +122,8 @@ class Engine(Closing):
         self._lock = threading.RLock()
         self._line: WaitingLine[Job] = WaitingLine(self._work)
         self._closed = False
-        self._next_aside = 0.0
+        self._began = self._aside_s = 0.0
+        """When the present pass began, and the seconds of it that passes within it took."""
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
 
         chosen = runtime_for(runtime, model.spec.layer)
@@ -268,7 +269,7 @@ class Engine(Closing):
         """Runs a pass over small requests that have come meanwhile, between two chunks of the `running` ones, which
         lose at most half of the time by it. What does not fit into memory beside them waits for their end."""
         started = time.perf_counter()
-        if not self._line.waiting or started < self._next_aside:
+        if not self._line.waiting or 2 * self._aside_s > started - self._began:
             return
         jobs: list[Job] = []
         least = min((job.urgency.priority for job in running if job.stats is None), default=BATCH)
@@ -292,16 +293,14 @@ class Engine(Closing):
                     self._put_back(job, taken)
                 elif job.stats is None:
                     job.error = job.error or error
-            jobs = [job for job in jobs if job.batch is not None]
             if isinstance(error, BudgetExceeded):
-                self._next_aside = math.inf  # for this pass
-                return
+                self._aside_s = math.inf  # for this pass
         finally:
             for job in jobs:
-                taken.done(job)
+                if job.stats is not None or job.error is not None:
+                    taken.done(job)
             self.window.prefetch()
-        ended = time.perf_counter()
-        self._next_aside = ended + (ended - started)
+            self._aside_s += time.perf_counter() - started
 
     def _goes_first(self, priority: int, tokens: int, job: Job) -> bool:
         """Whether a job is as urgent as `priority` and as small as `tokens`."""
@@ -363,7 +362,7 @@ class Engine(Closing):
                     if not aside:
                         self.window.start()
                         self.window.widen()
-                        self._next_aside = 0.0
+                        self._began, self._aside_s = time.perf_counter(), 0.0
                     feed = Feed(self.embedding, batch, self._dtype)
                     forward(
                         window=self.window,

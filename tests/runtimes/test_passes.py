@@ -261,8 +261,8 @@ class Beside:
             if seen.count(1) == 3 and not self.held.is_set():
                 self.held.set()
                 assert self.go.wait(PATIENCE_S)
-            if reranker.engine._next_aside < math.inf:
-                reranker.engine._next_aside = 0.0  # whatever time the last one took
+            if reranker.engine._aside_s < math.inf:
+                reranker.engine._aside_s = 0.0  # whatever time the last one took
             aside(*given)
 
         self.aside: list[int] = []
