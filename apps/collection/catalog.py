@@ -188,18 +188,19 @@ class Catalog:
     def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
         rows: list[tuple[Value, ...]] = []
+        ids: list[int] = []
         texts: list[str] = []
         (last,) = db.execute(_LAST_EVER).fetchone()
         for number, (ordinal, chunk) in enumerate(chunks, whole(last) + 1):
             place = _place(file, ordinal, chunk)
             rows.append((number, *place, chunk.text, chunk.context, row_sum("chunks", *place)))
+            ids.append(number)
             texts.append(passage(chunk.context, chunk.text))
         db.executemany(
             f"INSERT INTO chunks(id, {', '.join(PLACE)}, text, context, checksum) "
             f"VALUES ({', '.join('?' * (len(PLACE) + 4))})",
             rows,
         )
-        ids = [row[0] for row in rows]
         self.lexical.add(db, ids, texts)
         return np.array(ids, np.int64)
 
