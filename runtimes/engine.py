@@ -166,7 +166,6 @@ class Engine(Closing):
         return job.result
 
     def _work(self, taken: Taken[Job]) -> None:
-        """Runs one pass over the next jobs that share a pass."""
         with self._lock:
             jobs = self._gathered(taken)
             if not jobs:
@@ -209,7 +208,6 @@ class Engine(Closing):
         return jobs
 
     def _begin(self, job: Job) -> TokenBatch:
-        """Begins a job, and tokenizes its texts while the first layers are being read."""
         if self._closed:
             raise InputError(f"the model {self.model.name} has been closed")
         texts = job.begin()
@@ -227,7 +225,6 @@ class Engine(Closing):
         return job.batch
 
     def _check_room(self, texts: Sequence[str], query: str) -> None:
-        """Frees memory for a request before any work is done for it."""
         # Tokenizer and layers can be released as well, because the pass needs only one of them at a time. What each
         # text needs besides its tokens is leased by then.
         needed = self.working + tokens_nbytes(texts, self.max_tokens, query)
@@ -241,7 +238,6 @@ class Engine(Closing):
         taken.put_back(job)
 
     def _pass(self, jobs: Sequence[Job], taken: Taken[Job]) -> None:
-        """Runs prepared jobs in one pass. The first job is the caller's."""
         started = time.perf_counter()
         before = self.trace.snapshot()
 
@@ -308,7 +304,6 @@ class Engine(Closing):
             self.model.close()
 
     def _check_fits(self) -> None:
-        """Frees memory for the engine before anything is loaded."""
         budget, needs = self.budget, self.needs
         budget.make_room(needs.nbytes)
         if needs.nbytes > budget.free:

@@ -131,7 +131,6 @@ class ExtractiveGenerator:
         return list(found.values()), read, 0
 
     def _lead(self, question: str) -> str:
-        """What is said before the sentences."""
         return ""
 
     def _words(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> tuple[list[Piece], bool]:
