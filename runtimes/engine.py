@@ -175,7 +175,6 @@ class Engine(Closing):
         return job.result
 
     def _work(self, taken: Taken[Job]) -> None:
-        """Runs one pass over the next jobs that share a pass."""
         with self._lock:
             jobs = self._gathered(taken)
             if not jobs:
@@ -222,7 +221,6 @@ class Engine(Closing):
         return jobs
 
     def _begin(self, job: Job) -> TokenBatch:
-        """Begins a job, and tokenizes its texts while the first layers are being read."""
         if self._closed:
             raise InputError(f"the model {self.model.name} has been closed")
         texts = job.begin()
@@ -240,7 +238,6 @@ class Engine(Closing):
         return job.batch
 
     def _check_room(self, texts: Sequence[str], query: str) -> None:
-        """Frees memory for a request before any work is done for it."""
         # Tokenizer and layers can be released as well, because the pass needs only one of them at a time. What each
         # text needs besides its tokens is leased by then.
         needed = self.working + tokens_nbytes(texts, self.max_tokens, query)
@@ -387,7 +384,6 @@ class Engine(Closing):
         return max(self.room.saturating, self.max_tokens)
 
     def _check_fits(self) -> None:
-        """Frees memory for the engine before anything is loaded."""
         budget, needs = self.budget, self.needs
         budget.make_room(needs.nbytes)
         if needs.nbytes > budget.free:
