@@ -23,7 +23,7 @@ from edge.files.output_file import make_folder
 from edge.text.control_characters import STEERING, escape, escaped
 
 if TYPE_CHECKING:
-    from edge.apps.store.health import Health
+    from edge.apps.store.failures import Health
 
 _USUAL = os.terminal_size((80, 24))
 """The size of a terminal that does not know its own."""

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,6 +44,29 @@ def reported_nbytes(field: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), None)
+
+
+def group_limit(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that the control groups of this process allow, as a container sets them; None without such a limit.
+
+    A process that holds more is killed without a word.
+    """
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return None
+    found = []
+    for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if kinds not in ("", "memory"):
+            continue
+        place, name = (root / "memory", "memory.limit_in_bytes") if kinds else (root, "memory.max")
+        own = place / path.lstrip("/")
+        for folder in (own, *own.parents):  # a group is bound by those around it
+            with suppress(OSError, ValueError):
+                found.append(int((folder / name).read_text()))
+            if folder == place:
+                break
+    return min((limit for limit in found if limit < psutil.virtual_memory().total), default=None)
 
 
 def trim_heap() -> None:

@@ -100,11 +100,15 @@ RESULT_SIGNALS = ("blend", "best")
 """The log-odds of a result's blended score, and of the best result's."""
 
 
-ANSWER_SIGNALS = ("reader", "relevance")
-"""The log-odds of the reader's probability for a passage, and of the reranker's."""
+ANSWER_SIGNALS = ("passage", "window", "reader", "words", "ahead")
+"""The log-odds of the reranker's probability for a passage and for the words that are shown of it, and of the reader's
+for its best answer in these words; the share of the question's words that they hold; and by how much their log-odds
+exceed the median of all words that could be shown. The last two are what domains have in common."""
 
-UNIT, AROUND = "answers in a unit", "answers around a unit"
-"""The names of the models of the probability that the reader's unit answers, and that the words around it do."""
+CHOICE, UNIT, WINDOW = "choice of a window", "answers in a unit", "answers in a window"
+"""The names of the models of these signals: one tells which of a question's windows is shown, and was fitted on all
+windows; the other two tell the probabilities that the unit around the reader's answer and that the shown window hold
+the answer, and were fitted on the windows that the first one chooses."""
 
 
 def results_name(embedder: str) -> str:

@@ -327,6 +327,11 @@ def _more_nbytes(texts: list[str]) -> int:
     return max(0, sum(map(_encoding_nbytes, texts)) - _GROUP_NBYTES)
 
 
+def query_nbytes(query: str) -> int:
+    """Bytes that encoding a query may take: few, unless it is long and nothing divides it."""
+    return _more_nbytes([query, query])
+
+
 def _groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
     group: list[Clip] = []
     size = 0

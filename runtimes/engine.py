@@ -4,12 +4,14 @@ and embedders are thin layers on top that read scores or vectors from the hidden
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +39,7 @@ from edge.runtimes.needs import (
     too_small,
 )
 from edge.runtimes.passes import Job, JoinedJobs, RunStats
-from edge.scheduling.waiting_line import Taken, WaitingLine
+from edge.scheduling.waiting_line import BATCH, Taken, WaitingLine
 from edge.streaming.forwarding import SLACK, MemoryPlan, forward
 from edge.streaming.window import SlidingWindow
 from edge.trace import Trace
@@ -54,7 +56,7 @@ class Tuning:
         buffers: largest number of layers in memory; None means as many as fit.
         offload: whether hidden states are kept on disk; None means only if they do not fit in memory.
         share_prefix: compute a decoder's common prefix once, not once per candidate.
-        share: requests of several threads may share a pass.
+        share: requests of several threads may share a pass, and small ones may run between the chunks of another.
     """
 
     row_share: float = 0.10
@@ -64,6 +66,11 @@ class Tuning:
     share_prefix: bool = True
     share: bool = True
 
+
+_CHARS_PER_TOKEN = 4
+
+_LONG = 2
+"""A pass of more than so many times the tokens of the largest small request lets small requests go first."""
 
 MOST_TOKENS = 512
 """Default limit for the tokens of a sequence."""
@@ -108,6 +115,7 @@ class Engine(Closing):
         self._lock = threading.RLock()
         self._line: WaitingLine[Job] = WaitingLine(self._work)
         self._closed = False
+        self._next_aside = 0.0
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
 
         chosen = runtime_for(runtime, model.spec.layer)
@@ -232,12 +240,63 @@ class Engine(Closing):
             stage = OperationStage(self.model.name, own=needed)
             OperationPlan(f"a request of {len(texts):,} texts", (stage,)).check(self.budget)
 
+    def _aside(self, running: Sequence[Job], taken: Taken[Job]) -> None:
+        """Runs a pass over small requests that have come meanwhile, between two chunks of the `running` ones, which
+        lose at most half of the time by it. What does not fit into memory beside them waits for their end."""
+        started = time.perf_counter()
+        if not self._line.waiting or started < self._next_aside:
+            return
+        jobs: list[Job] = []
+        least = min((job.urgency.priority for job in running if job.stats is None), default=BATCH)
+        left = self._small
+        try:
+            while job := taken.next(partial(self._goes_first, least, left)):
+                left -= self._tokens(job)
+                jobs.append(job)
+                try:
+                    self._begin(job)
+                except Exception as error:
+                    if isinstance(error, BudgetExceeded):
+                        raise
+                    job.error = jobs.pop().error = error
+                    taken.done(job)
+            if jobs:
+                self._pass(jobs, taken, aside=True)
+        except Exception as error:
+            for job in jobs:
+                if job.stats is None and isinstance(error, BudgetExceeded):
+                    self._put_back(job, taken)
+                elif job.stats is None:
+                    job.error = job.error or error
+            jobs = [job for job in jobs if job.batch is not None]
+            if isinstance(error, BudgetExceeded):
+                self._next_aside = math.inf  # for this pass
+                return
+        finally:
+            for job in jobs:
+                taken.done(job)
+            self.window.prefetch()
+        ended = time.perf_counter()
+        self._next_aside = ended + (ended - started)
+
+    def _goes_first(self, priority: int, tokens: int, job: Job) -> bool:
+        """Whether a job is as urgent as `priority` and as small as `tokens`."""
+        return job.urgency.priority <= priority and self._tokens(job) <= tokens
+
+    def _tokens(self, job: Job) -> int:
+        """About how many tokens a request has, before it is tokenized."""
+        if isinstance(job.texts, TokenBatch):
+            return int(job.texts.lengths.sum())
+        query = len(job.query or "")
+        return sum(min(self.max_tokens, (query + len(text)) // _CHARS_PER_TOKEN + 1) for text in job.texts)
+
     def _put_back(self, job: Job, taken: Taken[Job]) -> None:
         job.undo()
         job.batch = None
         taken.put_back(job)
 
-    def _pass(self, jobs: Sequence[Job], taken: Taken[Job]) -> None:
+    def _pass(self, jobs: Sequence[Job], taken: Taken[Job], *, aside: bool = False) -> None:
+        """Runs prepared jobs in one pass. The first job is the caller's; `aside` within another pass, none is."""
         started = time.perf_counter()
         before = self.trace.snapshot()
 
@@ -257,12 +316,15 @@ class Engine(Closing):
                 )
 
         def ended(job: Job) -> None:
-            if job is not jobs[0]:
+            if job is not jobs[0] or aside:
                 end(job, watch, memory_plan)
+            if job is not jobs[0] and not aside:
                 taken.done(job)
 
         joined = JoinedJobs(jobs, ended)
         batch = joined.batch
+        # On a device the layers of a pass are queued, not done.
+        is_long = self.tuning.share and self.place.on_host and len(batch.tokens) > _LONG * self._small
         held = batch.nbytes + LOOKUP_PER_TOKEN * len(batch.tokens)
         if len(jobs) > 1:  # the joined copy of the batches, and the states of all prefixes
             held += batch.nbytes + len(batch.prefix) * self.model.spec.layer.hidden * 4
@@ -274,8 +336,10 @@ class Engine(Closing):
                     Pass(batch, memory_plan, joined.groups, self.model, self._dtype, self.embedding, self._scratch)
                 )
                 try:
-                    self.window.start()
-                    self.window.widen()
+                    if not aside:
+                        self.window.start()
+                        self.window.widen()
+                        self._next_aside = 0.0
                     feed = Feed(self.embedding, batch, self._dtype)
                     forward(
                         window=self.window,
@@ -288,13 +352,17 @@ class Engine(Closing):
                         prefixes=[self.place.prefix(feed.prefix(ids)) for ids in joined.prefixes],
                         on_layer=self._check,
                         wanted=joined.wanted,
+                        between=partial(self._aside, jobs, taken) if is_long and not aside else None,
                         trace=self.trace,
                     )
                 finally:
-                    self.window.finish()
+                    if not aside:
+                        self.window.finish()
                     states.close()
-            trim_heap()
-        end(jobs[0], watch, memory_plan)
+            if not aside:
+                trim_heap()
+        if not aside:
+            end(jobs[0], watch, memory_plan)
 
     def close(self) -> None:
         """Frees all memory and closes the model."""
@@ -302,6 +370,11 @@ class Engine(Closing):
             self._closed = True
             self._held.close()
             self.model.close()
+
+    @property
+    def _small(self) -> int:
+        """The most tokens that may run beside a long pass at once."""
+        return max(self.room.saturating, self.max_tokens)
 
     def _check_fits(self) -> None:
         budget, needs = self.budget, self.needs

@@ -31,7 +31,7 @@ Units = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The most probable answer in a passage.
+    """The most probable answer in a part of a passage.
 
     Attributes:
         start, end: its position in the passage, in characters.
@@ -68,12 +68,11 @@ class SpanReader(Closing):
         """Closes the file."""
         self._reader.close()
 
-    def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[Span]:
-        """The best span of each passage.
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[list[Span]]:
+        """The best span of each unit of each passage.
 
         Args:
-            units: for each passage the start and end of its sentences, lines or blocks that may answer, in order. The
-                span lies within the one whose spans are most probable together; without units, anywhere.
+            units: for each passage the start and end of its sentences, lines or blocks; without them, it is one unit.
 
         Raises:
             InputError, BudgetExceeded, CorruptBlock: as `Engine.run`.
@@ -89,21 +88,21 @@ class SpanReader(Closing):
             assert job.batch is not None
             given = zip(passages, parts, run.scores(job.batch), strict=True)
             return [
-                self._span(scores, engine.vocabulary.places(text, len(scores) - 1), own) for text, own, scores in given
+                self._spans(scores, engine.vocabulary.places(text, len(scores) - 1), own) for text, own, scores in given
             ]
 
-    def _span(self, scores: npt.NDArray[np.float32], places: Sequence[tuple[int, int]], units: Units) -> Span:
+    def _spans(self, scores: npt.NDArray[np.float32], places: Sequence[tuple[int, int]], units: Units) -> list[Span]:
         begins = [start for start, _ in places]
-        best = Span(0, 0, 0.0)
-        most = -np.inf
+        spans = []
         for low, high in units:
             first, end = bisect_left(begins, low), bisect_left(begins, high)
+            if first == end:  # behind the words that the reader was given
+                spans.append(Span(low, low, 0.0))
+                continue
             start, last, margin = best_span(scores[0], scores[1 + first : 1 + end])
-            if margin > most:
-                most = margin
-                odds = self._evidence.probability((margin,))
-                best = Span(places[first + start][0], places[first + last][1], odds)
-        return best
+            odds = self._evidence.probability((margin,))
+            spans.append(Span(places[first + start][0], places[first + last][1], odds))
+        return spans
 
 
 @dataclass(slots=True)

@@ -232,12 +232,12 @@ class Reranker(Closing):
         keeps the states of tokens to itself."""
         return self.engine.place.on_host and self._reader() is not None
 
-    def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[Span]:
-        """The most probable answer in each passage, in the order of `passages`.
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[list[Span]]:
+        """The most probable answer in each unit of each passage, in the order of `passages`.
 
         Args:
-            units: for each passage the start and end of its sentences, lines or blocks that may answer, in order. An
-                answer lies within one of them; without them, anywhere. A passage without any has the probability 0.
+            units: for each passage the start and end of its sentences, lines or blocks, in order; without them, a
+                passage is one unit. Behind a passage's longest length, the probability is 0.
 
         Raises:
             CapabilityError: the model has no reader, or runs on a device that keeps the states of tokens to itself.

@@ -26,7 +26,7 @@ else:
 LONGEST = 16_000
 """Characters of the longest text. Linear time is some milliseconds, quadratic time is seconds."""
 
-BOUNDED = {"apps.documents.code._CALLABLE": 300, "apps.documents.number_formats._TOKEN": 255}
+BOUNDED = {"apps.documents.code._CALLABLE": 300, "apps.documents.tables._TOKEN": 255}
 """Expressions that meet shorter texts only: heads of code, whose length `_head_name` looks at first, and formats."""
 
 PATIENCE_S = 0.5

@@ -22,7 +22,7 @@ from edge.apps.assistant.reading import PassageReader
 from edge.apps.assistant.retrieval import CollectionLibrary
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.collection import Collection, Together
-from edge.apps.store.spelling import respelled
+from edge.apps.store.lexical import respelled
 from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.errors import ArgumentError, CapabilityError, EdgeError, InputError

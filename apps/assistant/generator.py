@@ -12,7 +12,6 @@ from hashlib import blake2b
 from edge.apps.assistant.answer import CLOSEST
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.reading import PassageReader
-from edge.apps.assistant.units import Unit
 from edge.apps.collection.collection import Collection
 from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
@@ -114,6 +113,7 @@ class QuotingGenerator(ExtractiveGenerator):
         super().__init__(lambda question, found: [-float(place) for place in range(len(found))], most=_MOST)
         self._reader = reader
         self._is_answer = True
+        self._cited = ""
 
     def stream(
         self,
@@ -126,13 +126,17 @@ class QuotingGenerator(ExtractiveGenerator):
         """See `ExtractiveGenerator.stream`."""
         question = judged_question(next((m.content for m in reversed(messages) if m.role == "user"), ""))
         reading = self._reader.read(question, documents)
-        shown: list[Unit] = []
-        if reading.answers:
-            shown = self._reader.shown(reading, documents)
-        self._is_answer = reading.is_answer or not shown
-        best = reading.answers[0].passage if shown else -1
-        chosen = [replace(each, parts=shown if number == best else []) for number, each in enumerate(documents)]
+        best = reading.answers[0] if reading.answers else None
+        self._is_answer = reading.is_answer or best is None
+        self._cited = best.unit.text if best is not None else ""
+        chosen = [
+            replace(each, parts=best.shown if best is not None and number == best.passage else ())
+            for number, each in enumerate(documents)
+        ]
         yield from super().stream(messages, sampling, documents=chosen, cancel=cancel)
+
+    def _cites(self, sentence: str) -> bool:
+        return sentence == self._cited
 
     def _lead(self, question: str) -> str:
         return "" if self._is_answer else f"{CLOSEST}\n"

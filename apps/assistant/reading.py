@@ -1,65 +1,80 @@
 """`PassageReader`: where passages answer a question, how probable that is, and what is shown of them.
 
-A cross-encoder's probability for a whole passage mostly tells the passage's subject. The reranker's reader (see
-`edge.runtimes.reader`) finds the answer in it. Both together give the probability that the unit around the answer (its
-sentence, row, item, setting or lines of code) is right, and that the words around this unit hold the answer. Without a
-reader, the reranker's probability decides, and the best passage is shown in part.
+A cross-encoder's probability for a whole passage mostly tells the passage's subject. So its windows (see
+`edge.apps.assistant.windows`) are judged as well, and the reranker's reader (see `edge.runtimes.reader`) finds the
+answer in them. Together they give the probability that a window holds the answer, and that the unit around the answer
+(its sentence, row, item, setting or block of code) does. Without a reader, the passage's probability decides.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import cast
 
 from edge.apps.assistant.question import content_words
-from edge.apps.assistant.units import Unit, quotable, units
+from edge.apps.assistant.units import Unit, units
+from edge.apps.assistant.windows import Window, windows
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
+from edge.apps.documents.kinds import WORD
+from edge.models.evidence import log_odds
 from edge.runtimes.generation.base import Document
+from edge.runtimes.reader import Span
 
 ANSWER = 2 / 3
-"""The probability from which the words around the best unit are shown as the answer: a wrong answer costs as much as
-two right ones bring. Below it, they are shown as the nearest passage."""
+"""The probability from which a window is shown as the answer: a wrong answer costs as much as two right ones bring.
+Below it, it is shown as the nearest passage."""
 
 EXACT = 0.85
 """The probability from which the best unit is shown alone. Fewer words are worth less than a right answer."""
 
 LIKELY = 0.5
-"""The same for the reranker's probability of a whole passage, of which `_WORDS` words are shown. On 34 passages of 70
-questions that reached it, 32 held the answer."""
+"""The same for the reranker's probability of a whole passage. On 34 passages of 70 questions that reached it, 32 held
+the answer."""
 
 NEAREST = 0.15
 """The probability below which the question is not answered at all."""
 
-_WORDS = 60
-"""The most words that are shown of the nearest passage, around its best unit."""
-
-_CODE_LINES = 12
-"""The most lines of a block of code that are shown with the answer inside it."""
+_READ = 2
+"""The passages that are read, those of the highest probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The most probable answer in one passage.
+    """A window that may answer.
 
     Attributes:
-        passage: the number of the passage, from 0.
-        unit: the unit that is shown.
-        start, end: the answer itself in the passage, in characters.
-        probability: the probability that the unit answers the question.
-        around: the probability that the words around the unit do (see `nearest`).
+        passage: the number of its passage, from 0.
+        window: the window.
+        unit: its unit that holds the answer.
+        span: the answer itself, and the reader's probability of it.
+        relevance: the reranker's probability of the passage.
+        judged: its probability of the window.
+        signals: what the probabilities are told from (see `edge.models.evidence.ANSWER_SIGNALS`).
+        worth: how well the window is worth showing; it compares those of one question.
+        probability: the probability that the unit holds the answer.
+        around: the probability that the window does.
     """
 
     passage: int
+    window: Window
     unit: Unit
-    start: int
-    end: int
-    probability: float
-    around: float
+    span: Span
+    relevance: float
+    judged: float = 0.0
+    signals: tuple[float, ...] = ()
+    worth: float = 0.0
+    probability: float = 0.0
+    around: float = 0.0
+
+    @property
+    def shown(self) -> tuple[Unit, ...]:
+        """The units that are shown."""
+        return self.window.only(self.unit) if self.probability >= EXACT else self.window.shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +82,8 @@ class Reading:
     """What passages say about a question.
 
     Attributes:
-        answers: the most probable answer of each passage, the most probable first.
-        certain: the probability from which the words around the best one are shown as the answer.
+        answers: the windows of the best passages, the most probable first.
+        certain: the probability from which the best one is shown as the answer.
         sure: whether the probabilities tell that a question is not answered. They do not where the reader does not know
             the language of the question or of the best passage.
     """
@@ -124,66 +139,73 @@ class PassageReader:
     def _reading(self, question: str, passages: Sequence[Document], relevance: Sequence[float]) -> Reading:
         if not passages:
             return Reading()
-        texts, parts = [passage.text for passage in passages], [units_in(passage) for passage in passages]
         if len(relevance) != len(passages):
-            relevance = self._collection.relevance(question, texts)
-        models = self._collection.models
-        spans = models.read(question, texts, [[(unit.start, unit.end) for unit in each] for each in parts])
-        given = spans or [None] * len(passages)
-        read = [span.probability for span in given if span is not None]
-        judged = [chance for chance, span in zip(relevance, given, strict=True) if span is not None]
-        chances = iter(models.answering(read, judged) if read else ())
-        found: list[Answering] = []
-        for number, (passage, span) in enumerate(zip(passages, given, strict=True)):
-            unit_chance, around = (0.0, 0.0 if spans else relevance[number]) if span is None else next(chances)
-            if span is not None and parts[number]:
-                unit = unit_at(passage, span.start, span.end)
-                found.append(Answering(number, unit, span.start, span.end, unit_chance, around))
-            elif parts[number]:  # the unit is told by its words
-                unit = max(parts[number], key=lambda part: _shared(question, part.text))
-                found.append(Answering(number, unit, unit.start, unit.end, unit_chance, around))
+            relevance = self._collection.relevance(question, [passage.text for passage in passages])
+        best = sorted(range(len(passages)), key=lambda number: -relevance[number])[:_READ]
+        choices = [(number, window) for number in best for window in windows(all_units(passages[number]))]
+        read = self._spans(question, passages, choices)
+        known, foreign = list[Answering](), list[Answering]()
+        for number, window in choices:
+            if read and number in read:
+                unit = max(window.answers, key=lambda part: read[number][part].probability)
+                known.append(Answering(number, window, unit, read[number][unit], relevance[number]))
+            else:  # the unit is told by its words
+                unit = max(window.answers, key=lambda part: _shared(question, part.text))
+                span = Span(unit.start, unit.end, 0.0)
+                chance = relevance[number] if read is None else 0.0
+                foreign.append(Answering(number, window, unit, span, relevance[number], around=chance))
+        seen = known if read is not None else foreign
+        texts = [f"{passages[each.passage].title}\n{each.window.text}" for each in seen]
+        judged = zip(seen, self._collection.relevance(question, texts), strict=True)
+        seen[:] = [replace(each, judged=chance) for each, chance in judged]
+        if known:
+            known = _with_signals(question, known)
+            chances = self._collection.models.answering([each.signals for each in known])
+            known = [
+                replace(each, worth=worth, probability=unit, around=window)
+                for each, (worth, unit, window) in zip(known, chances, strict=True)
+            ]
         # `sorted` is stable: of equal probabilities the better passage comes first.
-        best = sorted(found, key=lambda answer: (-answer.probability, -answer.around))
-        return Reading(tuple(best), ANSWER if spans else LIKELY, sure=spans is None or spans[0] is not None)
+        ordered = sorted(known + foreign, key=lambda answer: (-answer.worth, -answer.judged))
+        certain, sure = (LIKELY, True) if read is None else (ANSWER, best[0] in read)
+        return Reading(tuple(ordered), certain, sure)
 
-    def shown(self, reading: Reading, passages: Sequence[Document]) -> list[Unit]:
-        """What is shown of a reading that has answers."""
-        best = reading.answers[0]
-        return [best.unit] if reading.exact else nearest(passages[best.passage], best)
-
-
-def unit_at(passage: Document, start: int, end: int) -> Unit:
-    """The unit of a passage that is shown for an answer at some characters."""
-    every = all_units(passage)
-    around = [unit for unit in every if unit.start < end and unit.end > start]
-    unit = max(around, key=lambda one: min(one.end, end) - max(one.start, start), default=None)
-    if unit is None:
-        text = " ".join(passage.text[start:end].split())
-        return Unit(text, "sentence", start, end)
-    return _block(every, unit) if unit.kind == "code" else unit
-
-
-def _block(every: Sequence[Unit], line: Unit) -> Unit:
-    """The lines of code around one of them, as one unit."""
-    at = every.index(line)
-    first, last = at, at
-    while first > 0 and every[first - 1].kind == "code" and last - first < _CODE_LINES:
-        first -= 1
-    while last + 1 < len(every) and every[last + 1].kind == "code" and last - first < _CODE_LINES:
-        last += 1
-    text = "\n".join(unit.text for unit in every[first : last + 1])
-    return Unit(text, "code", every[first].start, every[last].end, line.heading)
+    def _spans(
+        self, question: str, passages: Sequence[Document], choices: Sequence[tuple[int, Window]]
+    ) -> dict[int, dict[Unit, Span]] | None:
+        """For each passage the best span of each unit of its windows. Passages in a language that the reader does not
+        know are left out; None without a reader."""
+        units: dict[int, dict[Unit, None]] = {}
+        for number, window in choices:  # which overlap, and no unit is read twice
+            units.setdefault(number, {}).update(dict.fromkeys(window.answers))
+        texts = [passages[number].text for number in units]
+        places = [[(unit.start, unit.end) for unit in own] for own in units.values()]
+        found = self._collection.models.read(question, texts, places)
+        if found is None:
+            return None
+        return {
+            number: dict(zip(own, spans, strict=True))
+            for (number, own), spans in zip(units.items(), found, strict=True)
+            if spans is not None
+        }
 
 
-def nearest(passage: Document, answer: Answering) -> list[Unit]:
-    """The units of a passage around an answer's, at most `_WORDS` words of them, in their order."""
-    beside = units_in(passage)
-    if answer.unit not in beside:
-        return [answer.unit]
-    at = beside.index(answer.unit)
-    order = sorted(range(len(beside)), key=lambda place: (abs(place - at), place < at))
-    fitting = sum(total <= _WORDS for total in accumulate(len(beside[place].text.split()) for place in order))
-    return [beside[place] for place in sorted(order[: max(1, fitting)])]
+def _with_signals(question: str, windows: Sequence[Answering]) -> list[Answering]:
+    odds = [log_odds(each.judged) for each in windows]
+    wanted = set(stems(WORD.findall(" ".join(content_words(question)))))
+    return [
+        replace(
+            each,
+            signals=(
+                log_odds(each.relevance),
+                own,
+                log_odds(each.span.probability),
+                len(wanted & set(stems(WORD.findall(each.window.text)))) / max(1, len(wanted)),
+                own - median(odds),
+            ),
+        )
+        for each, own in zip(windows, odds, strict=True)
+    ]
 
 
 def document_of(hit: Hit) -> Document:
@@ -194,11 +216,6 @@ def document_of(hit: Hit) -> Document:
 def all_units(passage: Document) -> Sequence[Unit]:
     """The units of a passage."""
     return units(passage.text) if passage.parts is None else cast(Sequence[Unit], passage.parts)
-
-
-def units_in(passage: Document) -> list[Unit]:
-    """The units of a passage that can be quoted."""
-    return quotable(all_units(passage))
 
 
 def title_of(hit: Hit) -> str:

@@ -21,7 +21,7 @@ from edge.apps.assistant.reading import NEAREST, document_of
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
-from edge.apps.store.fusion import reciprocal_rank_fusion
+from edge.apps.store.lexical import reciprocal_rank_fusion
 from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.runtimes.generation.base import (
@@ -378,7 +378,7 @@ class Steps:
         self.probability = max(reading.probability, self.probability or 0.0)
         if reading.exact:
             best = reading.answers[0]
-            self.span = " ".join(hits[best.passage].text[best.start : best.end].split())
+            self.span = " ".join(hits[best.passage].text[best.span.start : best.span.end].split())
         self.needed = NEAREST if self.options.min_relevance is None else self.options.min_relevance
         return (hits if reading.probability >= self.needed else []), reading.probability
 

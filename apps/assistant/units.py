@@ -7,9 +7,9 @@ names a unit's line, and the sentences of an answer are checked against them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from textwrap import dedent
 from typing import Literal
 
 from edge.apps.documents import kinds
@@ -22,15 +22,19 @@ _NAMES: dict[int, Kind] = {
     kinds.SETTING: "setting", kinds.DOCSTRING: "docstring", kinds.CODE: "code", kinds.COMMAND: "setting",
     kinds.COMMENT: "sentence", kinds.NAVIGATION: "navigation",
 }  # fmt: skip
-_QUOTABLE = frozenset({"sentence", "item", "row", "setting", "docstring"})
+_QUOTABLE = frozenset({"sentence", "item", "row", "setting", "docstring", "code"})
 
 _HEADING_MARKS = re.compile(r"^\s{0,3}#{1,6}\s+|(?<!\s)\s+#+\s*$|^[^\w\n]{3,}$", re.MULTILINE)
+_SECTION = re.compile(r"^\[(.*)\]$")
 _LONE_MARK = re.compile(r"(?<=\s)([?!.:;])(?=\s)")
 _DEFINED = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _PROMPT = re.compile(r"^\s*(?:[$%]|>>>)\s+")
 _INDEX = re.compile(r"\[\d+\]\.?")
 _CELLS = re.compile(r"(?<!\\)\|")
-_LONGEST_CODE = 100
+_LONGEST_COMMAND = 100
+_CODE_LINES = 12
+"""The most lines of code that are one unit."""
+
 _DEFINED_LINES = 6
 """The lines above a docstring among which the name of its function is looked for."""
 
@@ -40,7 +44,7 @@ class Unit:
     """A part of a passage.
 
     Attributes:
-        text: the text to show, on one line.
+        text: the text to show, on one line; code keeps its lines.
         kind: the kind of the part.
         start, end: its position in the passage, in characters.
         heading: the headings, section or function above it, on one line; empty if there are none.
@@ -74,16 +78,6 @@ def units(text: str, parts: tuple[Part, ...] = ()) -> tuple[Unit, ...]:
     return tuple(_Passage(text).read(parts or kinds.recognised(text)))
 
 
-def quotable(found: Sequence[Unit]) -> list[Unit]:
-    """Those of a passage's units that can be quoted: sentences, items, rows and settings; in a passage without them its
-    headings and code lines, or else all of them."""
-    return (
-        [unit for unit in found if unit.quotable]
-        or [unit for unit in found if unit.kind in ("heading", "code")]
-        or list(found)
-    )
-
-
 class _Passage:
     """A passage whose units are read in order."""
 
@@ -108,7 +102,7 @@ class _Passage:
         text = self._text[start:end]
         above = " > ".join(self._headings[depth] for depth in sorted(self._headings))
         if kind >= kinds.HEADING:
-            shown = unmarked(_HEADING_MARKS.sub("", text)).strip("[]:").strip('"')
+            shown = _SECTION.sub(r"\1", unmarked(_HEADING_MARKS.sub("", text)).rstrip(":")).strip('"')
             depth = kind - kinds.HEADING
             self._headings = {d: name for d, name in self._headings.items() if d < depth} | {depth: shown}
             self._add(shown, "heading", start, end, "")
@@ -148,19 +142,19 @@ class _Passage:
         return ", ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
 
     def _take_code(self, kind: int, start: int, end: int, above: str) -> None:
-        """Adds lines of code. The first is also appended to a sentence before it that ends in a colon. A command can be
-        quoted by itself."""
+        """Adds code: a short command like a setting, and else blocks of some lines."""
         lines = list(kinds.line_spans(self._text, start, end))
-        first = _PROMPT.sub("", self._text[slice(*lines[0])]).strip()
-        before = self._found[-1] if self._found else None
-        fits = len(first) <= _LONGEST_CODE
-        if before is not None and before.text.endswith(":") and before.quotable and fits:
-            self._found[-1] = replace(before, text=f"{before.text} `{first}`", end=lines[0][1])
-        elif kind == kinds.COMMAND and fits:
-            self._add(f"`{first}`", "setting", start, end, above)
+        command = _PROMPT.sub("", self._text[start:end]).strip()
+        if kind == kinds.COMMAND and len(lines) == 1 and len(command) <= _LONGEST_COMMAND:
+            self._add(f"`{command}`", "setting", start, end, above)
             return
-        for line in lines:
-            self._add(self._text[slice(*line)], "code", *line, above)
+        for first in range(0, len(lines), _CODE_LINES):
+            block = lines[first : first + _CODE_LINES]
+            begin, end = block[0][0], block[-1][1]
+            line = self._text.rfind("\n", 0, begin) + 1
+            text = self._text[begin if self._text[line:begin].strip() else line : end]
+            if WORD.search(text):
+                self._found.append(Unit(dedent(text).strip(), "code", begin, end, above))
 
     def _defined(self, start: int) -> str:
         """The name of the function or class whose docstring begins here; empty if it is not in the passage."""

@@ -1,25 +1,95 @@
 """`Places`: where shards run and how requests reach them. `Reading`: requests of one search to one shard, which go to
-another copy if the first is late or gone."""
+another copy if the first is late or gone. `Assignment`: which copy of a shard searches, by the lists that each has in
+memory (TeleRAG, section 4.2).
+
+TeleRAG assigns micro-batches that wait together, each to the device that holds most of its lists. Here requests come
+one after the other, and each goes at once to the copy that will probably have finished it first. A copy tells with
+every answer which lists it holds.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from edge.apps.cluster.assignment import Answer, Assignment
-from edge.apps.cluster.catalogue import HeldState, Replica
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica
 from edge.apps.cluster.messages import NoSuchVersion, ShardLost, asked
-from edge.apps.cluster.reader import Reader, Send
-from edge.apps.cluster.shard import Shard
+from edge.apps.cluster.shard import Reader, Send, Shard
+from edge.blocks import distinct
+from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import EdgeError, Unreachable
+from edge.ivf.base import IndexOptions, Quantizer
+from edge.ivf.plan import probe, probed
+from edge.ivf.storage.snapshots import SnapshotLease
 from edge.resident import Closing
+
+Answer = Future[tuple[bytes, bytes]]
+Assignments = Mapping[str, "Assignment"]
+
+_SCAN = 0.2
+"""Work of scanning a list, beside that of reading it. It matters little: lists that are read are scanned, too."""
+
+
+def assignments(catalogue: Catalogue, shards: Mapping[str, Sequence[Replica]], budget: MemoryBudget) -> Assignments:
+    """For each shard with several copies, if all shards of the present version have the newest lists."""
+    several = [name for name, copies in shards.items() if len(copies) > 1]
+    quantizer = catalogue.quantizer() if several else None
+    versions = {one.quantizer for one in catalogue.version()[1].values()}
+    if quantizer is None or len(quantizer.centroids) == 1 or versions != {quantizer.version}:
+        return {}
+    lease = SnapshotLease(budget, quantizer.centroids.nbytes)
+    return {name: Assignment(quantizer, lease) for name in several}
+
+
+class Assignment:
+    """The copies of one shard in one version: the lists that they hold, and their work. Thread-safe."""
+
+    def __init__(self, quantizer: Quantizer, lease: object = None) -> None:
+        """`lease`: of the quantizer's centroids, kept as long as this object."""
+        self._centroids, self._lease = quantizer.centroids, lease
+        self._count = count = len(quantizer.centroids)
+        self._nprobe = probed(quantizer.recall, IndexOptions().recall_target)[0] if quantizer.recall else count
+        self._held = defaultdict[Replica, npt.NDArray[np.bool_]](lambda: np.zeros(count, np.bool_))
+        self._coming = defaultdict[Replica, npt.NDArray[np.int64]](lambda: np.zeros(count, np.int64))
+        self._work = defaultdict[Replica, float](float)
+        """Of the requests under way: 1 for each, and the lists that are read for it."""
+        self._lock = threading.Lock()
+
+    def take(self, copies: Sequence[Replica], vectors: bytes) -> tuple[Replica, Callable[[Answer], None]]:
+        """Chooses a copy for a request, whose queries have these vectors; the first one among equals."""
+        queries = np.frombuffer(vectors, np.float32).reshape(-1, self._centroids.shape[1])
+        lists = distinct(probe(queries, self._centroids, self._nprobe))
+
+        def work(copy: Replica) -> float:
+            unread = ~self._held[copy][lists] & (self._coming[copy][lists] == 0)
+            return 1 + _SCAN * len(lists) + float(np.count_nonzero(unread))
+
+        def ended(answer: Answer) -> None:
+            """Notes the lists that the copy holds; none if it has failed."""
+            told = b"" if answer.cancelled() or answer.exception() else answer.result()[1]
+            bits = np.frombuffer(told or bytes(-(-self._count // 8)), np.uint8)
+            with self._lock:
+                self._work[chosen] -= own
+                self._coming[chosen][lists] -= 1
+                self._held[chosen] = np.unpackbits(bits, count=self._count) > 0
+
+        with self._lock:
+            chosen = min(copies, key=lambda copy: self._work[copy] + work(copy))
+            own = work(chosen)
+            self._work[chosen] += own
+            self._coming[chosen][lists] += 1
+        return chosen, ended
+
 
 Result = TypeVar("Result")
 
@@ -126,8 +196,7 @@ class Reading:
             replicas: the copies of the shard, the preferred one first.
             held: the states of all copies in this version.
             patience: seconds until the shard counts as lost.
-            assignment: chooses the copy that gathers; the preferred one if not given.
-        """
+            assignment: chooses the copy that gathers; the preferred one if not given."""
         self._places = places
         self._replicas = list(replicas)
         self._version = version
@@ -137,11 +206,7 @@ class Reading:
         self._assignment = assignment
 
     def __call__(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """Sends a request.
-
-        Raises:
-            ShardLost: no copy has answered.
-        """
+        """Sends a request."""
         shard, began, why, changed = self._replicas[0].shard, time.monotonic(), "it was not asked", False
         end = began + self._patience
         waiting: dict[Future[tuple[bytes, bytes]], Replica] = {}
@@ -194,12 +259,7 @@ class Reading:
 def send(
     places: Places, replica: Replica, verb: str, seconds: float | None, raw: bytes = b"", **arguments: Any
 ) -> tuple[Any, bytes]:
-    """The answer of one copy to a request, and the raw bytes beside it.
-
-    Raises:
-        ShardLost: there is none after some seconds; None waits as `first` does.
-        EdgeError: the shard refused.
-    """
+    """The answer of one copy to a request, and the raw bytes beside it."""
 
     def call(verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         return received(places, places.send(replica, verb, head, raw), partial(ShardLost, replica.name), seconds)
@@ -210,14 +270,7 @@ def send(
 def received(
     places: Places, future: Future[Result], lost: Callable[[str], Unreachable], seconds: float | None = None
 ) -> Result:
-    """An answer.
-
-    Args:
-        lost: makes the error that is raised if there is none after some seconds, or ever.
-
-    Raises:
-        Unreachable: see `lost` and `first`.
-    """
+    """An answer."""
     try:
         return first(places, [future]).pop().result() if seconds is None else future.result(seconds)
     except EdgeError:
@@ -227,11 +280,7 @@ def received(
 
 
 def first(places: Places, waiting: Iterable[Future[Result]]) -> set[Future[Result]]:
-    """The answers that come first. There is no bound to the time, which writing needs.
-
-    Raises:
-        Unreachable: there is none yet, and `places` cannot find or start what was lost meanwhile.
-    """
+    """The answers that come first. There is no bound to the time, which writing needs."""
     while not (done := wait(waiting, _LOOK_S, FIRST_COMPLETED).done):
         if why := places.trouble():
             raise Unreachable(why)

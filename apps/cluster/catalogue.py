@@ -1,10 +1,14 @@
-"""`Catalogue`: the shards of a collection and where they are, its versions, and its quantizers, in one SQLite file."""
+"""`Catalogue`: the shards of a collection and where they are, its versions, and its quantizers, in one SQLite file;
+which shard a document belongs to, and the vector indexes of all shards as one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.store.database import Database
@@ -12,6 +16,7 @@ from edge.apps.store.folder import make_folder
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.base import Connection, Quantizer
+from edge.ivf.storage.manifest import State
 from edge.resident import Closing
 
 FILE = "cluster.db"
@@ -60,13 +65,7 @@ _KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a shard.
-
-    Attributes:
-        place: the machine that has its folder, as the transport names it.
-        folder: the directory of its collection there.
-        memory: the limit of its process in bytes.
-    """
+    """One copy of a shard: its machine, its folder there, and the limit of its process in bytes."""
 
     shard: str
     number: int
@@ -106,11 +105,7 @@ class Catalogue(Closing):
         return (folder / FILE).is_file()
 
     def add(self, replicas: Iterable[Replica], state: str) -> None:
-        """Adds shards with their copies.
-
-        Raises:
-            InputError: a shard or a place is there already.
-        """
+        """Adds shards with their copies."""
         with self.database.write() as db:
             for one in replicas:
                 taken = db.execute(
@@ -186,3 +181,35 @@ def has_version(db: Connection) -> bool:
 
 def _version(db: Connection) -> int:
     return int(get_setting(db, _VERSION) or 0)
+
+
+def home(path: str, shards: Iterable[str]) -> str:
+    """The shard of a document among at least one."""
+    return max(shards, key=lambda shard: (_weight(shard, path), shard))
+
+
+def _weight(shard: str, path: str) -> bytes:
+    return blake2b(f"{shard}\0{path}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def merged(states: Sequence[dict[str, Any]]) -> State:
+    """The state of all indexes as one."""
+    whole = dict(states[0])
+    rows = sum(state["trained_rows"] for state in states)
+    for name in ("rows", "trained_rows", "newer_rows", "newer_misfit"):
+        whole[name] = sum(state[name] for state in states)
+    weighted = sum(state["trained_misfit"] * state["trained_rows"] for state in states)
+    return State(**{**whole, "trained_misfit": weighted / max(1, rows), "recall": ()})
+
+
+def averaged(curves: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> tuple[tuple[int, float], ...]:
+    """The recall of all shards by the lists probed: the mean of theirs by their rows. It is a lower bound, because the
+    nearest neighbours among all rows are nearer than those in a shard."""
+    known = [(rows, curve) for rows, curve in curves if curve]
+    total = sum(rows for rows, _ in known)
+    points = sorted({nprobe for _, curve in known for nprobe, _ in curve})
+
+    def at(curve: Sequence[tuple[int, float]], nprobe: int) -> float:
+        return next((recall for lists, recall in reversed(curve) if lists <= nprobe), 0.0)
+
+    return tuple((nprobe, sum(rows * at(curve, nprobe) for rows, curve in known) / total) for nprobe in points)

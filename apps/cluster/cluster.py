@@ -17,33 +17,27 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.assignment import Assignments, assignments
-from edge.apps.cluster.calling import Latencies, Places, Reading, send
-from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, has_version
-from edge.apps.cluster.documents import ShardDocument, packed
-from edge.apps.cluster.indexes import averaged, merged
-from edge.apps.cluster.messages import NoSuchVersion, ShardLost
-from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, send
+from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
+from edge.apps.cluster.messages import NoSuchVersion, ShardDocument, ShardLost, packed
 from edge.apps.cluster.source import Figures, ShardSource
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit, kept, merge, reranked
+from edge.apps.collection.hits import Hit, kept, reranked, results_of
 from edge.apps.collection.models import CollectionModels
+from edge.apps.collection.query import Query, checked_query
 from edge.apps.collection.searching import (
     Floats,
-    Query,
     Seen,
     Within,
     candidates,
-    checked_query,
     is_nonsense,
     misspelled,
     shown,
 )
-from edge.apps.store.lexical import Statistics, shown_weights
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.connections import LOCK, WriterLock
+from edge.apps.store.lexical import Statistics, respelled, shown_weights
 from edge.apps.store.planning import opened_budget
-from edge.apps.store.spelling import respelled
 from edge.apps.verbs.requests import POOL, SearchOptions, search_options
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
@@ -104,10 +98,7 @@ class _Version:
 
 class Cluster(Closing):
     """A collection in several shards, on machines that `places` reaches. Threads may search while one writes; several
-    processes may search, and one at a time writes.
-
-    The catalogue in `folder` says what the collection consists of.
-    """
+    processes may search, and one at a time writes."""
 
     def __init__(
         self,
@@ -159,17 +150,8 @@ class Cluster(Closing):
         self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, partial: bool = False,
         seen: Seen | None = None, **named: Any,
     ) -> Spread:  # fmt: skip
-        """Searches like `Collection.search`.
-
-        Args:
-            partial: if a shard is lost, give the results of the others, and name it.
-            seen: see `Together.search`.
-
-        Raises:
-            ShardLost: a shard does not answer, and `partial` is not set, or none answers.
-            StorageError: nothing was published yet.
-            As `Collection.search` does.
-        """
+        """Searches like `Collection.search`; `seen` as for `Together.search`. With `partial`, if a shard is lost, gives
+        the results of the others, and names it."""
         chosen = search_options(top_k, options, named)
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
 
@@ -178,7 +160,7 @@ class Cluster(Closing):
             vectors = [self._embedded(parts)]
             with self.trace.timed("search.search_s", "search", "search"):
                 (hits,) = self.candidates(
-                    version, sources, [parts.words], vectors, chosen.candidates, chosen.filters, within
+                    version, sources, [parts.words], vectors, chosen.candidates, parts.among(chosen.filters), within
                 )
             return parts, hits
 
@@ -193,11 +175,11 @@ class Cluster(Closing):
         result, missing, number, trips = self.asked(work, query, chosen.candidates, partial=partial)
         spelled, parts, nonsense, hits, weights = result
         if seen is not None:
-            seen.fused([shown(hit, weights) for hit in merge(hits, chosen.top_k)])
+            seen.fused([shown(hit, weights) for hit in results_of(hits, chosen)])
         if chosen.rerank:
             watch = None if seen is None else functools.partial(seen.judged, hits)
             with self.trace.timed("search.rerank_s", "rerank", "search"):
-                hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged)
+                hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged, chosen.files)
         found = [shown(hit, weights) for hit in kept(hits, chosen)]
         return Spread(found, missing, number, trips, spelled, nonsense)
 
@@ -208,12 +190,7 @@ class Cluster(Closing):
 
     def each(self, verb: str, **arguments: Any) -> list[Any]:
         """The answers of one copy of each shard of the present version to a request that names no version, in the order
-        of `search`'s numbers; `NotIndexed` where the shard has nothing of that name.
-
-        Raises:
-            ShardLost: a shard does not answer.
-            EdgeError: one has refused.
-        """
+        of `search`'s numbers; `NotIndexed` where the shard has nothing of that name."""
 
         def one(copies: Sequence[Replica]) -> Any:
             try:
@@ -286,11 +263,7 @@ class Cluster(Closing):
         return list(self._threads.map(lambda call: call(), calls))
 
     def _current(self) -> _Version:
-        """The present version.
-
-        Raises:
-            StorageError: there is none.
-        """
+        """The present version."""
         number, held = self.catalogue.version()
         known = self._version
         if known is None or known.number != number:
@@ -310,12 +283,7 @@ class Cluster(Closing):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Excludes other writers while the block runs, after unfinished changes were finished.
-
-        Raises:
-            StorageError: another process keeps writing.
-            ShardLost: a shard that an unfinished change needs does not answer.
-        """
+        """Excludes other writers while the block runs, after unfinished changes were finished."""
         with self._lock():
             self._finish_growth()
             if not self._checked:
@@ -324,11 +292,7 @@ class Cluster(Closing):
             yield
 
     def create(self, replicas: Sequence[Replica]) -> None:
-        """Makes the first shards. Their folders must be empty or absent.
-
-        Raises:
-            InputError: there are shards already, or none was given.
-        """
+        """Makes the first shards. Their folders must be empty or absent."""
         with self._lock():
             if self.catalogue.shards() or not replicas:
                 raise InputError("the first shards are named once; further ones join with `grow`")
@@ -341,12 +305,9 @@ class Cluster(Closing):
             self.publish()
 
     def put(self, documents: Sequence[ShardDocument]) -> int:
-        """Adds documents, and replaces those of the same path. When this returns they are durable in every copy; they
-        are found from the next version on. Returns how many passages were added.
-
-        Raises:
-            ShardLost: a copy is gone. Documents of the others may have been added, and adding all again does no harm.
-        """
+        """Adds documents, and replaces those of the same path; returns how many passages were added. When this returns
+        they are durable in every copy; they are found from the next version on. After `ShardLost`, documents of the
+        others may have been added, and adding all again does no harm."""
         own, replicas = self._homes(documents, lambda one: one.path)
         bodies = {shard: packed(group) for shard, group in own.items()}
         answers = self._all(
@@ -451,12 +412,7 @@ class Cluster(Closing):
 
     def grow(self, replicas: Sequence[Replica]) -> int:
         """Adds a shard, whose copies are given, and moves its share of the documents to it; returns how many. Searches
-        see the version before until everything is moved. A call that was interrupted is finished by the next writer.
-
-        Raises:
-            InputError: the shard or its folder is there already.
-            ShardLost: a shard is gone.
-        """
+        see the version before until everything is moved. A call that was interrupted is finished by the next writer."""
         with self.writing():
             self._prepare(replicas)
             self.catalogue.add(replicas, "filling")
@@ -556,15 +512,7 @@ class Cluster(Closing):
     def _all(
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
     ) -> list[Any]:
-        """The answers of several copies, which work in parallel.
-
-        Args:
-            arguments: the raw bytes and the arguments for each.
-
-        Raises:
-            Unreachable: one is gone. The others have finished.
-            EdgeError: one has refused.
-        """
+        """The answers of several copies, which work in parallel."""
         with ThreadPoolExecutor(max(1, len(replicas))) as threads:
             calls = [(one, *arguments(one)) for one in replicas]
             found = [threads.submit(send, self.places, one, verb, None, raw, **named) for one, raw, named in calls]

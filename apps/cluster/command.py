@@ -12,6 +12,7 @@ import click
 from edge.apps.cluster.calling import LocalPlaces, Places
 from edge.apps.cluster.catalogue import Catalogue, Replica
 from edge.apps.cluster.cluster import Cluster
+from edge.apps.collection.query import Query
 from edge.apps.collection.registry import holds_collection, locate
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
@@ -38,12 +39,7 @@ _shards = click.option(
 
 
 def existing(*chosen: Path | str | None) -> Path:
-    """The directory of the one collection in shards that has a name or is in a directory.
-
-    Raises:
-        InputError: several are named.
-        CollectionMissing: there is no catalogue.
-    """
+    """The directory of the one collection in shards that has a name or is in a directory."""
     if len(chosen) > 1:
         raise InputError("with --cluster one collection is searched; name one")
     folder = locate(*chosen)
@@ -56,12 +52,7 @@ def existing(*chosen: Path | str | None) -> Path:
 def opened(
     address: str, chosen: Sequence[Path | str | None], config: Config, trace: Trace | None = None
 ) -> Iterator[Cluster]:
-    """The collection whose catalogue is in a directory or has a name.
-
-    Raises:
-        CollectionMissing: there is no catalogue.
-        CapabilityError, StorageError: the shards cannot be reached.
-    """
+    """The collection whose catalogue is in a directory or has a name."""
     folder = existing(*chosen)
     with connected(address, config) as places, Cluster(folder, places, config=config, trace=trace) as cluster:
         yield cluster
@@ -69,11 +60,7 @@ def opened(
 
 @contextmanager
 def connected(address: str, config: Config) -> Iterator[Places]:
-    """The places of shards, while the block runs.
-
-    Raises:
-        CapabilityError, StorageError: see `RayPlaces`.
-    """
+    """The places of shards, while the block runs."""
     if address == HERE:
         places: Places = LocalPlaces(config=config)
     else:
@@ -90,12 +77,7 @@ def searched(
     address: str, collections: Sequence[str], config: Config, trace: Path | None, query: str, options: SearchOptions,
     *, partial: bool,
 ) -> SearchOutcome:  # fmt: skip
-    """Searches one collection in shards.
-
-    Raises:
-        InputError: several collections are named.
-        The errors of `Cluster`.
-    """
+    """Searches one collection in shards."""
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident, opened(address, collections, config, recorder) as cluster:
         found = cluster.search(query, options=options, partial=partial)
@@ -107,6 +89,7 @@ def searched(
     troubles = [f"shard {name} is missing, and these are the results of the others" for name in found.missing]
     told = figures(counters, {}, seconds, resident.high_water, limit)
     told |= {"version": found.version, "missing": list(found.missing), "spelled": dict(found.spelled)}
+    told["without"] = Query.parse(query).without
     hits, nothing = ([], UNKNOWN) if found.nonsense else (found.hits, "")
     return SearchOutcome(hits, {"": troubles}, troubles, nothing, told)
 
@@ -195,28 +178,6 @@ def grow(shards: tuple[str, ...], address: str, collection: Path | None, setup: 
 
 
 @cluster.command()
-@click.argument("texts", type=click.Path(path_type=Path))
-@click.option("--vectors", type=click.Path(path_type=Path), required=True, help="A .npy array of float32, [n, dim].")
-@_address
-@collection_option
-@setup_options()
-def load(texts: Path, vectors: Path, address: str, collection: Path | None, setup: Setup) -> None:
-    """Add passages whose vectors exist already, such as those of `edge embed --out`.
-
-    TEXTS has a JSON object in each line, with the strings "path", "text", and if wanted "title". The passages of a
-    document follow each other.
-    """
-    from edge.apps.cluster.loading import load
-
-    def tell(done: int) -> None:
-        click.echo(counted(done, "passage"), err=True)
-
-    with opened(address, [collection], setup.config()) as found:
-        added, replaced, there = load(found, texts, vectors, progress=tell)
-    click.echo(f"{counted(added, 'document')} added, {replaced:,} replaced, {there:,} there", err=True)
-
-
-@cluster.command()
 @_address
 @collection_option
 @setup_options()
@@ -245,11 +206,7 @@ def status(address: str, collection: Path | None, setup: Setup, as_json: bool) -
 
 
 def _replicas(texts: Sequence[str], memory: int) -> list[Replica]:
-    """The copies of shards that options name, each with a limit of memory.
-
-    Raises:
-        InputError: one is not written as `NAME=[PLACE:]DIR`.
-    """
+    """The copies of shards that options name, each with a limit of memory."""
     found: list[Replica] = []
     for text in texts:
         name, _, where = text.partition("=")

@@ -18,9 +18,8 @@ from typing import Any
 
 from edge.apps.cluster.calling import Places, first, received
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.documents import unpacked_documents
-from edge.apps.cluster.messages import asked
-from edge.apps.cluster.reader import Send
+from edge.apps.cluster.messages import asked, unpacked_documents
+from edge.apps.cluster.shard import Send
 from edge.apps.collection.paths import absence, check_there, listed, nearest, resolved
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.documents.scanner import scan
@@ -51,16 +50,7 @@ class Indexed:
 def index(
     cluster: Cluster, readers: Sequence[Send], roots: Sequence[str], *, progress: Callable[[Indexed], object]
 ) -> Indexed:
-    """Brings a collection up to date with folders and files.
-
-    Args:
-        readers: where files are read; each is given one group at a time, and the next ones before it has finished.
-        progress: called after each group.
-
-    Raises:
-        InputError: a root does not exist.
-        Unreachable: a copy of a shard or a reader is gone; a later run goes on.
-    """
+    """Brings a collection up to date with folders and files."""
     given = [resolved(root) for root in listed(roots)]
     check_there(given)
     done, seen = Indexed(), set[str]()
@@ -100,8 +90,7 @@ def index(
 def _groups(
     cluster: Cluster, roots: Iterable[str], done: Indexed, seen: set[str]
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """Groups of new and changed files, each file with its root. Notes all files that are there, and
-    files and folders that cannot be read, as `seen`."""
+    """Groups of new and changed files with their roots. Notes as `seen` what is there or cannot be read."""
     if not (roots := list(roots)):
         return
     found = scan(roots, exclude=[cluster.catalogue.database.path.parent], budget=cluster.budget)

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from edge.apps.cluster.calling import received
 from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.reader import Reader, Send
-from edge.apps.cluster.shard import Shard
+from edge.apps.cluster.shard import Reader, Send, Shard
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError, StorageError, Unreachable
 from edge.interpreter import python
@@ -66,15 +65,7 @@ class RayPlaces(Closing):
 
     def __init__(self, address: str, *, config: Config) -> None:
         """Connects to the cluster at `address` (`HOST:PORT`, or `auto` for the one on this machine), or starts one in
-        this process and its children (`local`).
-
-        Args:
-            config: the settings of shards that are started. Their limits of memory include Ray's part of the process.
-
-        Raises:
-            CapabilityError: Ray is not installed, or its version is not known.
-            StorageError: there is no cluster at the address, its head does not answer, or it has another token.
-        """
+        this process and its children (`local`)."""
         self._ray = ray = _ray()
         self._config, self._address = config, address
         self._actors: dict[str, Any] = {}
@@ -144,11 +135,7 @@ class RayPlaces(Closing):
 
 
 def _head_of(address: str) -> str | None:
-    """Where the head is; None if it is this process's own.
-
-    Raises:
-        CapabilityError: this version of Ray does not tell.
-    """
+    """Where the head is; None if it is this process's own."""
     try:  # private to Ray, so that the extra `cluster` names the latest version that has it
         from ray._private.services import canonicalize_bootstrap_address
     except ImportError as error:
@@ -188,19 +175,7 @@ def _name(replica: Replica) -> str:
 
 
 def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: int) -> None:
-    """Starts Ray on this machine, which then offers a place to shards.
-
-    Args:
-        head: the address of the cluster to join; None begins one.
-        listen: the address of this machine for the other nodes.
-        port: of the head.
-        nbytes: shared memory for Ray.
-
-    Raises:
-        CapabilityError: Ray is not installed.
-        InputError: `listen` is no address of this machine. Ray would wait for it without end.
-        StorageError: nothing answers at `head`, or Ray does not start.
-    """
+    """Starts Ray on this machine, which then offers a place to shards."""
     _ray()
     try:
         socket.create_server((listen, 0)).close()
@@ -225,11 +200,7 @@ def token_file() -> Path:
 
 
 def _ray() -> Any:
-    """Ray, told to ask for a token and to report nothing, before it reads its settings.
-
-    Raises:
-        CapabilityError: it is not installed.
-    """
+    """Ray, told to ask for a token and to report nothing, before it reads its settings."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_WITHOUT_HEAD_S))
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN" not in os.environ:

@@ -17,7 +17,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.models import Searchable
 from edge.apps.collection.report import CollectionStatus, IndexedFile
 from edge.apps.collection.searching import Floats, Seen, Within, is_nonsense, misspelled
-from edge.apps.store.health import Health, Trouble
+from edge.apps.store.failures import Health, Trouble
 from edge.apps.verbs.requests import SearchOptions
 from edge.errors import CapabilityError, InputError
 
@@ -54,10 +54,7 @@ class ServedCluster(Searchable, Together):
 
     @property
     def database(self) -> Any:
-        """
-        Raises:
-            CapabilityError: always. The page and the tool `get` read documents from a database.
-        """
+        """Always a `CapabilityError`: the page and the tool `get` read documents from a database."""
         raise CapabilityError(f"the documents in {self.path} are in shards; /v1/documents and get_documents read them")
 
     def search(

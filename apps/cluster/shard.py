@@ -1,4 +1,5 @@
-"""`Shard`: a collection that holds a part of a larger one, and answers requests.
+"""The processes of a cluster. `Shard`: a collection that holds a part of a larger one, and answers requests. `Reader`:
+reads, cuts and embeds files.
 
 Searches name a version. A version is one committed state of every shard, and a shard keeps a read transaction open for
 each version that searches may name: writes become visible when the owner of all shards publishes the next version.
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,28 +19,114 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.documents import packed, paths_after, put, stored, take, unpacked_documents
-from edge.apps.cluster.messages import NoSuchVersion, answered
-from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.catalogue import home
+from edge.apps.cluster.messages import (
+    NoSuchVersion,
+    ShardDocument,
+    answered,
+    packed,
+    paths_after,
+    put,
+    stored,
+    take,
+    unpacked_documents,
+)
 from edge.apps.cluster.source import figures, hit_values
 from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.schema import description_of, read_descriptions, set_setting
+from edge.apps.collection.preparation import content_hash, is_racy
+from edge.apps.collection.schema import description_of, passage, read_descriptions, set_setting
 from edge.apps.collection.searching import PassageSource, Ranking, Within
-from edge.apps.store.fusion import convex_combination
-from edge.apps.store.lexical import Statistics
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.documents.base import Reason, Skipped, Stamp
+from edge.apps.documents.extraction import Extractor
+from edge.apps.store.connections import LOCK, WriterLock
+from edge.apps.store.lexical import Statistics, convex_combination
+from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import StorageError
+from edge.errors import InputError, ModelError, StorageError
 from edge.ivf.base import Quantizer
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import IndexManifest
 from edge.models.blending import BM25_WEIGHT
 from edge.models.registry import cosine_floor
 from edge.resident import Closing, anonymous_resident, reported_nbytes
+from edge.runtimes.embedder import Embedder
+from edge.trace import Trace
+
+Send = Callable[[str, bytes, bytes], Future[tuple[bytes, bytes]]]
+"""Sends a request to a reader."""
+
+
+class Reader(Closing):
+    """Reads, cuts and embeds files; see `answer`. For one thread."""
+
+    def __init__(self, *, memory: int, config: Config) -> None:
+        """`memory` is the limit of its process. The model is opened with the first file."""
+        self._budget = MemoryBudget(memory)
+        self._config = config
+        self._trace = Trace()
+        self._extractor = Extractor(budget=self._budget, trace=self._trace)
+        self._embedder: Embedder | None = None
+
+    def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        """The answer to a request (see `edge.apps.cluster.messages`); the only verb is `read`."""
+        return answered(self._read, head, raw)
+
+    def _read(self, raw: bytes, *, files: list[tuple[str, str]], source: str, fingerprint: str) -> tuple[Any, bytes]:
+        """The documents of files, each with its root, and the others with their outcome and its reason."""
+        embedder = self._opened(source, fingerprint)
+        documents: list[ShardDocument] = []
+        others: list[tuple[str, str, str]] = []
+        for path, root in files:
+            found = self._outcome(Path(path), root, embedder)
+            if isinstance(found, ShardDocument):
+                documents.append(found)
+            else:
+                others.append((path, *found))
+        about, beside = packed(documents)
+        return {"documents": about, "others": others}, beside
+
+    def _outcome(self, path: Path, root: str, embedder: Embedder) -> ShardDocument | tuple[str, str]:
+        """A file as a document; or its outcome and the reason."""
+        try:
+            return self._document(path, root, embedder)
+        except FileNotFoundError:
+            return "gone", ""
+        except Skipped as error:
+            return "unreadable" if error.reason is Reason.UNREADABLE else "skipped", str(error)
+        except OSError as error:
+            return "unreadable", f"cannot be read: {error.strerror or error}"
+        except InputError as error:
+            return "failed", str(error)
+
+    def _document(self, path: Path, root: str, embedder: Embedder) -> ShardDocument:
+        stamp = Stamp.of(path.stat())
+        racy, digest = is_racy(stamp, time.time()), content_hash(path)
+        found = self._extractor.extract(path)
+        vectors = np.empty((0, embedder.dim), np.float32)
+        if found.chunks:
+            vectors = embedder.embed([passage(chunk.context, chunk.text) for chunk in found.chunks])
+        return ShardDocument(
+            str(path), root, found.kind, found.title, digest, found.chunks, vectors, stamp, racy, found.warning,
+            found.mails,
+        )  # fmt: skip
+
+    def _opened(self, source: str, fingerprint: str) -> Embedder:
+        if self._embedder is None:
+            self._embedder = Embedder(source, budget=self._budget, config=self._config, trace=self._trace)
+        if self._embedder.model.fingerprint != fingerprint:
+            raise ModelError(f"{source} on this machine is another build of the model that made the vectors")
+        return self._embedder
+
+    def close(self) -> None:
+        """Closes the model and the worker."""
+        self._extractor.close()
+        if self._embedder is not None:
+            self._embedder.close()
+
 
 Result = TypeVar("Result")
 
@@ -121,11 +209,7 @@ class Shard(Closing):
         return None, b""
 
     def _publish(self, raw: bytes, *, version: int, token: str | None = None) -> tuple[Any, bytes]:
-        """Keeps the present state as a version.
-
-        Args:
-            token: the state that the version is known to be; None if it is a new version.
-        """
+        """Keeps the present state as a version: a new one, or the one whose state `token` names."""
         with self._changing:
             if version not in self._views:
                 view = _View(self)
@@ -163,14 +247,9 @@ class Shard(Closing):
         self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any] | None,
         terms: list[str], where: list[str], within: dict[str, Any], k: int, resident: bool,
     ) -> tuple[Any, bytes]:  # fmt: skip
-        """The rankings of `PassageSource.gather`, with the places of all passages, and with the hits that the results
-        will probably need.
-
-        Args:
-            queries: the words of each, and its number of vectors; `raw` holds the vectors of all.
-            terms: whose figures are wanted, too.
-            resident: also tell which lists are in memory, as a bit for each.
-        """
+        """The rankings of `PassageSource.gather`, with all places, and the hits that the results will probably need.
+        `queries` has the words of each and its number of vectors, which `raw` holds. `resident` also asks which lists
+        are in memory, as a bit for each."""
 
         def work() -> tuple[dict[str, Any], bytes]:
             asked, at = [], 0

@@ -19,8 +19,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import Floats, Ranking, Within
 from edge.apps.documents.base import Mail
-from edge.apps.store.lexical import FUNCTION_WORDS, Statistics, shown_terms
-from edge.apps.store.spelling import unknown_words
+from edge.apps.store.lexical import FUNCTION_WORDS, Statistics, shown_terms, unknown_words
 
 _REMEMBERED = 50_000
 """Terms whose number of rows is kept for one version of a shard: about 5 MB."""

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.paths import below, nearest
-from edge.apps.collection.schema import FULL_TEXT
+from edge.apps.collection.schema import full_text, passage
 from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
 from edge.apps.store.rows import ROW_SUM, Row, Value, held, row_sum
 from edge.ivf.base import Connection
@@ -89,7 +88,7 @@ class Catalog:
     """Reads and writes the tables of files and chunks."""
 
     def __init__(self) -> None:
-        self.lexical = LexicalIndex(FULL_TEXT, ignored=FUNCTION_WORDS)
+        self.lexical = full_text()
 
     def find(self, db: Connection, path: str) -> FileRow | None:
         """The file at a path; None if the collection does not have it."""
@@ -287,11 +286,6 @@ def files_below(path: str) -> tuple[str, tuple[str, ...]]:
     """The SQL condition, with its parameters, for files at or below an absolute path. Added texts do not match."""
     condition, params = below(path)
     return f"(root <> ? AND {condition})", (TEXT_ROOT, *params)
-
-
-def passage(context: str, text: str) -> str:
-    """The text that is embedded, ranked and put into the full-text index: the context, and below it the text."""
-    return f"{context}\n{text}" if context else text
 
 
 def chunk_hash(chunk: Chunk) -> bytes:

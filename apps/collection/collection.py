@@ -18,35 +18,36 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
-from edge.apps.collection.hits import Hit, kept, merge
+from edge.apps.collection.hits import Hit, kept, results_of
 from edge.apps.collection.models import CollectionModels, Searchable
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
+from edge.apps.collection.query import Query, checked_query
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import (
     PassageSource,
-    Query,
     Seen,
     Within,
     candidates,
-    checked_query,
     is_nonsense,
     misspelled,
 )
 from edge.apps.pool import Held
+from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.erasure import Erasure, end_erasure
+from edge.apps.store.failures import Health, Trouble, gathered, is_noted
 from edge.apps.store.folder import COLLECTION, SEGMENTS
-from edge.apps.store.health import Health, Trouble, gathered, is_noted
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.lexical import respelled
 from edge.apps.store.planning import INDEXING, opened_budget
 from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.apps.store.rows import held
-from edge.apps.store.spelling import respelled
 from edge.apps.verbs.requests import POOL, SearchOptions, search_options
 from edge.budget import MemoryBudget
 from edge.config import Config, counted, parse_size
+from edge.errors import InputError
 from edge.ivf.index import VectorIndex
+from edge.models.tokenizer import query_nbytes
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
@@ -302,9 +303,8 @@ class Collection(Searchable):
                 vector = self.models.embed_parts(parts.questions, parts.passages)
         with self.trace.timed("search.search_s", "search", "search"):
             within = Within(embedder=self.models.embedder_name())
-            return candidates({"": self.source}, [parts.words], [[vector]], k, where=Filters.of(where), within=within)[
-                0
-            ]
+            chosen = parts.among(Filters.of(where))
+            return candidates({"": self.source}, [parts.words], [[vector]], k, where=chosen, within=within)[0]
 
     def lookahead(
         self, queries: Floats, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
@@ -355,9 +355,16 @@ class Collection(Searchable):
             )  # fmt: skip
 
     def files(self, where: Conditions = None) -> list[IndexedFile]:
-        """The indexed files that pass the conditions, in the order of their paths."""
+        """The indexed files that pass the conditions, in the order of their paths.
+
+        Raises:
+            InputError: a condition is none, or one on passages.
+        """
+        chosen = Filters.of(where)
+        if chosen.without:
+            raise InputError(f"without:{chosen.without[0]} is a condition on passages, and files are listed")
         with self.database.read() as db:
-            clause, params = Filters.of(where).where(db)
+            clause, params = chosen.where(db)
             rows = db.execute(
                 "SELECT path, kind, title, size, mtime_ns, (SELECT count(*) FROM chunks WHERE chunks.file = files.id) "
                 "FROM files LEFT JOIN mails ON mails.file = files.id "
@@ -459,6 +466,12 @@ class Together(Closing):
             )
         )
 
+    def check_room(self, query: str, options: SearchOptions) -> None:
+        """Checks that the models fit a search, before anything of it opens one."""
+        self.first.models.check_room(
+            "searching", rerank=options.rerank, candidates=options.candidates, query=query_nbytes(checked_query(query))
+        )
+
     def search(
         self,
         query: str,
@@ -475,9 +488,9 @@ class Together(Closing):
             seen: receives the results of each stage as soon as they exist. It does not change the results.
         """
         chosen = search_options(top_k, options, named)
-        parts = Query.parse(respelled(checked_query(query), self.spelled(query)))
+        self.check_room(query, chosen)
+        parts = Query.parse(respelled(query, self.spelled(query)))
         first, collections = self.first, self.collections.values()
-        first.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
         vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
         own: list[list[Floats | None]] = []
         for collection in collections:
@@ -488,14 +501,14 @@ class Together(Closing):
             own.append([None if identity is None else vectors[identity.fingerprint]])
         with first.trace.timed("search.search_s", "search", "search"):
             (hits,) = self.candidates(
-                [parts.words], own, chosen.candidates, where=chosen.filters,
+                [parts.words], own, chosen.candidates, where=parts.among(chosen.filters),
                 within=Within(embedder=first.models.embedder_name()),
             )  # fmt: skip
         if seen is not None:
-            seen.fused(self._shown(parts, merge(hits, chosen.top_k)))
+            seen.fused(self._shown(parts, results_of(hits, chosen)))
         if chosen.rerank:
             watch = None if seen is None else partial(seen.judged, hits)
-            hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch, judged=chosen.judged)
+            hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch, judged=chosen.judged, files=chosen.files)
         return self._shown(parts, kept(hits, chosen))
 
     def candidates(

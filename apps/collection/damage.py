@@ -18,20 +18,18 @@ from edge.apps.collection.catalog import (
     TEXT_ROOT,
     groups,
     is_mail,
-    passage,
     verify_file,
     verify_place,
     verify_text,
 )
 from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.registry import existing_collection
-from edge.apps.collection.schema import FULL_TEXT, migrations
+from edge.apps.collection.schema import FULL_TEXT, full_text, migrations, passage
 from edge.apps.documents.base import Mail
 from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.repairing import bring_rows
 from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
@@ -177,7 +175,7 @@ class CollectionCare(StoreCare):
 
     def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
         files, wrong_files = _bring_files(wreck, new)
-        lexical = LexicalIndex(FULL_TEXT)
+        lexical = full_text()
 
         def written(db: Connection, rows: list[Row]) -> None:
             lexical.add(db, [row[0] for row in rows], [passage(row[4], row[3]) for row in rows])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from edge.apps.collection.catalog import Catalog, FileRow, files_below
 from edge.apps.collection.mounts import Mounts
-from edge.apps.collection.paths import nearest, storable, written
+from edge.apps.collection.paths import nearest, written
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
 from edge.apps.documents.secrets import ASKED
@@ -145,8 +145,6 @@ class Discovery:
                 self._tally.unreadable.add(path)
                 return None
         reason = entry.detail if isinstance(entry, SkippedFile) else None
-        if not storable(str(entry.path)):
-            reason = "its name is not valid Unicode"
         asked = self._asked if self._asked is not None and self._asked.path == entry.path else None
         stamp = asked.stamp if asked is not None else NO_STAMP
         if row is not None and row.root == root:

@@ -58,6 +58,7 @@ class Filters:
         larger, smaller: size in bytes, `larger <= size <= smaller`.
         senders, recipients, subjects: mails with one of these texts there, in any capitals.
         threads: mails in one thread with a mail of one of these ids.
+        without: words and phrases in double quotes that a passage must not hold. `where` knows nothing of them.
     """
 
     paths: tuple[str, ...] = ()
@@ -70,6 +71,7 @@ class Filters:
     recipients: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     _patterns: tuple[Callable[[str], bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,9 +80,11 @@ class Filters:
             InputError: a glob is malformed, a text is not valid Unicode, a date is before 1678 or after 2261, or there
                 are more than `MOST_ALTERNATIVES` globs or kinds.
         """
-        listed = (self.paths, self.kinds, self.senders, self.recipients, self.subjects, self.threads)
+        listed = (
+            self.paths, self.kinds, self.senders, self.recipients, self.subjects, self.threads, self.without,
+        )  # fmt: skip
         if max(map(len, listed)) > MOST_ALTERNATIVES:
-            raise InputError(f"more than {MOST_ALTERNATIVES} paths, types or names are too many for one filter")
+            raise InputError(f"more than {MOST_ALTERNATIVES} paths, types, names or words are too many for one filter")
         for text in itertools.chain(*listed):
             checked(text, f"the filter {text!a}")
         object.__setattr__(self, "_patterns", tuple(map(path_pattern, self.paths)))
@@ -90,7 +94,8 @@ class Filters:
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Filters:
         """Conditions from `key:value` texts: `path:docs/**`, `type:pdf`, `after:2024-01-01`, `before:2024-07-01T12:00`,
-        `larger:1MB`, `smaller:20kB`, `from:ann`, `to:bo@b.org`, `subject:cheese`, `thread:ID`. Dates are local time.
+        `larger:1MB`, `smaller:20kB`, `from:ann`, `to:bo@b.org`, `subject:cheese`, `thread:ID`, `without:word`.
+        Dates are local time.
 
         Raises:
             InputError: a key is unknown, or a value does not fit its key.
@@ -122,6 +127,7 @@ class Filters:
             *(f"{key}:{moment.isoformat()}" for key, moment in moments.items() if moment is not None),
             *(f"{key}:{size}" for key, size in sizes.items() if size is not None),
             *(f"{key}:{text}" for key, (name, _) in _MAIL.items() for text in getattr(self, name)),
+            *(f"without:{text}" for text in self.without),
         ]
 
     def __bool__(self) -> bool:
@@ -295,4 +301,5 @@ _KEYS: dict[str, Callable[[Filters, str], Filters]] = {
     "larger": lambda filters, value: replace(filters, larger=_size(value)),
     "smaller": lambda filters, value: replace(filters, smaller=_size(value)),
     **{key: _also(name) for key, (name, _) in _MAIL.items()},
+    "without": _also("without"),
 }

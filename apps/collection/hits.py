@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 _LONGEST = 3
 """The most chunks of a merged hit: a citation of a longer text would be too vague."""
 
+NO_ANSWER = 0.02
+"""The probability below which people do not see a result beside better ones."""
+
+_PER_FILE = 2
+"""At most so many hits are ranked for each result that is one a file. With more, fewer candidates would be pruned."""
+
 _SPARE = 1
 """Additional results that the reranker is asked for. Its best hits may contain more neighbours than retrieval's best,
 and neighbours are merged."""
@@ -45,6 +51,22 @@ class Stages:
     fused_score: float | None = None
     reranker: float | None = None
     blend: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A further result in the file of a result, with the same meaning of its fields as in `Hit`."""
+
+    id: int
+    line_start: int
+    line_end: int
+    page: int | None
+    score: float
+
+    @property
+    def name(self) -> str:
+        """The place in its file, for people."""
+        return f"line {self.line_start}" if self.page is None else f"p. {self.page}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +96,7 @@ class Hit:
         collection: name of the hit's collection, if several were searched together.
         mail: the mail that the passage is from, if it is from one.
         modified: the file's time as ISO 8601 in UTC; empty for a text that never was a file.
+        more: the other results in the same file, best first, if the results are one for each file.
     """
 
     id: int
@@ -98,6 +121,7 @@ class Hit:
     collection: str = ""
     mail: Mail | None = None
     modified: str = ""
+    more: tuple[Place, ...] = ()
 
     @property
     def key(self) -> str:
@@ -125,8 +149,8 @@ class Hit:
         return f"{self.context}\n{self.text}" if self.context else self.text
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """The result as a dictionary for JSON. `page`, `collection`, `description` and `mail` are left out if they are
-        empty. `explain` adds the ranks and scores of each stage."""
+        """The result as a dictionary for JSON. `page`, `collection`, `description`, `mail` and `more` are left out
+        if they are empty. `explain` adds the ranks and scores of each stage."""
         record: dict[str, Any] = {
             "path": self.path,
             "line_start": self.line_start,
@@ -148,8 +172,11 @@ class Hit:
     def optional(self) -> dict[str, Any]:
         """The fields for JSON that only some results have."""
         mail = None if self.mail is None else asdict(self.mail)
-        found = {"page": self.page, "collection": self.collection, "description": self.description, "mail": mail}
-        return {name: value for name, value in found.items() if value not in (None, "")}
+        found = {
+            "page": self.page, "collection": self.collection, "description": self.description, "mail": mail,
+            "more": [asdict(place) for place in self.more],
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value not in (None, "", [])}
 
     @property
     def wording(self) -> str:
@@ -173,6 +200,7 @@ def hit_from_json(document: dict[str, Any]) -> Hit:
             "marks": tuple((start, end) for start, end in document["marks"]),
             "stages": Stages(**document["stages"]),
             "mail": document["mail"] and Mail(**document["mail"]),
+            "more": tuple(Place(**place) for place in document["more"]),
         }
     )
 
@@ -202,10 +230,35 @@ def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
     return merged
 
 
+def by_file(hits: Sequence[Hit]) -> list[Hit]:
+    """The best hit of each file, with the others as its `more`. A mail in a mailbox counts as a file. A hit that is
+    most probably no answer is left out if there are better ones."""
+    files: dict[object, list[Hit]] = {}
+    likely = any(hit.relevance is None or hit.relevance >= NO_ANSWER for hit in hits)
+    for hit in hits:
+        if not likely or hit.relevance is None or hit.relevance >= NO_ANSWER:
+            files.setdefault(_document(hit), []).append(hit)
+    return [
+        replace(best, more=tuple(Place(hit.id, hit.line_start, hit.line_end, hit.page, hit.score) for hit in more))
+        for best, *more in files.values()
+    ]
+
+
+def _document(hit: Hit) -> object:
+    """What a result is the best of: its file, or its mail in a mailbox."""
+    return hit.file, hit.page if hit.mail else None
+
+
+def results_of(hits: Sequence[Hit], options: SearchOptions, least: float = 0.0) -> list[Hit]:
+    """The results of a search from its hits, best first: neighbours are merged, scores below `least` are left out, and
+    where it is asked for, there is one result a file."""
+    found = [hit for hit in merge(hits, len(hits) if options.files else options.top_k) if hit.score >= least]
+    return by_file(found)[: options.top_k] if options.files else found
+
+
 def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
-    """The results of a search from its hits, best first: neighbours are merged, and low scores left out, and what does
-    not fit the tokens."""
-    found = [hit for hit in merge(hits, options.top_k) if hit.score >= options.min_score]
+    """The results as `results_of`, without low scores, and without what does not fit the tokens."""
+    found = results_of(hits, options, options.min_score)
     if options.max_tokens is None:
         return found
     fitting = fit([expected_tokens(hit.passage) for hit in found], options.max_tokens)
@@ -214,7 +267,7 @@ def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
 
 def reranked(
     models: CollectionModels, query: str, found: Sequence[Hit], top_k: int | None, watch: Watch | None = None,
-    judged: int | None = None,
+    judged: int | None = None, files: bool = False,
 ) -> list[Hit]:  # fmt: skip
     """Orders the first `judged` of `found` (all if None), which must be in retrieval order, by the reranker's
     probability blended with their retrieval scores, or with their ranks if a hit has no score. Returns as many hits as
@@ -226,6 +279,7 @@ def reranked(
 
     Args:
         watch: receives the ranking after each layer; its numbers are indices of `found`.
+        files: the results are one a file, so hits of further files are ranked as far as that costs little.
     """
     hits = found[:judged]
     if not hits:
@@ -238,6 +292,8 @@ def reranked(
 
     passages = [hit.passage for hit in hits]
     asked = needed(hits, wanted)
+    if files:
+        asked = max(asked, min(_covering(hits, wanted), _PER_FILE * wanted, len(hits)))
     ranked = models.rank(query, passages, asked, known if len(known) == len(found) else True, enough, watch)
     return [
         replace(
@@ -259,6 +315,16 @@ def needed(hits: Sequence[Hit], wanted: int) -> int:
     while count < len(hits) and len(merge(hits[:count], spare)) < spare:
         count += 1
     return count
+
+
+def _covering(hits: Sequence[Hit], wanted: int) -> int:
+    """How many hits are of `wanted` files; all if there are fewer files."""
+    seen: set[object] = set()
+    for count, hit in enumerate(hits, 1):
+        seen.add(_document(hit))
+        if len(seen) == wanted:
+            return count
+    return len(hits)
 
 
 def _continues(one: Hit, other: Hit) -> bool:

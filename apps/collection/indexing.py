@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edge.apps.collection.catalog import Catalog, chunk_hash, place_sum
+from edge.apps.collection.paths import on_disk
 from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import FileProgress, Tally
 from edge.apps.documents.base import Chunk
@@ -67,7 +68,7 @@ class Advance:
         for path in files:
             self._of += 1
             with contextlib.suppress(OSError):
-                self._left[_suffix(path)] += os.stat(path).st_size
+                self._left[_suffix(path)] += os.stat(on_disk(path)).st_size
         self._say()
 
     def reading(self, path: str) -> None:

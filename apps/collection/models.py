@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,26 +14,28 @@ import numpy.typing as npt
 
 from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.paths import contains
+from edge.apps.collection.query import checked_query
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
-from edge.apps.collection.searching import Floats, checked_query
-from edge.apps.pool import Held, ModelPool, Result
+from edge.apps.collection.searching import Floats
+from edge.apps.pool import Held
 from edge.apps.store.database import Database
-from edge.apps.store.planning import retrieval_plan
+from edge.apps.store.models import StoreModels
 from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.apps.verbs.requests import POOL
-from edge.budget import MemoryBudget, OperationPlan, OperationStage
+from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
 from edge.errors import ModelError
 from edge.ivf.base import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import (
     ANSWER_SIGNALS,
-    AROUND,
+    CHOICE,
     RESULT_SIGNALS,
     UNIT,
+    WINDOW,
+    Evidence,
     load,
-    log_odds,
     result_signals,
     results_name,
 )
@@ -52,8 +55,8 @@ _SOME = 8
 """Tokens of a word that are counted at most."""
 
 
-class CollectionModels:
-    """Opens models on first use and closes them on `close`. Thread-safe; each model runs one request at a time."""
+class CollectionModels(StoreModels[Embedder, Reranker]):
+    """See `StoreModels`."""
 
     def __init__(
         self,
@@ -66,22 +69,10 @@ class CollectionModels:
         reranker: str | Reranker | Held[Reranker] | None,
         holds_passages: Callable[[Connection], bool] | None = None,
     ) -> None:
-        """Stores which models to open. The caller must close models that it passes open or lends.
-
-        Args:
-            holds_passages: whether there are passages, so that the embedder cannot change; None asks the database.
-        """
+        """`holds_passages`: whether there are passages, so that the embedder cannot change; None asks the database."""
+        super().__init__(budget, config, trace, embedder=embedder, reranker=reranker, identity=self.identity)
         self._holds_passages = holds_passages or _has_passages
         self._database = database
-        self._config = config
-        self._budget = budget
-        self._trace = trace
-        self._pool = ModelPool(budget)
-        self._chosen = embedder
-        self._chosen_reranker = reranker
-        self._embedder = self._pool.held("embedder", "", self._open_embedder, chosen=embedder, shared=False)
-        self._reranker = self._pool.held("reranker", "", self._open_reranker, chosen=reranker, shared=False)
-        self._compared = ""  # the fingerprint of an embedder that can search the collection
 
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None if `claim` was never called."""
@@ -118,50 +109,10 @@ class CollectionModels:
         """
         return self._reranker.run(lambda reranker: reranker)
 
-    def check_room(
-        self,
-        operation: str,
-        *,
-        rerank: bool,
-        candidates: int,
-        writes: bool = False,
-        extra: Sequence[OperationStage] = (),
-    ) -> None:
-        """Checks that all models of an operation fit, before the first one is opened.
-
-        Args:
-            operation: name of the operation, for the error message.
-            candidates: passages that are read from the database, and also reranked if `rerank`.
-            writes: whether the operation adds vectors to the index.
-            extra: further stages of the operation that run beside the open embedder.
-
-        Raises:
-            BudgetExceeded: the limit is too small; the error names the smallest limit that works.
-        """
-        self._pool.check(lambda: self.plan(operation, rerank=rerank, candidates=candidates, writes=writes, extra=extra))
-
-    def plan(
-        self, operation: str, *, rerank: bool, candidates: int, writes: bool = False,
-        extra: Sequence[OperationStage] = (),
-    ) -> OperationPlan:  # fmt: skip
-        """The plan that `check_room` checks."""
-        return retrieval_plan(
-            operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
-            rerank=rerank, candidates=candidates, writes=writes, extra=extra,
-        )  # fmt: skip
-
     def embedder_name(self) -> str:
         """The name of the embedder of the collection's vectors; empty if there is none yet."""
         identity = self.identity()
         return "" if identity is None else identity.name
-
-    def make_way(self, work: Callable[[], Result]) -> Result:
-        """See `ModelPool.make_way`."""
-        return self._pool.make_way(work)
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """Vectors of texts, [n, dim] float32."""
-        return self._use_embedder(lambda embedder: embedder.embed(texts, query=query))
 
     def whole_words(self, words: Sequence[str]) -> set[str]:
         """The words that the embedder's vocabulary holds as one token. They are spelled as many people spell them."""
@@ -198,11 +149,11 @@ class CollectionModels:
 
         return self._reranker.run(judged)
 
-    def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[Span | None] | None:
-        """The most probable answer in each passage, within one of its units; None for a passage in a language that the
-        reranker does not know, and for all if it has no reader. Raises as `Reranker.read` does."""
+    def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[list[Span] | None] | None:
+        """The most probable answer in each unit of each passage; None for a passage in a language that the reranker
+        does not know, and for all if it has no reader. Raises as `Reranker.read` does."""
 
-        def found(reranker: Reranker) -> list[Span | None] | None:
+        def found(reranker: Reranker) -> list[list[Span] | None] | None:
             if not reranker.reads:
                 return None
             unread = unreadable(reranker.model.name, query, passages) or [False] * len(passages)
@@ -213,19 +164,22 @@ class CollectionModels:
 
         return self._reranker.run(found)
 
-    def answering(self, read: Sequence[float], relevance: Sequence[float]) -> list[tuple[float, float]]:
-        """For each passage the probability that its unit answers, and that the words around the unit do.
+    def answering(self, signals: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
+        """For each window how well it is worth showing, the probability that its best unit holds the answer, and the
+        probability that the window does.
 
         Args:
-            read, relevance: the probabilities of the reader and of the reranker. Without a fitted model the reader's
-                stand for both.
+            signals: the values of `ANSWER_SIGNALS`. Without fitted models the reader's probability stands for all.
         """
         packed = self.reranker().model
-        unit, around = (load(packed, name, ANSWER_SIGNALS) for name in (UNIT, AROUND))
-        if unit is None or around is None:
-            return [(chance, chance) for chance in read]
-        signals = [(log_odds(chance), log_odds(passage)) for chance, passage in zip(read, relevance, strict=True)]
-        return [(unit.probability(each), around.probability(each)) for each in signals]
+        fitted = [load(packed, name, ANSWER_SIGNALS) for name in (CHOICE, UNIT, WINDOW)]
+        reader = ANSWER_SIGNALS.index("reader")
+
+        def told(model: Evidence | None, values: Sequence[float]) -> float:
+            return 1 / (1 + math.exp(-values[reader])) if model is None else model.probability(tuple(values))
+
+        choice, unit, window = fitted if None not in fitted else [None] * len(fitted)
+        return [(told(choice, each), told(unit, each), told(window, each)) for each in signals]
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
         """The probability that each result of a search answers the query, from the blended scores, best first.
@@ -245,37 +199,7 @@ class CollectionModels:
         embedder = self.embedder()
         return embedder.engine.working if isinstance(self.named_embedder(), str) else 0
 
-    def close(self) -> None:
-        """Closes the models that were opened here."""
-        self._pool.close()
-
-    def _use_embedder(self, work: Callable[[Embedder], Result]) -> Result:
-        """What `work` returns for the embedder, which must be the one that made the vectors. Raises as `embedder`."""
-
-        def compared(embedder: Embedder) -> Result:
-            if embedder.model.fingerprint != self._compared:
-                self._compare(embedder)
-                self._compared = embedder.model.fingerprint
-            return work(embedder)
-
-        return self._embedder.run(compared)
-
-    def _open_embedder(self) -> Embedder:
-        chosen = self.named_embedder()
-        if isinstance(chosen, Embedder):
-            return chosen
-        return Embedder(str(chosen), budget=self._budget, config=self._config, trace=self._trace)
-
-    def named_embedder(self) -> str | Embedder | Held[Embedder]:
-        """The embedder that the caller passed open or lends, or the name of the one to open. Without a choice by the
-        caller or the configuration, it is the collection's own embedder and not today's default."""
-        chosen = self._chosen
-        if isinstance(chosen, Embedder | Held):
-            return chosen
-        identity = self.identity()
-        return str(chosen or self._config.embedder or (self._trusted(identity) if identity else ""))
-
-    def _trusted(self, identity: EmbedderIdentity) -> str:
+    def _source(self, identity: EmbedderIdentity) -> str:
         """The name by which a collection stores its model. A project's collection may have come with a cloned folder.
         So it must not choose a path, just as the project's settings must not."""
         source, folder = identity.source, self._database.path.parent
@@ -295,12 +219,6 @@ class CollectionModels:
     def _is_ours(self, source: str) -> bool:
         """Whether a path lies in the user's own models directory."""
         return contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
-
-    def _open_reranker(self) -> Reranker:
-        chosen = self._chosen_reranker
-        if isinstance(chosen, Reranker):
-            return chosen
-        return Reranker(str(chosen or ""), budget=self._budget, config=self._config, trace=self._trace)
 
     def _compare(self, embedder: Embedder) -> None:
         identity, opened = self.identity(), embedder.model
@@ -361,12 +279,12 @@ class Searchable(Closing):
 
     def rerank(
         self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None,
-        judged: int | None = None,
+        judged: int | None = None, files: bool = False,
     ) -> list[Hit]:  # fmt: skip
         """Orders the first `judged` of `hits`, which must be in retrieval order, by the reranker (see `reranked`).
         Raises as `search` does."""
         with self.trace.timed("search.rerank_s", "rerank", "search"):
-            return reranked(self.models, query, hits, top_k, watch, judged)
+            return reranked(self.models, query, hits, top_k, watch, judged, files)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
         """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from edge.apps.collection.catalog import TEXT_ROOT, files_below
-from edge.apps.collection.paths import ancestors, below, contains
+from edge.apps.collection.paths import ancestors, below, contains, on_disk
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import read_roots
 from edge.apps.store.rows import ROW_SUM
@@ -49,7 +49,7 @@ def _place_before(db: Connection, root: str, here: str) -> str | None:
 
 def _is_of_size(path: str, size: int) -> bool:
     try:
-        return os.stat(path).st_size == size
+        return os.stat(on_disk(path)).st_size == size
     except (OSError, ValueError):
         return False
 

@@ -13,11 +13,14 @@ folder's rules ignore can still be indexed by name. The nearest root above a fil
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from edge.errors import InputError
+
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 Item = str | os.PathLike[str]
 """A text, or a path."""
@@ -78,6 +81,16 @@ def written(path: Path) -> str:
         return text
     names = (name if storable(name) else os.path.join(os.curdir, _escaped(name)) for name in path.parts)
     return os.path.join(*names)
+
+
+def on_disk(stored: str) -> str:
+    """The path that `written` has written so."""
+    before, *escaped = stored.split(f"{os.sep}{os.curdir}{os.sep}")
+    for text in escaped:
+        name, sep, rest = text.partition(os.sep)
+        raw = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if found[1] else b"\\", os.fsencode(name))
+        before += os.sep + os.fsdecode(raw) + sep + rest
+    return before
 
 
 def check_there(paths: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.mounts import Mounts
-from edge.apps.collection.paths import absence, nearest
+from edge.apps.collection.paths import absence, nearest, on_disk
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, Extracted, Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
@@ -179,7 +179,7 @@ class Preparation(Closing):
         return sum(prepared.lease.nbytes for prepared in self._ready)
 
     def _prepare(self, file: FileRow) -> Prepared:
-        path = Path(file.path)
+        path = Path(on_disk(file.path))
         stamp = NO_STAMP
         racy = False
         digest: bytes | None = None

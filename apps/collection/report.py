@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.collection.schema import read_roots
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.apps.store.rows import held, held_by_key
 from edge.config import counted

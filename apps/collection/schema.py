@@ -14,7 +14,7 @@ from edge.apps.collection.paths import ancestors, below, checked
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.failures import WrongValue
 from edge.apps.store.folder import claim
-from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import Row, held, held_by_key
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -95,6 +95,9 @@ CREATE INDEX mails_by_thread ON mails(thread);
 {LexicalIndex.create(FULL_TEXT)}
 """
 
+_SPELLED = 256
+"""Passages in memory while the full-text index is filled again."""
+
 _UNRELEASED = 10
 """Number of steps before the first release, see `Migration`."""
 
@@ -102,7 +105,30 @@ _UNRELEASED = 10
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part are appended, in the order of their making."""
     vectors, *later = VectorIndex.migrations()
-    return [*[None] * _UNRELEASED, f"{TABLES}{vectors}", *later]
+    return [*[None] * _UNRELEASED, f"{TABLES}{vectors}", *later, _spell_again]
+
+
+def full_text() -> LexicalIndex:
+    """The full-text index of the passages."""
+    return LexicalIndex(FULL_TEXT, ignored=FUNCTION_WORDS, signs=True)
+
+
+def passage(context: str, text: str) -> str:
+    """The text that is embedded, ranked and put into the full-text index: the context, and below it the text."""
+    return f"{context}\n{text}" if context else text
+
+
+def _spell_again(db: Connection) -> None:
+    """Fills the full-text index again, because names and numbers with signs are words of it now; and files are due
+    that were left out for their names."""
+    db.execute("UPDATE files SET due = 1 WHERE reason = 'its name is not valid Unicode'")
+    lexical, last = full_text(), 0
+    lexical.clear(db)
+    while rows := db.execute(
+        "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?", (last, _SPELLED)
+    ).fetchall():
+        lexical.add(db, [row[0] for row in rows], [passage(str(row[1]), str(row[2])) for row in rows])
+        last = rows[-1][0]
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:

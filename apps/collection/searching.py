@@ -1,4 +1,4 @@
-"""`Query`: the parts of a query. `PassageSource`: the operations that a search asks of one collection. `candidates`:
+"""`PassageSource`: the operations that a search asks of one collection. `candidates`:
 the stages of a search over one or several collections before reranking: statistics, gather, fuse, hits.
 
 The operations take and return plain values, and each takes all queries of a batch.
@@ -6,7 +6,6 @@ The operations take and return plain values, and each takes all queries of a bat
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,27 +20,30 @@ import numpy.typing as npt
 from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
-from edge.apps.collection.paths import checked
+from edge.apps.collection.query import BEGINNING, checked_query, left_out
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
-from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
+    FULL_MATCH,
     FUNCTION_WORDS,
     POSTING_NBYTES,
     LexicalIndex,
     Statistics,
-    bounded_query,
+    convex_combination,
+    nearest_in,
+    nearest_word,
     shown_terms,
     shown_weights,
+    stems_like,
+    unknown_words,
+    words_of,
 )
 from edge.apps.store.rebuilding import remedy
 from edge.apps.store.rows import PER_JSON, HeldDict, HeldList, Row, held, held_by_key
-from edge.apps.store.spelling import nearest_in, nearest_word, stems_like, unknown_words, words_of
 from edge.budget import MemoryBudget
-from edge.errors import InputError
 from edge.ivf.base import Connection, Found, Ids
 from edge.ivf.index import VectorIndex
 from edge.models.blending import BM25_WEIGHT
@@ -83,70 +85,6 @@ _ROWS = 2
 
 _FOUND_NBYTES = 300
 """Memory of a result of one vector: its id, its score, and both in a list and in a dictionary."""
-
-_MOST_PARTS = 32
-"""The most parts of a typed query. Each is embedded and searched for."""
-
-_KINDS = ("lex", "vec", "hyde")
-_TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
-_QUOTED = re.compile(r'\s*(?:"[^"]*"\s*)+')
-_WORDS = re.compile(r"[^\W_]")
-_PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A parsed query: its parts for BM25, the vectors and the reranker.
-
-    Attributes:
-        words: text for the full-text search; if empty, only the vectors are searched.
-        questions: texts that are embedded as questions and searched among the vectors.
-        passages: hypothetical answers (HyDE, Gao et al., 2022) that are embedded as passages.
-        asked: the text that the reranker compares passages with.
-    """
-
-    words: str
-    questions: tuple[str, ...]
-    passages: tuple[str, ...]
-    asked: str
-
-    @classmethod
-    def parse(cls, text: str) -> Query:
-        """Parses a plain question, or a text that begins with `lex:`, `vec:` or `hyde:` and consists of such parts:
-        `lex:` is searched by words, `vec:` by meaning, and `hyde:` is a hypothetical answer. A text of phrases in
-        double quotes alone is searched by words, because a passage that only means the same is not asked for.
-
-        Raises:
-            InputError: the text or one of its parts is empty, or there are too many parts.
-        """
-        if not text.strip():
-            raise InputError("the query is empty")
-        if not _TYPED.match(text):
-            return cls(text, () if _QUOTED.fullmatch(text) and _WORDS.search(text) else (text,), (), text)
-        if (count := sum(1 for _ in _PART.finditer(text))) > _MOST_PARTS:
-            raise InputError(f"the query has too many parts: {count:,}, and it may have {_MOST_PARTS}")
-        _, *pieces = _PART.split(text)
-        parts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
-        for kind, value in zip(pieces[::2], pieces[1::2], strict=True):
-            if not value.strip():
-                raise InputError(f"nothing follows {kind}: in the query")
-            parts[kind.lower()].append(value.strip())
-        asked = parts["vec"] or parts["lex"] or parts["hyde"]
-        return cls(" ".join(parts["lex"]), tuple(parts["vec"]), tuple(parts["hyde"]), "\n".join(asked))
-
-    @property
-    def shown(self) -> str:
-        """The words that snippets highlight."""
-        return self.words or " ".join((*self.questions, *self.passages))
-
-
-def checked_query(text: str) -> str:
-    """Returns the text of a query.
-
-    Raises:
-        InputError: it is longer than `LONGEST_QUERY`, or not valid Unicode.
-    """
-    return checked(bounded_query(text), "the query")
 
 
 class Seen(Protocol):
@@ -250,6 +188,9 @@ class PassageSource:
         """
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
+            if terms := [term for text in where.without for term in self._lexical.terms(text)]:
+                clause += f" AND chunks.id NOT IN (SELECT rowid FROM {FULL_TEXT} WHERE {FULL_TEXT} MATCH ?)"
+                params.append(" OR ".join(terms))
             with self._trace.span("full text", "search"):
                 condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 words: list[Ranking] = []
@@ -416,7 +357,7 @@ def candidates(
 
 def misspelled(query: str, sources: Sequence[Source], models: CollectionModels, fan: Fan = in_turn) -> dict[str, str]:
     """The words of a query that no passage holds and that are probably misspelled; see `Together.spelled`."""
-    words = unknown_words(checked_query(query), FUNCTION_WORDS)
+    words = unknown_words(BEGINNING.sub(" ", left_out(checked_query(query))[0]), FUNCTION_WORDS)
     held = {word: sum(fan([partial(one.statistics, [word]) for one in sources]), Statistics()) for word in words}
     lacking = [word for word, found in held.items() if not any(found.counts.values())]
     if not lacking or models.identity() is None:

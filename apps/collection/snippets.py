@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from edge.apps.store.lexical import plain_word, shown_words
+
 SNIPPET_CHARS = 240
 """The most characters of a snippet, including the ellipses for omitted text."""
 
-_WORD = re.compile(r"[^\W_]+")
 _SPACE = re.compile(r"\s+")
 _SENTENCE_END = re.compile(
     r"[.!?…][\"'”’)\]*_]{0,4}\s+|[。！？]\s*|\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t])"
@@ -43,8 +44,8 @@ def snippet(passage: str, weights: Mapping[str, float]) -> Snippet:
         weights: weight of each query word; a word counts once in a part.
     """
     text = _SPACE.sub(" ", passage).strip()
-    wanted = _stemmed(weights)
-    words = [(match.start(), match.end(), stem(match[0])) for match in _WORD.finditer(text)]
+    wanted = _Wanted(weights)
+    words = [(match.start(), match.end(), wanted.form(match[0])) for match in shown_words(text)]
     start, end = _window(text, words, wanted)
     before, after = ("… " if start else ""), (" …" if end < len(text) else "")
     shift = len(before) - start
@@ -59,11 +60,11 @@ def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
     Args:
         weights: weight of each query word; a word counts once in a sentence.
     """
-    wanted = _stemmed(weights)
+    wanted = _Wanted(weights)
     best, best_value, start = 0, 0.0, 0
     ends = [*(match.end() for match in _SENTENCE_END.finditer(passage)), len(passage)]
     for end in ends:
-        forms = ((stem(match[0]), match.start()) for match in _WORD.finditer(passage, start, end))
+        forms = ((wanted.form(match[0]), match.start()) for match in shown_words(passage, start, end))
         found = {form: at for form, at in forms if form in wanted}
         if (value := sum(wanted[form] for form in found)) > best_value:
             stretch = passage[start:end].rstrip()
@@ -75,11 +76,26 @@ def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
     return best
 
 
-def _stemmed(weights: Mapping[str, float]) -> dict[str, float]:
-    wanted: dict[str, float] = {}
-    for word, weight in weights.items():
-        wanted[stem(word)] = max(weight, wanted.get(stem(word), 0.0))
-    return wanted
+class _Wanted(dict[str, float]):
+    """The weights of a query's words by their stems, and of the beginnings of words (`gann*`)."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        super().__init__()
+        self._beginnings: list[str] = []
+        for word, weight in weights.items():
+            key = stem(plain_word(word))
+            if word.endswith("*"):
+                key = folded(word)
+                self._beginnings.append(key)
+            self[key] = max(weight, self.get(key, 0.0))
+
+    def form(self, word: str) -> str:
+        """The key of a passage's word: its stem, or the beginning that it has."""
+        found = stem(plain_word(word))
+        if self._beginnings and found not in self:
+            whole = folded(word)
+            return next((begun for begun in self._beginnings if whole.startswith(begun[:-1])), found)
+        return found
 
 
 def stems(words: Iterable[str]) -> list[str]:
@@ -96,14 +112,19 @@ def stem(word: str) -> str:
     return _kept_stem(word) if len(word) <= _STEM_CHARS else _stem(word)
 
 
+def folded(word: str) -> str:
+    """A word without case and accents."""
+    return "".join(c for c in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(c))
+
+
 def _stem(word: str) -> str:
-    folded = "".join(c for c in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(c))
+    found = folded(word)
     for suffix in _SUFFIXES:
-        if folded.endswith(suffix) and len(folded) - len(suffix) >= _LEAST:
-            folded = folded.removesuffix(suffix)
+        if found.endswith(suffix) and len(found) - len(suffix) >= _LEAST:
+            found = found.removesuffix(suffix)
             break
     # An ending may follow a doubled consonant: `running`, `run`.
-    return folded[:-1] if len(folded) > _LEAST and folded[-1] == folded[-2] and folded[-1] not in "ls" else folded
+    return found[:-1] if len(found) > _LEAST and found[-1] == found[-2] and found[-1] not in "ls" else found
 
 
 _kept_stem = lru_cache(maxsize=_STEMS)(_stem)

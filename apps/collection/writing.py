@@ -40,10 +40,10 @@ from edge.apps.documents.decoding import normalised
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
+from edge.apps.store.connections import WriterLock
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
-from edge.apps.store.health import forget, is_noted, note
-from edge.apps.store.lock import WriterLock
+from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING
 from edge.apps.store.rebuilding import Floats, Progress, Rebuilding
 from edge.budget import MemoryBudget

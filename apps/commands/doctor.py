@@ -20,7 +20,7 @@ import psutil
 from edge.apps import console
 from edge.apps.commands.smallest import smallest_limits
 from edge.apps.documents.base import WORKER_NBYTES
-from edge.apps.documents.process import WorkerProcess
+from edge.apps.documents.extraction import WorkerProcess
 from edge.apps.options import json_option
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size
@@ -29,6 +29,7 @@ from edge.ivf.device import GROUP, Place, Profile, capabilities, open_device
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
 from edge.plugins import names, parse_device
+from edge.resident import group_limit
 from edge.runtimes.native.library import native_state, processor_level
 
 _LIBRARIES = {
@@ -91,6 +92,12 @@ def doctor(as_json: bool) -> int:
     problems += [f"the {kind} {name!r} cannot be used" for kind, name in faulty]
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         problems.append(f"{config.scratch_path} cannot hold hidden states: {place} is no folder that can be written")
+    group = group_limit()
+    if group is not None and group < config.memory:
+        problems.append(
+            f"the memory limit {format_size(config.memory)} is more than the {format_size(group)} that the control"
+            " group of this process allows; the system would kill it"
+        )
     report["problems"] = problems
     if as_json:
         click.echo(json.dumps(report))

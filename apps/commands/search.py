@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
@@ -26,11 +27,10 @@ from edge.apps.commands.output import (
 )
 from edge.apps.console import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
-from edge.apps.serve.background import own_options
+from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Search
-from edge.apps.verbs.table import SEARCH
-from edge.apps.verbs.verb import do
+from edge.apps.verbs.verb import SEARCH, do
 from edge.config import counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped
@@ -39,6 +39,9 @@ _COLUMNS = (
     "path", "line", "line_start", "line_end", "page", "score", "relevance", "snippet", "id", "collection",
     "description",
 )  # fmt: skip
+
+_FURTHER = 5
+"""The most places that are named after a result."""
 
 
 @click.command()
@@ -69,14 +72,18 @@ def search(
 ) -> int:
     """Find the passages of the indexed files that answer QUERY (- reads it from stdin); exit code 1 if there are none.
 
-    Words in double quotes are searched as a phrase; a query of phrases alone finds only passages that hold one. A query
-    may consist of parts: `lex: words to look up`, `vec: a question to look up by meaning`, `hyde: a passage as the
-    answer might read`; it must begin with one of them.
+    Words in double quotes are searched as a phrase, and gann* finds every word that begins so; a query of these alone
+    finds only passages that hold one. -word or NOT word at the end leaves out the passages that hold it. A query may
+    consist of parts: `lex: words to look up`, `vec: a question to look up by meaning`, `hyde: a passage as the answer
+    might read`; it must begin with one of them.
 
     Each result is shown with the probability that it answers, which decides the order and can be compared between
     queries; --min-score compares it, and the page shows it, too. With --no-rerank it is the fused score of words and
     vectors, which is no probability.
     """
+    source = click.get_current_context().get_parameter_source("files")
+    if source is ParameterSource.DEFAULT and output in ("text", "markdown"):
+        options = replace(options, files=True)
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
         raise InputError("--partial needs --cluster: one collection has no shards")
@@ -92,6 +99,9 @@ def search(
         found, server = SearchOutcome.of(done.result), done.server
         found.figures["seconds"] = done.seconds
     figures = {**found.figures, "server": server}
+    if figures["without"]:
+        left = ", ".join(word.strip('"') for word in figures["without"])
+        click.echo(escaped(f"edge: without passages that hold {left}; in double quotes it is looked up"), err=True)
     for trouble in found.troubles:
         click.echo(escaped(f"edge: {trouble}"), err=True)
     for word, other in figures["spelled"].items():
@@ -135,6 +145,7 @@ def _lines(number: int, hit: Hit, explain: bool) -> list[str]:
     below += [styled(escaped(hit.mail.line), dim=True)] if hit.mail else []
     below += [styled(f"({escaped(line)})", italic=True) for line in hit.description.splitlines()]
     below += highlighted(folded(hit.snippet, 12), hit.marks).split("\n")
+    below += [styled(_further(hit), dim=True)] if hit.more else []
     first = f"{number:3d}  {score}  {where}{citation}{heading}{id}"
     return [first, *(f"            {line}" for line in below)]
 
@@ -150,6 +161,15 @@ def _print_markdown(number: int, hit: Hit) -> None:
         parts += [plain_markdown(hit.snippet[end:start]), f"**{plain_markdown(hit.snippet[start:stop])}**"]
         end = stop
     click.echo(f"   > {''.join(parts)}{plain_markdown(hit.snippet[end:])}\n")
+    if hit.more:
+        click.echo(f"   {_further(hit)}\n")
+
+
+def _further(hit: Hit) -> str:
+    """The other places in the file of a result."""
+    names = [place.name for place in hit.more]
+    shown = ", ".join(names[:_FURTHER]) + (", ..." if len(names) > _FURTHER else "")
+    return f"{counted(len(names), 'more place')}: {shown}"
 
 
 def _stages(hit: Hit) -> str:

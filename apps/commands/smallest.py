@@ -135,7 +135,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "memory": Operation(("edge.apps.memory.command", "edge.apps.verbs.remembering"), _remembering),
     "rerank": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
     "embed": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
-    "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio"), _searching, _load_sdk),
+    "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.protocol"), _searching, _load_sdk),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving, _load_server),
 }
 """The operations by verb; `mcp` stands for both MCP servers."""

@@ -23,11 +23,10 @@ from edge.apps.options import (
     text_options,
     words_argument,
 )
-from edge.apps.serve.background import own_options
+from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Embed, Rerank, vectors_of
-from edge.apps.verbs.table import EMBED, RERANK
-from edge.apps.verbs.verb import do
+from edge.apps.verbs.verb import EMBED, RERANK, do
 from edge.budget import OperationPlan, import_nbytes
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError, as_storage_error

@@ -51,11 +51,7 @@ class Reason(str, Enum):
 
 
 class Skipped(InputError):
-    """A file with nothing to index, although it is not damaged. The message is one sentence.
-
-    Attributes:
-        reason: the reason, as a stable value.
-    """
+    """A file with nothing to index, although it is not damaged. The message is one sentence."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -86,12 +82,7 @@ NO_STAMP = Stamp(0, 0, None, None)
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to index, as its directory entry describes it. The file is not kept open.
-
-    Attributes:
-        path: absolute; the part below `root` contains no symbolic link.
-        root: the root above the file, or the file itself if it is a root.
-    """
+    """A file to index, as its directory entry describes it. The file is not kept open."""
 
     path: Path
     root: Path
@@ -100,11 +91,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A skipped file, or a skipped folder with everything below it.
-
-    Attributes:
-        detail: the reason as one sentence.
-    """
+    """A skipped file, or a skipped folder with everything below it."""
 
     path: Path
     reason: Reason
@@ -212,15 +199,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """A file as chunks in reading order, which together hold all of its text.
-
-    Attributes:
-        kind: the kind as filters name it: `pdf`, `markdown`, `code`, ...
-        title: the document's own title, or its file name.
-        encoding: of the text, if the file is a text file.
-        warning: one sentence about parts that could not be read; empty if there are none.
-        mails: as of `DocumentBlocks`.
-    """
+    """A file as chunks in reading order, which together hold all of its text."""
 
     kind: str
     title: str
@@ -242,11 +221,7 @@ class Outline:
         return tuple(title for _, title in self._open)
 
     def enter(self, level: int, title: str) -> tuple[str, ...]:
-        """Adds a heading. Headings of its level and below end. A level may be skipped (h1, then h3).
-
-        Returns:
-            The current headings, the new one last.
-        """
+        """Adds a heading. Headings of its level and below end. A level may be skipped (h1, then h3)."""
         while self._open and self._open[-1][0] >= level:
             self._open.pop()
         self._open.append((level, title))
@@ -320,14 +295,8 @@ def packed(numbers: Sequence[int] | None) -> str | None:
 
 
 def unpacked(text: str | None, first: int, last: int, lines: int) -> tuple[int, ...]:
-    """The line numbers of a passage of `lines` lines, from line `first` to line `last`.
-
-    Args:
-        text: the output of `packed`; None if the numbers are consecutive, up to `last`.
-
-    Raises:
-        ValueError, TypeError, RecursionError: the text is none, or of another number of lines.
-    """
+    """The line numbers of a passage of `lines` lines, from line `first` to line `last`. `text` is the output of
+    `packed`; None if the numbers are consecutive, up to `last`."""
     if text is None:
         return tuple(min(first + i, last) for i in range(lines))
     runs = json.loads(text)

@@ -41,13 +41,7 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
 def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKENS) -> Iterator[Chunk]:
-    """Cuts a document into chunks.
-
-    Args:
-        blocks: in reading order; at most one page, or `_MOST_UNITS` units, are in memory at a time.
-        title: begins the context of every chunk.
-        max_tokens: the most estimated word pieces of a chunk's text and context together.
-    """
+    """Cuts a document into chunks."""
     contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
     parts = _PartsOfBlocks()
     texts = (block for block in blocks if not _is_encoded(block.text))

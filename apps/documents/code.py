@@ -48,9 +48,6 @@ def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...
 
     A block begins after a blank line at the left margin, and its name comes from the first head in it. Comments above a
     head belong to the head's block.
-
-    Args:
-        path: the names above the lines.
     """
     start = first
     for at in range(first + 1, end + 1):
@@ -220,11 +217,7 @@ _MINIFIED_LINE = 500
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a source file.
-
-    Raises:
-        Skipped: it is minified, and therefore not readable as text.
-    """
+    """Reads a source file."""
     decoded = file.text()
     lines = decoded.text.split("\n")
     full = [line for line in lines if line.strip()]
@@ -238,11 +231,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
-    """The blocks of a source file with all its visible characters; None if no parser for it is installed.
-
-    Args:
-        suffix: of the file's name, lower case, with the dot.
-    """
+    """The blocks of a source file with all its visible characters; None if no parser for it is installed."""
     parser = _parser(suffix)
     if parser is None:
         return None

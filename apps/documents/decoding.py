@@ -250,9 +250,6 @@ def decode(data: bytes, *, declared: str | None = None) -> Text:
     """Decodes a file: by its byte order mark, as UTF-8, by its declared encoding, or by a guess from its bytes.
 
     A few damaged bytes do not change the encoding: U+FFFD takes their place. Nothing else is lost or added.
-
-    Args:
-        declared: the encoding that the file itself declares (a coding cookie, a meta element, a header).
     """
     for mark, encoding in _BOMS:
         if data.startswith(mark):

@@ -26,14 +26,7 @@ one sentence; any other error counts as damage of the file."""
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file.
-
-    Attributes:
-        name: the kind as filters name it.
-        extractor: `package.module:function`, imported with the first file of the kind.
-        suffixes: lower case, with the dot.
-        names: whole file names, lower case.
-    """
+    """A kind of file."""
 
     name: str
     extractor: str
@@ -63,7 +56,7 @@ ODF = {
 
 EPUB = _kind("epub", "html:extract_epub", "epub")
 HTML = _kind("html", "html:extract", "html htm xhtml xht")
-XML = _kind("xml", "markup:extract", "fb2 rss atom opml fodt fods fodp")
+XML = _kind("xml", "html:extract_xml", "fb2 rss atom opml fodt fods fodp")
 PYTHON = _kind("code", "code:extract_python", "py pyi pyw")
 CODE = _kind(
     "code",
@@ -140,16 +133,7 @@ _SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua
 
 
 def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
-    """The kind of a file.
-
-    Args:
-        name: the file's name.
-        head: the first `HEAD_BYTES` bytes of the file, or all of them.
-        plugins: extractors by suffix, which take precedence.
-
-    Raises:
-        Skipped: the file is binary, or its kind is not supported.
-    """
+    """The kind of a file."""
     suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
     if plugins and suffix in plugins:
         return Kind(suffix[1:], plugins[suffix])
@@ -193,11 +177,7 @@ def is_binary(head: bytes) -> bool:
 
 @cache
 def load(extractor: str) -> Extract:
-    """Imports an extractor.
-
-    Raises:
-        ImportError, AttributeError: there is no such module or function.
-    """
+    """Imports an extractor."""
     module, _, function = extractor.partition(":")
     return cast(Extract, getattr(importlib.import_module(module), function))
 

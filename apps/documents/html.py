@@ -1,19 +1,26 @@
-"""HTML and EPUB: the text of a page under its headings, without scripts, styles and navigation.
+"""HTML, EPUB and XML that people read: the text of a page under its headings, without scripts, styles and navigation.
 
 Line numbers are those of the file. They come from the parser's line of each element and the line ends within its text.
 The chapters of an EPUB's spine are read in their order. Each chapter is a page, and lines are lines of its file.
+
+In feeds, papers and FictionBook an element with text of its own is a paragraph, with all that is in it; the titles of
+other elements are headings. The HTML that feeds quote is read as a page is.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from edge.apps.documents.archive import attribute, local, parse_xml
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped, first_heading
+from edge.apps.documents.code import extract as extract_code
 from edge.apps.documents.decoding import declared_encoding, decode
 from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, Part, Parts
+from edge.apps.documents.office import extract_flat_odf
 from edge.apps.documents.opened import HEAD_BYTES, OpenedFile, too_much_text
 from edge.errors import InputError
 
@@ -61,12 +68,7 @@ _VOID = frozenset({
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an HTML file.
-
-    Raises:
-        InputError: the file cannot be parsed.
-        Skipped: the page has no visible text.
-    """
+    """Reads an HTML file."""
     decoded = file.text(declared=declared_encoding(file.head))
     title, blocks = html_blocks(decoded.text)
     if not blocks:
@@ -75,16 +77,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def html_blocks(text: str, *, page: int | None = None, outline: Outline | None = None) -> tuple[str, list[Block]]:
-    """Title and blocks of a page.
-
-    Args:
-        text: the page, with LF as line end.
-        page: number of the page in a book.
-        outline: headings above the page; a new outline if not given.
-
-    Raises:
-        InputError: the page cannot be parsed.
-    """
+    """Title and blocks of a page."""
     from lxml import etree
 
     from edge.apps.documents.archive import refusal
@@ -273,12 +266,7 @@ _CHAPTER_TYPES = frozenset({"application/xhtml+xml", "text/html", "application/h
 
 
 def extract_epub(file: OpenedFile) -> DocumentBlocks:
-    """Reads an EPUB file.
-
-    Raises:
-        InputError: the file is damaged.
-        Skipped: its chapters are encrypted, or contain no text.
-    """
+    """Reads an EPUB file."""
     from edge.apps.documents.archive import Archive, dublin_core_title
 
     with Archive(file.stream) as archive:
@@ -323,3 +311,49 @@ def _encrypted(archive: Archive) -> frozenset[str]:
         return frozenset()
     references = archive.xml("META-INF/encryption.xml").iter("{*}CipherReference")
     return frozenset(unquote(reference.get("URI", "")) for reference in references)
+
+
+_XML_TITLES = frozenset({"title", "book-title", "article-title", "head", "subtitle"})
+_XML_LEFT_OUT = frozenset({"binary", "guid", "generator", "image-data"})
+_HTML = re.compile(r"<(?:p|br|div|ul|ol|li|a|img|h[1-6]|table|b|i|em|strong)\b[^<>]*>", re.IGNORECASE)
+_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
+
+
+def extract_xml(file: OpenedFile) -> DocumentBlocks:
+    """Reads an XML file; as source code if it is not well-formed."""
+    decoded = file.text(declared=declared_encoding(file.head))
+    try:
+        root = parse_xml(_DECLARATION.sub("", decoded.text, count=1).encode(), "the file")
+    except InputError:
+        return extract_code(file)
+    if local(root) == "document" and attribute(root, "mimetype"):
+        return extract_flat_odf(root)
+    blocks = list(_xml_blocks(root))
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the elements have no text")
+    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
+
+
+def _xml_blocks(root: Any) -> Iterator[Block]:
+    outline = Outline()
+    waiting = [(root, 0)]
+    while waiting:
+        element, depth = waiting.pop()
+        name = local(element)
+        if not name or name in _XML_LEFT_OUT:
+            continue
+        has_text = any(text and not text.isspace() for text in (element.text, *(child.tail for child in element)))
+        text = ("" if has_text else " ").join(element.itertext())
+        words = " ".join(text.split())
+        if name not in _XML_TITLES and not has_text:
+            waiting += [(child, depth + 1) for child in reversed(element)]
+        elif _HTML.search(words):
+            for block in html_blocks(text, outline=Outline())[1]:
+                line = element.sourceline
+                lines = (line,) * (block.text.count("\n") + 1)
+                yield Block(block.text, line, line, None, block.kind, (*outline.path, *block.path), lines, block.parts)
+        elif words:
+            last = element.sourceline + text.rstrip().count("\n")
+            path = outline.enter(depth, words) if name in _XML_TITLES else outline.path
+            kind = "heading" if name in _XML_TITLES else "paragraph"
+            yield Block(words, element.sourceline, last, None, kind, path, (element.sourceline,))

@@ -95,10 +95,6 @@ class Rules:
             depth: number of components from the top, where paths begin, to this folder.
             above: the rules of the folder above.
             budget: leases the patterns while the rules are in use; that of the folder above if there is one.
-
-        Raises:
-            Skipped: the files, or their patterns with those of the folders above, are too large.
-            BudgetExceeded: there is no memory for them.
         """
         self._depth = depth
         self._above = above
@@ -118,11 +114,7 @@ class Rules:
 
     def decider(self, path: Sequence[str], *, folder: bool) -> Pattern | None:
         """The pattern that tells whether an entry of this folder is ignored; None if none does. Callers do not enter
-        ignored folders.
-
-        Args:
-            path: components from the top down to the entry, as of `component`.
-        """
+        ignored folders."""
         rules: Rules | None = self
         while rules is not None:
             below = "".join(f"{name}/" for name in path[rules._depth :]) + "\0" * folder
@@ -144,11 +136,7 @@ def component(name: str) -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of an ignore file; none if the file is missing, a symbolic link or not a regular file.
-
-    Raises:
-        Skipped: the file is too large.
-    """
+    """The lines of an ignore file; none if the file is missing, a symbolic link or not a regular file."""
     try:
         with OpenedFile(path, max_bytes=MOST_BYTES) as file:
             text = file.read().removeprefix(b"\xef\xbb\xbf")

@@ -50,9 +50,6 @@ def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
     report. Empty objects and arrays yield no value.
 
     It is iterative, so that deep nesting needs no stack, and linear in the length of the text.
-
-    Raises:
-        NotJson: the text is malformed, or nested deeper than 1,000 levels.
     """
     line = first_line
     path: list[Key] = []
@@ -195,11 +192,7 @@ class _Cell:
 
 
 def extract_notebook(file: OpenedFile) -> DocumentBlocks:
-    """Reads a notebook.
-
-    Raises:
-        InputError: the file is not JSON, or has no cells.
-    """
+    """Reads a notebook."""
     decoded = file.text()
     cells: dict[int, _Cell] = {}
     try:

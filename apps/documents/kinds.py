@@ -22,8 +22,9 @@ that the text shows, `COMMENT` a comment in code. `SETTING` may include the comm
 HEADING = 16
 """A heading, plus its depth: a heading ends those above it that are as deep or deeper."""
 
-_PASSING, _SECTION = 8, 10
-"""The depth of a short line that stands like a heading, and of a section in a file of settings."""
+DESCRIBED, _PASSING, _SECTION = 7, 8, 10
+"""The depth of a name that is described below it, of a short line that stands like a heading, and of a section in a
+file of settings."""
 
 Part = tuple[int, int]
 
@@ -40,11 +41,7 @@ _LINES = re.compile(r"[^\n]*\n?")
 
 
 class Parts:
-    """The parts of a text, in order.
-
-    Attributes:
-        found: the parts so far.
-    """
+    """The parts of a text, in order."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -105,11 +102,7 @@ class Parts:
             self.add(COMMAND if len(lines) == 1 else CODE, lines[0][0], lines[-1][1])
 
     def code(self, start: int, end: int, *, settings: bool = False) -> None:
-        """Adds lines of code, with comments and settings told apart.
-
-        Args:
-            settings: whether the lines are those of a configuration file.
-        """
+        """Adds lines of code, with comments and settings told apart."""
         lines = list(line_spans(self.text, start, end))
         at = 0
         while at < len(lines):
@@ -340,13 +333,8 @@ _HEADING_WORDS, _FEW_WORDS = 10, 5
 
 
 def continues(last: str, line: str, width: int = 0) -> bool:
-    """Whether a line continues the sentence of the line before.
-
-    Args:
-        last: the line before.
-        width: the width of the paragraph's longest line. A line that begins with a capital continues the line before
-            only if its first word would not have fitted there.
-    """
+    """Whether a line continues the sentence of the `last` one. A line that begins with a capital does so only if its
+    first word would not have fitted there, by the `width` of the paragraph's longest line."""
     last = last.rstrip()
     if not last or not line.strip() or _ENDED.search(last) or ITEM_MARK.match(line) or _LABEL.match(line):
         return False

@@ -76,12 +76,7 @@ _LEAST_QUOTED = 20
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a message, or a mailbox of them.
-
-    Raises:
-        InputError: the file is not a message.
-        Skipped: the file has no text, or too much.
-    """
+    """Reads a message, or a mailbox of them."""
     messages = _Messages(file)
     reader = _MailReader(file, messages)
     title = ""
@@ -101,12 +96,7 @@ class _Messages:
     """The messages of a file, one after the other. In a mailbox each begins with a `From ` line after a blank line (RFC
     4155), which has a time. Apple's `.emlx` begins with the message's length. Long runs of base64, which are
     attachments, stay in the file: the message has a mark instead, and `content` decodes them. So memory holds one
-    attachment at a time.
-
-    Attributes:
-        several: whether the file is a mailbox.
-        cut: whether a message so far was longer than is read.
-    """
+    attachment at a time."""
 
     def __init__(self, file: OpenedFile) -> None:
         self.several = file.head.startswith(b"From ")
@@ -344,11 +334,7 @@ class _MailReader:
         self._blocks(blocks, below)
 
     def _attached(self, name: str, part: Any) -> list[Block]:
-        """The blocks of an attached document.
-
-        Raises:
-            Skipped, InputError, MemoryError, and the errors of libraries.
-        """
+        """The blocks of an attached document. Raises as its reader does."""
         from edge.apps.documents.file_types import IMAGE, MAIL, choose, load
 
         head = self._messages.content(part, HEAD_BYTES)

@@ -57,10 +57,6 @@ def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most:
     The lines are parsed in parts, because the parser's tokens take up to 1.5 kB each, and a list of single letters has
     three tokens for every four characters. The last block of a part may continue, so the next part begins with it. A
     block that is longer than a part becomes several blocks, unless it is a fence.
-
-    Args:
-        outline: the current headings; it is updated by the headings of these lines.
-        most: the most tokens of a part.
     """
     start = first
     while start < len(lines):
@@ -105,12 +101,7 @@ def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most:
 
 
 def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part, ...]:
-    """The parts of a block, as its tokens tell.
-
-    Args:
-        index: number of the token that begins the block.
-        first: the block's first line, as tokens count.
-    """
+    """The parts of a block, as its tokens tell."""
     parts = Parts(text)
     starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     block = tokens[index]

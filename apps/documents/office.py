@@ -15,7 +15,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local, outermost
+from edge.apps.documents.archive import (
+    Archive,
+    Numbering,
+    OpenNumbering,
+    WordNumbering,
+    attribute,
+    description,
+    drawings,
+    dublin_core_title,
+    local,
+    outermost,
+    paragraph_text,
+    shown_lines,
+)
 from edge.apps.documents.base import (
     MAX_TEXT_CHARS,
     Block,
@@ -27,10 +40,8 @@ from edge.apps.documents.base import (
     meaningful,
 )  # fmt: skip
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.drawings import description, drawings, paragraph_text, shown_lines
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
-from edge.apps.documents.numbering import Numbering, OpenNumbering, WordNumbering
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError
@@ -53,12 +64,7 @@ _SPACES = re.compile(" {2,}")
 
 
 def extract_docx(file: OpenedFile) -> DocumentBlocks:
-    """Reads a DOCX file.
-
-    Raises:
-        InputError: the file is damaged.
-        Skipped: the file is encrypted or has no text.
-    """
+    """Reads a DOCX file."""
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "word/document.xml"
         document = archive.xml(main)
@@ -281,12 +287,7 @@ _FURNITURE = frozenset({"sldNum", "dt", "ftr", "hdr", "sldImg"})
 
 
 def extract_pptx(file: OpenedFile) -> DocumentBlocks:
-    """Reads a PPTX file.
-
-    Raises:
-        InputError: the file is damaged.
-        Skipped: the file is encrypted, or its slides have no text.
-    """
+    """Reads a PPTX file."""
     blocks: list[Block] = []
     damaged: list[int] = []
     missing: list[int] = []
@@ -381,12 +382,7 @@ _MOST_ROWS = 10**9
 
 
 def extract_odf(file: OpenedFile) -> DocumentBlocks:
-    """Reads an OpenDocument text, spreadsheet or presentation.
-
-    Raises:
-        InputError: the file is damaged.
-        Skipped: the file is encrypted, or has no text or too much.
-    """
+    """Reads an OpenDocument text, spreadsheet or presentation."""
     with Archive(file.stream) as archive:
         if "META-INF/manifest.xml" in archive.names:
             manifest = archive.xml("META-INF/manifest.xml")

@@ -25,11 +25,8 @@ PASSES_DESCRIPTORS = hasattr(socket, "send_fds")
 
 
 def open_regular(path: Path) -> int:
-    """Opens a regular file and returns its descriptor. It follows no symbolic link and does not wait for a pipe.
-
-    Raises:
-        Skipped: the path is a symbolic link, not a regular file, or not readable.
-    """
+    """Opens a regular file and returns its descriptor. It follows no symbolic link and does not wait for a pipe: both,
+    and a file that cannot be read, are `Skipped`."""
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -63,12 +60,7 @@ class Attempt(IntEnum):
 
 
 class OpenedFile:
-    """An open file and its first bytes. A context manager.
-
-    Attributes:
-        recognized_s: seconds of computing that its pictures have taken.
-        hides_secrets: whether `text` marks secrets, so that their passages are left out.
-    """
+    """An open file and its first bytes. A context manager."""
 
     hides_secrets = True
 
@@ -80,15 +72,8 @@ class OpenedFile:
         descriptor: int | None = None,
         attempt: Attempt = Attempt.FIRST,
     ) -> None:
-        """Opens a file as `open_regular` does.
-
-        Args:
-            descriptor: of the file if it is open already; closing the file closes it, too.
-            attempt: the cost of a part that does not fit the memory.
-
-        Raises:
-            Skipped: the path is a symbolic link, not a regular file, too large, empty, or not readable.
-        """
+        """Opens a file as `open_regular` does, or takes an open `descriptor`, which is closed with the file. `attempt`
+        is the cost of a part that does not fit the memory."""
         self.path = path
         self.name = path.name
         self.suffix = path.suffix.lower()
@@ -112,23 +97,12 @@ class OpenedFile:
             raise
 
     def read(self) -> bytes:
-        """The whole content.
-
-        Raises:
-            Skipped: the disk reports an error.
-        """
+        """The whole content."""
         self.stream.seek(0)
         return self._read(self.nbytes)
 
     def text(self, *, declared: str | None = None) -> Text:
-        """The whole content as text.
-
-        Args:
-            declared: the encoding that the file itself declares.
-
-        Raises:
-            Skipped: the file has more text than `MAX_TEXT_CHARS`.
-        """
+        """The whole content as text."""
         if self.nbytes > 4 * MAX_TEXT_CHARS:
             raise too_much_text()
         text = decode(self.read(), declared=declared)

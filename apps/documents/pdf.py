@@ -99,12 +99,7 @@ class _PageLine:
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a PDF file.
-
-    Raises:
-        InputError: the file is damaged, or has too many pages.
-        Skipped: the file needs a password, or has no text.
-    """
+    """Reads a PDF file."""
     with opened_pdf(file) as (document, pypdfium2):
         if len(document) > _MOST_PAGES:
             raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
@@ -132,15 +127,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _recognised(document: Any, scans: Sequence[int], file: OpenedFile, *, alone: bool) -> tuple[list[Block], str]:
-    """The blocks of scanned pages, and a sentence about skipped pages.
-
-    Args:
-        scans: the pages, counted from 0.
-        alone: whether the document has no other text.
-
-    Raises:
-        Skipped, InputError: no page can be read, and the document has no other text.
-    """
+    """The blocks of scanned pages, and a sentence about skipped pages."""
     from edge.apps.documents.pictures import recognised, recognizer
 
     try:
@@ -173,11 +160,7 @@ def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
 
 
 def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_PageLine] | None]:
-    """The lines of every page; None for a damaged page. Scanned pages, counted from 0, are appended to `scans`.
-
-    Raises:
-        Skipped: there is too much text.
-    """
+    """The lines of every page; None for a damaged page. Scanned pages, counted from 0, are appended to `scans`."""
     chars = 0
     for index in range(len(document)):
         try:
@@ -421,14 +404,7 @@ PICTURE_NBYTES = 4 * MOST_COMPRESSED
 
 @dataclass(frozen=True, slots=True)
 class PagePicture:
-    """A page as a picture.
-
-    Attributes:
-        png: the PNG file.
-        width, height: in pixels.
-        pages: number of pages of the document.
-        marked: whether any line was marked.
-    """
+    """A page as a picture."""
 
     png: bytes
     width: int
@@ -438,11 +414,7 @@ class PagePicture:
 
     @staticmethod
     def of(answer: dict[str, Any]) -> PagePicture:
-        """Makes the picture from a worker's answer.
-
-        Raises:
-            InputError: the answer is not a valid picture.
-        """
+        """Makes the picture from a worker's answer."""
         try:
             width, height, pages = (int(answer[name]) for name in ("width", "height", "pages"))
             rows = base64.b64decode(answer["rows"], validate=True)
@@ -474,16 +446,7 @@ _Box = tuple[float, float, float, float]
 
 
 def drawn(file: OpenedFile, page: int, lines: Collection[int]) -> dict[str, Any]:
-    """Draws a page of a PDF and returns the worker's answer with the picture.
-
-    Args:
-        page: number of the page, from 1.
-        lines: line numbers to mark, as in the index.
-
-    Raises:
-        InputError: the PDF is damaged, or has no such page.
-        Skipped: it needs a password.
-    """
+    """Draws a page of a PDF and returns the worker's answer with the picture."""
     with opened_pdf(file) as (document, pypdfium2):
         if not 1 <= page <= len(document):
             raise InputError(f"there is no page {page}; the document has {len(document):,}")

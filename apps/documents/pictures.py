@@ -48,12 +48,7 @@ Page = Callable[[], Any]
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an image file.
-
-    Raises:
-        Skipped: the extra `ocr` is missing, the picture is too large or too small, or it has no text.
-        InputError: the file is damaged, or does not fit the memory.
-    """
+    """Reads an image file."""
     if not is_installed():
         raise Skipped(Reason.NO_TEXT, MISSING)
     from PIL import Image, UnidentifiedImageError
@@ -98,12 +93,8 @@ def models_folder() -> Path | None:
 
 @cache
 def recognizer() -> Any:
-    """The recognizer of text, which is opened once in a process.
-
-    Raises:
-        Skipped: the extra `ocr` is missing.
-        MemoryError: it does not fit the worker's memory; the caller then starts a larger worker.
-    """
+    """The recognizer of text, which is opened once in a process. `Skipped` without the extra `ocr`; `MemoryError` where
+    it does not fit the worker's memory: the caller then starts a larger worker."""
     folder = models_folder()
     if folder is None:
         raise Skipped(Reason.NO_TEXT, MISSING)
@@ -138,11 +129,8 @@ def _make_sure_of(nbytes: int) -> None:
 
 
 def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any, file: OpenedFile) -> tuple[list[Block], str]:
-    """The blocks of numbered pages, and a sentence about skipped pages.
-
-    Raises:
-        MemoryError: a page does not fit the worker's memory, and another attempt will be made with more.
-    """
+    """The blocks of numbered pages, and a sentence about skipped pages. `MemoryError` if a page does not fit the
+    worker's memory, and another attempt will be made with more."""
     started = time.process_time() - file.recognized_s
     blocks: list[Block] = []
     done = left = large = 0

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
+from edge.apps.documents.kinds import DESCRIBED, HEADING, NOTHING, Part, Parts
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
@@ -89,11 +90,7 @@ class Title:
 def titles(lines: Sequence[str], *, short: bool = False) -> Iterator[Title]:
     """Titles of a text. A title is a line at the left margin after a blank line, underlined by one repeated mark that
     is at least as long. It may also have such a line above; then it may be indented (reStructuredText specification,
-    "Sections").
-
-    Args:
-        short: accepts four marks under any title, as docutils does with a warning.
-    """
+    "Sections"). With `short` four marks may underline any title, as docutils accepts with a warning."""
     styles: list[str] = []
     at = after_title = 0
     while at < len(lines) - 1:
@@ -159,6 +156,37 @@ def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
             continue
         marked = block.text.lstrip().startswith((".. ", ":", "+--", "=="))
         kind = "code" if margin is not None else "lines" if marked else block.kind
-        yield block if kind == block.kind else replace(block, kind=kind)
+        parts = _directives(block.text) if kind == "lines" else block.parts
+        yield block if (kind, parts) == (block.kind, block.parts) else replace(block, kind=kind, parts=parts)
         if margin is None and (_LITERAL.match(block.text) or (block.text.endswith("::") and not marked)):
             margin = indent
+
+
+_DIRECTIVE = re.compile(
+    r"^[ \t]*\.\. (?:_[^\n]*:|(?P<domain>[\w.+-]+:)?(?P<name>[\w.+-]+)::)[ \t]*(?P<argument>[^\n]*)\n?"
+    r"(?P<options>(?:[ \t]+:[\w -]+:[^\n]*(?:\n|$))*)",
+    re.MULTILINE,
+)
+_SAID = re.compile(
+    r"note|warning|tip|hint|important|caution|danger|attention|error|seealso|admonition|deprecated|version\w+"
+)
+_NAMED = re.compile(r"option|envvar|confval|setting|data|function|class|method|attribute|describe|program")
+
+
+def _directives(text: str) -> tuple[Part, ...] | None:
+    """The parts of a block that begins with a directive: what it says, or the name that it describes as a heading.
+    Its mark and its options say nothing. None if no directive begins the block."""
+    if _DIRECTIVE.match(text) is None:
+        return None
+    parts = Parts(text)
+    found = list(_DIRECTIVE.finditer(text))
+    for match, end in zip(found, [*(each.start() for each in found[1:]), len(text)], strict=True):
+        parts.add(NOTHING, match.start(), match.start("argument"))
+        if _SAID.fullmatch(match["name"] or ""):
+            parts.sentences(match.start("argument"), end)
+            continue
+        if match["domain"] or _NAMED.fullmatch(match["name"] or ""):
+            parts.add(HEADING + DESCRIBED, *match.span("argument"))
+        parts.add(NOTHING, parts.found[-1][1], match.end())
+        parts.plain(match.end(), end)
+    return tuple(parts.found)

@@ -78,14 +78,6 @@ def restrict(calls: Mapping[str, Only | None], action: int, otherwise: int) -> N
     The Linux kernel filters them (seccomp, mode 2). A filter is a program in the kernel's packet filter language
     (Documentation/userspace-api/seccomp_filter.rst). It is written here, because the package `pyseccomp` needs the
     system's libseccomp, which slim images lack, and runs `ldconfig` or a compiler at every import to find it.
-
-    Args:
-        calls: names of system calls; with a condition, only calls that meet it match.
-        action: the action for matching calls.
-        otherwise: the action for all other calls.
-
-    Raises:
-        OSError: the kernel has no filters, or rejects this one.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _ARCHITECTURES:
@@ -101,11 +93,7 @@ def restrict(calls: Mapping[str, Only | None], action: int, otherwise: int) -> N
 
 
 def forbid_new_privileges() -> None:
-    """Forbids programs that this process starts to gain rights from their owner (setuid) or from capabilities.
-
-    Raises:
-        OSError: the kernel is older than Linux 3.5.
-    """
+    """Forbids programs that this process starts to gain rights from their owner (setuid) or from capabilities."""
     libc = ctypes.CDLL(None, use_errno=True)
     one, nothing = ctypes.c_ulong(1), ctypes.c_ulong(0)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, one, nothing, nothing, nothing):
@@ -174,12 +162,6 @@ def allow_reading_only(places: Iterable[Path]) -> None:
     The system calls of Landlock (Linux 5.13 and newer, Documentation/userspace-api/landlock.rst) are made here, because
     the only package for it on PyPI is a development release that supports only the first version of the interface.
     The process must first call `forbid_new_privileges`.
-
-    Args:
-        places: files and folders; missing ones are skipped.
-
-    Raises:
-        OSError: the kernel has no Landlock, or refuses.
     """
     known = landlock_version()
     if not known:
@@ -272,14 +254,8 @@ that the C library uses an older way if there is one."""
 
 
 def enter(*, everything_importable: bool) -> dict[str, bool | str]:
-    """Restricts this process permanently.
-
-    Args:
-        everything_importable: allows reads anywhere on the import path, which plug-ins need.
-
-    Returns:
-        For each part of the sandbox, True if it is in force, or the reason why it is not.
-    """
+    """Restricts this process permanently. For each part of the sandbox, returns True if it is in force, or the reason
+    why it is not. `everything_importable` allows reads anywhere on the import path, which plug-ins need."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
         return {name: f"switched off by {SWITCH}" for name in ("files", "system calls")}
     if sys.platform != "linux":

@@ -38,7 +38,6 @@ def scan(
     *,
     exclude: Iterable[str | os.PathLike[str]] = (),
     max_bytes: int = MAX_FILE_BYTES,
-    plugins: Mapping[str, str] | None = None,
     unchanged: Callable[[FoundFile], bool] | None = None,
     only: Mapping[str, Set[str]] | None = None,
     budget: MemoryBudget | None = None,
@@ -55,18 +54,14 @@ def scan(
         roots: folders and files. A file below two of them is reported once.
         exclude: folders and files that are never indexed (the collection's own). `.edge` folders are always excluded.
         max_bytes: larger files are skipped.
-        plugins: as for `Extractor`.
         unchanged: called for each file before it is opened. If it returns True, the file is reported without being
             opened.
         only: maps absolute paths of folders, without symbolic links, to the only names that are considered in them.
         budget: leases the patterns of ignore files.
-
-    Raises:
-        InputError: a root does not exist, or cannot be resolved.
     """
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
-    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged, only or {}, budget).walk()
+    return _Scanner(resolved, excluded, max_bytes, unchanged, only or {}, budget).walk()
 
 
 class _Scanner:
@@ -75,7 +70,6 @@ class _Scanner:
         roots: Sequence[Path],
         exclude: set[str],
         max_bytes: int,
-        plugins: Mapping[str, str] | None,
         unchanged: Callable[[FoundFile], bool] | None,
         only: Mapping[str, Set[str]],
         budget: MemoryBudget | None,
@@ -84,7 +78,6 @@ class _Scanner:
         self._named = {os.path.normcase(root) for root in roots}
         self._exclude = exclude
         self._max_bytes = max_bytes
-        self._plugins = plugins
         self._unchanged = unchanged
         self._only = only
         self._budget = budget
@@ -186,7 +179,7 @@ class _Scanner:
             with OpenedFile(path, max_bytes=self._max_bytes) as file:
                 if not asked:
                     refuse_secrets(file.name, file.head)
-                choose(file.name, file.head, self._plugins)
+                choose(file.name, file.head)
         except Skipped as reason:
             return SkippedFile(path, reason.reason, str(reason))
         return found
@@ -201,11 +194,7 @@ def _resolved(root: str | os.PathLike[str]) -> Path:
 
 
 def _outer(root: Path, budget: MemoryBudget | None) -> _Folder:
-    """A root, with the rules of its repository if it lies in one.
-
-    Raises:
-        Skipped: an ignore file is too large.
-    """
+    """A root, with the rules of its repository if it lies in one."""
     above = [root, *root.parents]
     top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
     names = root.relative_to(top).parts

@@ -184,10 +184,6 @@ def _replaced(text: str, by: str, *, lines: bool = False) -> tuple[str, int]:
 
 
 def refuse_secrets(name: str, head: bytes = b"") -> None:
-    """Refuses a file that holds secrets.
-
-    Raises:
-        Skipped: it does. The message says how to include it.
-    """
+    """Refuses a file that holds secrets."""
     if holds_secrets(name, head):
         raise Skipped(Reason.SECRET, f"may hold secrets; a line !{name} in .edgeignore includes it")

@@ -54,12 +54,7 @@ _NOISE = 1 << 16
 
 
 def main(*, memory: int, everything_importable: bool) -> None:
-    """Serves requests from stdin until it is closed.
-
-    Args:
-        memory: bytes of anonymous memory that the worker may use, including those of an idle worker.
-        everything_importable: as for `sandbox.enter`.
-    """
+    """Serves requests from stdin until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     requests: Iterator[tuple[dict[str, Any], int | None]]
     if PASSES_DESCRIPTORS:

@@ -26,14 +26,7 @@ from edge.text.control_characters import escaped
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """A program that talks to MCP servers.
-
-    Attributes:
-        name: the name that `--client` accepts.
-        place: the file, or the action, that adds a server to the client.
-        style: the format of the text.
-        file: the file that `edge mcp install` changes; empty if there is none.
-    """
+    """A program that talks to MCP servers."""
 
     name: str
     place: str
@@ -64,12 +57,7 @@ def client_named(name: str) -> AgentProgram:
 
 
 def configuration(client: AgentProgram, server: str, arguments: Sequence[str]) -> str:
-    """The text to paste.
-
-    Args:
-        server: the client's name for the server, such as `edge-files`.
-        arguments: the command line after `edge`.
-    """
+    """The text to paste."""
     command, *first = program()
     arguments = [*first, *arguments]
     if client.style == "claude":
@@ -83,11 +71,7 @@ def configuration(client: AgentProgram, server: str, arguments: Sequence[str]) -
 
 
 def with_server(client: AgentProgram, server: str, arguments: Sequence[str], text: str) -> str:
-    """The text of the client's file with the server in it. The arguments are those of `configuration`.
-
-    Raises:
-        InputError: the file cannot be changed without loss.
-    """
+    """The text of the client's file with the server in it. The arguments are those of `configuration`."""
     more = configuration(client, server, arguments)
     if client.style == "toml":
         if f"[mcp_servers.{server}]" in text:
@@ -121,10 +105,9 @@ def mcp() -> None:
 @setup_options()
 def memory(options: OfMemory, setup: Setup) -> None:
     """Serve the tools of a memory: add, search, list, update, supersede and delete memories, and their history."""
-    from edge.apps.mcp.protocol import load_sdk
-    from edge.apps.mcp.stdio import serve
+    from edge.apps.mcp.protocol import load_sdk, serve
     from edge.apps.mcp.tools import memory_server
-    from edge.apps.memory.console import whose
+    from edge.apps.memory.command import whose
     from edge.apps.memory.memory import Memory
 
     load_sdk()
@@ -141,8 +124,7 @@ def memory(options: OfMemory, setup: Setup) -> None:
 def files(collections: tuple[str, ...], setup: Setup) -> None:
     """Serve search, get, get_documents and status of indexed collections, without changing them."""
     from edge.apps.collection.collection import Together
-    from edge.apps.mcp.protocol import load_sdk
-    from edge.apps.mcp.stdio import serve
+    from edge.apps.mcp.protocol import load_sdk, serve
     from edge.apps.mcp.tools import files_server
 
     load_sdk()

@@ -35,11 +35,7 @@ def default_path() -> Path:
 
 
 def existing_memory(path: Path | None) -> Path:
-    """The folder of a memory that exists; by default the default folder.
-
-    Raises:
-        InputError: there is no memory in it.
-    """
+    """The folder of a memory that exists; by default the default folder."""
     place = path or default_path()
     if not holds_memory(place):
         raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
@@ -52,11 +48,7 @@ def holds_memory(path: Path) -> bool:
 
 
 def check_share(value: object, name: str) -> float | None:
-    """A number in 0 ... 1, or None.
-
-    Raises:
-        InputError: the value is neither.
-    """
+    """A number in 0 ... 1, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -65,11 +57,7 @@ def check_share(value: object, name: str) -> float | None:
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
-    """The metadata as a dictionary that can be stored as JSON.
-
-    Raises:
-        InputError: it is not a mapping with text keys, `json_text` refuses it, or it contains the character NUL.
-    """
+    """The metadata as a dictionary that can be stored as JSON."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -84,11 +72,7 @@ def check_metadata(metadata: object) -> dict[str, Any]:
 
 
 def json_text(value: object, what: str) -> str:
-    """A value as JSON.
-
-    Raises:
-        InputError: JSON cannot hold the value, or it is nested too deep.
-    """
+    """A value as JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -109,11 +93,7 @@ def _inside(value: object) -> Iterable[object]:
 
 
 def check_path(value: Any) -> Path:
-    """The value as a path.
-
-    Raises:
-        InputError: it cannot be the path of a file.
-    """
+    """The value as a path."""
     try:
         path = Path(os.fsdecode(value))
         if b"\0" not in os.fsencode(path):
@@ -124,23 +104,14 @@ def check_path(value: Any) -> Path:
 
 
 def check_text(value: object, what: str) -> str:
-    """A text that is not empty and can be stored.
-
-    Raises:
-        InputError: the value is no such text.
-    """
+    """A text that is not empty and can be stored."""
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{what} must be text that is not empty")
     return check_unicode(value, what)
 
 
 def check_unicode(value: object, what: str) -> str:
-    """A text that can be stored; it may be empty.
-
-    Raises:
-        InputError: the value is not text, or contains a lone surrogate. Python decodes invalid UTF-8 bytes of a command
-            line to such characters.
-    """
+    """A text that can be stored; it may be empty."""
     if not isinstance(value, str):
         raise InputError(f"{what} must be text, not {type(value).__name__}")
     try:
@@ -167,11 +138,7 @@ class Scope:
 
     @classmethod
     def of(cls, ids: Mapping[str, Any]) -> Scope:
-        """Reads the three ids from a mapping and ignores its other keys. Ids are converted to text and stripped.
-
-        Raises:
-            InputError: an id is empty, not valid Unicode, or neither text nor a whole number.
-        """
+        """Reads the three ids from a mapping and ignores its other keys. Ids are converted to text and stripped."""
         return cls(**{name: _identifier(name, ids.get(name)) for name in SCOPE_FIELDS})
 
     def __bool__(self) -> bool:
@@ -182,11 +149,7 @@ class Scope:
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def within(self, bound: Scope) -> Scope:
-        """This scope, narrowed to the scope that a memory is bound to.
-
-        Raises:
-            InputError: both name the same id with different values.
-        """
+        """This scope, narrowed to the scope that a memory is bound to."""
         for (name, own), (_, outer) in zip(self.items(), bound.items(), strict=True):
             if own is not None and outer is not None and own != outer:
                 raise InputError(
@@ -248,20 +211,12 @@ def stamp(moment: datetime) -> str:
 
 
 def parse_moment(value: object, name: str = "timestamp") -> str:
-    """The stored form of a datetime, a date (its midnight), seconds since 1970, or ISO 8601 text.
-
-    Raises:
-        InputError: the value is none of these. The message names the field, `name`.
-    """
+    """The stored form of a datetime, a date (its midnight), seconds since 1970, or ISO 8601 text."""
     return parse_local(value, name)[0]
 
 
 def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None]:
-    """The stored form of a moment, and the moment in the time zone it was given in; None if that is UTC or not given.
-
-    Raises:
-        InputError: as for `parse_moment`.
-    """
+    """The stored form of a moment, and the moment in the time zone it was given in; None if that is UTC or unknown."""
     try:
         moment = _moment(value)
         if moment is not None:
@@ -274,11 +229,7 @@ def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None
 
 
 def parse_day(value: object, name: str = "expiration_date") -> str:
-    """A day as `YYYY-MM-DD`, from a date, a datetime, or text of that form.
-
-    Raises:
-        InputError: the value is none of these. The message names the field, `name`.
-    """
+    """A day as `YYYY-MM-DD`, from a date, a datetime, or text of that form."""
     if isinstance(value, datetime):
         return value.date().isoformat()
     if isinstance(value, date):
@@ -292,8 +243,7 @@ def parse_day(value: object, name: str = "expiration_date") -> str:
 
 
 def whole_day(value: object) -> str | None:
-    """The day as `YYYY-MM-DD`, if `value` is a day without a time; otherwise None. A filter that compares with a day
-    means the whole day."""
+    """The day as `YYYY-MM-DD`, if `value` is a day without a time; otherwise None."""
     if isinstance(value, datetime) or not isinstance(value, date | str):
         return None
     try:

@@ -14,15 +14,24 @@ import numpy as np
 
 from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
+from edge.apps.memory.actions import ROW, read_action
 from edge.apps.memory.arguments import default_path, existing_memory
-from edge.apps.memory.console import path_option
+from edge.apps.memory.command import path_option
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.models import MemoryRebuild
-from edge.apps.memory.records import HISTORY_COLUMNS, STORED, Record, held_records, insert_record, text_hash
-from edge.apps.memory.schema import ACTIONS, CONVERSATIONS, TEXT_INDEX, migrations
+from edge.apps.memory.records import (
+    ACTIONS,
+    CONVERSATIONS,
+    HISTORY_COLUMNS,
+    STORED,
+    TEXT_INDEX,
+    Record,
+    held_records,
+    insert_record,
+    migrations,
+    text_hash,
+)
 from edge.apps.memory.searching import DEPTH
-from edge.apps.memory.store import DATABASE
-from edge.apps.memory.trajectories import ROW, read_action
+from edge.apps.memory.store import DATABASE, MemoryRebuild
 from edge.apps.options import Setup
 from edge.apps.store import checking, repairing
 from edge.apps.store.backup import Store
@@ -79,11 +88,6 @@ class MemoryCare(StoreCare):
     full_text = TEXT_INDEX
 
     def __init__(self, path: Path, opener: Opener) -> None:
-        """
-        Args:
-            path: the folder of the memory.
-            opener: opens it.
-        """
         super().__init__(place_of(path))
         self._opener = opener
 
@@ -140,8 +144,7 @@ class MemoryCare(StoreCare):
 
 
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
-    """Copies the memories, except deleted ones, whose rows may still stand in free pages. Returns how many, and how
-    many are not what was stored."""
+    """Copies the memories that are not deleted. Returns how many, and how many are not what was stored."""
     lexical = LexicalIndex(TEXT_INDEX)
     turns: list[tuple[int, int]] = []
 
@@ -173,11 +176,8 @@ def _from_history(new: Database) -> list[str]:
             fields, text = lines[-1], lines[-1]["new_memory"]
             if fields["is_deleted"] or not isinstance(text, str):
                 continue
-            record = Record(
-                id=0, uuid=uuid, text=text, hash=text_hash(text), metadata={}, importance=None, timestamp=None,
-                local_timestamp=None, expiration_date=None, forgotten_at=None, pinned=False, follows=None,
-                **{name: fields[name] for name in _KEPT},
-            )  # fmt: skip
+            kept = {name: fields[name] for name in _KEPT}
+            record = Record(uuid=uuid, text=text, hash=text_hash(text), **kept)
             for line in lines:
                 ended = {_ENDS[line["event"]]: line["updated_at"]} if line["event"] in _ENDS else {}
                 record = replace(record, **_CHANGES.get(line["event"], ended))
@@ -209,11 +209,7 @@ def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
 
 
 def _care(path: Folder, setup: Setup) -> MemoryCare:
-    """The memory in a folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The memory in a folder."""
     folder, config = existing_memory(path and path.absolute()), setup.config()
     return MemoryCare(folder, lambda: Memory(folder, config=config))
 

@@ -7,26 +7,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edge.apps.commands.output import print_erasure
 from edge.apps.commands.texts import Lines
-from edge.apps.console import ProgressBar, told
-from edge.apps.memory.arguments import written
-from edge.apps.memory.console import (
-    done,
-    everyone_option,
-    exit_code,
-    own_memory,
-    path_option,
-    print_count,
-    print_json,
-    scope_options,
-    shown,
-)
-from edge.apps.memory.transcripts import stamps
+from edge.apps.console import ProgressBar, notice, told
+from edge.apps.memory.arguments import default_path, existing_memory, written
 from edge.apps.options import (
     LazyGroup,
     OutputFile,
@@ -34,8 +22,11 @@ from edge.apps.options import (
     engine_options,
     json_option,
     server_option,
+    several,
     words_argument,
 )
+from edge.apps.serve.connection import own_options
+from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.memories import (
     Change,
     Delete,
@@ -47,9 +38,94 @@ from edge.apps.verbs.memories import (
     Remember,
     Supersede,
 )
-from edge.apps.verbs.table import CHANGE, DELETE, GET_MEMORY, HISTORY, LIST_MEMORIES, RECALL, REMEMBER, SUPERSEDE
+from edge.apps.verbs.verb import (
+    CHANGE,
+    DELETE,
+    GET_MEMORY,
+    HISTORY,
+    LIST_MEMORIES,
+    RECALL,
+    REMEMBER,
+    SUPERSEDE,
+    Verb,
+    do,
+)
 from edge.config import counted
 from edge.errors import InputError
+
+if TYPE_CHECKING:
+    from edge.apps.memory.memory import Memory
+
+path_option = click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
+
+
+def print_json(document: Any) -> None:
+    """Prints one line of JSON."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def print_count(count: int, sentence: str, as_json: bool) -> None:
+    """Prints a sentence that names a number, or the number alone as a JSON object."""
+    if as_json:
+        print_json({"count": count})
+    else:
+        click.echo(sentence, err=True)
+
+
+def shown(document: dict[str, Any]) -> str:
+    """A memory on one line, with its timestamp in the time zone in which it was given, and with its end."""
+    when = document.get("local_timestamp") or document.get("timestamp")
+    text = f"[{written(when)}] {document['memory']}" if when else str(document["memory"])
+    until = document.get("valid_until")
+    return f"{text}  (until {written(until)})" if until else text
+
+
+def exit_code(found: bool) -> int:
+    """The exit code of a query: 0 if something was found; otherwise 1, with a notice on stderr."""
+    if not found:
+        click.echo("edge: nothing found", err=True)
+    return 0 if found else 1
+
+
+DEFAULT_USER = "default"
+"""The user id if no id is given, since most machines have one user."""
+
+everyone_option = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
+
+scope_options = several(OfMemory.add_to, json_option)
+
+
+def whose(asked: OfMemory) -> dict[str, Any]:
+    """The ids of a scope; the default user's if none is given."""
+    return asked.ids if any(asked.ids.values()) else {**asked.ids, "user_id": DEFAULT_USER}
+
+
+def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) -> dict[str, Any]:
+    """What a verb of the memory returns (see `edge.apps.verbs.remembering`), done by the server or here."""
+    config = configure(**settings)
+    alone = own_options(memory=settings.get("memory"), threads=settings.get("threads"))
+    bound = replace(asked, path=str(_place(asked, make)), **whose(asked))
+    found: dict[str, Any] = do(verb, bound, OwnHome(config), alone=alone).result
+    for trouble in found["troubles"]:
+        notice(trouble)
+    return found
+
+
+def own_memory(asked: OfMemory, *, everyone: bool = False, make: bool = False, **settings: Any) -> Memory:
+    """The memory of a request, opened in this process and bound to its scope; unbound for `everyone`."""
+    from edge.apps.memory.memory import Memory
+
+    if everyone and any(asked.ids.values()):
+        raise InputError("--everyone means all users, agents and sessions; leave the ids out")
+    ids = {} if everyone else whose(asked)
+    return Memory(_place(asked, make), **ids, config=configure(**settings))
+
+
+def _place(asked: OfMemory, make: bool) -> Path:
+    """The directory of a memory, which must exist unless the verb makes one."""
+    given = None if asked.path is None else Path(asked.path)
+    return ((given or default_path()) if make else existing_memory(given)).expanduser().absolute()
+
 
 _CARE = {name: f"edge.apps.memory.care:{name}" for name in ("check", "repair", "backup", "restore")}
 
@@ -271,6 +347,8 @@ def learn(source: Path, dry_run: bool, watch: bool, options: OfMemory, as_json: 
 
     Each turn is taken once, without keys and tokens. An interrupted run is continued by the next one.
     """
+    from edge.apps.memory.transcripts import stamps
+
     with told(own_memory(options, make=not dry_run, **settings)) as opened:
         while True:
             report = opened.import_transcripts(source, dry_run=dry_run)

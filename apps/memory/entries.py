@@ -1,28 +1,18 @@
-"""Turns the arguments of `Memory.add` into entries: strings, messages, and lists of either."""
+"""Turns the arguments of `Memory.add` into memories to store: strings, messages, and lists of either."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edge.apps.memory.arguments import (
-    check_metadata,
-    check_share,
-    check_text,
-    check_unicode,
-    parse_day,
-    parse_local,
-    spoken,
-)
+from edge.apps.memory.arguments import check_metadata, check_text, check_unicode, spoken
+from edge.apps.memory.records import TURN, Record, stored
 from edge.errors import InputError
 from edge.runtimes.generation.base import Generator, Message, Sampling
-
-if TYPE_CHECKING:
-    from edge.apps.memory.records import Record
 
 _ROLES_LEFT_OUT = frozenset({"system"})
 """Roles whose messages are not stored. System messages are instructions to a model, not memories (as in mem0)."""
@@ -35,58 +25,19 @@ _PAUSE = timedelta(hours=6)
 """A turn within this time of the turn before belongs to the same conversation, even past midnight."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One text to remember.
-
-    Attributes:
-        role, actor_id: the role and the name of the speaker, for messages.
-        turn: whether the entry is a message, whose context is the message before it.
-        timestamp, local_timestamp: the time of the statement or event, in the form of `moments.parse_local`.
-        importance: 0 ... 1; None if the caller gave none.
-        valid_from, valid_until: the moments from and until which the statement holds, in their stored form.
-    """
-
-    text: str
-    role: str | None = None
-    actor_id: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    timestamp: str | None = None
-    local_timestamp: str | None = None
-    expiration_date: str | None = None
-    importance: float | None = None
-    turn: bool = False
-    valid_from: str | None = None
-    valid_until: str | None = None
-
-    def said(self, moment: object) -> Entry:
-        """A copy of this entry with the time that a caller passed.
-
-        Raises:
-            InputError: `moment` is no time.
-        """
-        timestamp, local = parse_local(moment)
-        return replace(self, timestamp=timestamp, local_timestamp=local)
-
-
-def read_entries(messages: object, shared: Entry) -> list[Entry]:
-    """The entries of a string, a message, or a list of strings and messages.
+def read_entries(messages: object, shared: Record) -> list[Record]:
+    """The memories of a string, a message, or a list of strings and messages, with what is known before they are
+    stored: their text and what a caller says of it. A message is a turn, so its `follows` is `TURN`.
 
     A message is a mapping with `role` and `content`, as for chat models. `content` may be a list of parts, of which
     only the texts are used. A message may have its own `name`, `timestamp`, `metadata`, `expiration_date` and
     `importance`. System messages and messages without text are left out.
-
-    Args:
-        shared: an entry with the default values of all entries; metadata are merged.
-
-    Raises:
-        InputError: an element is neither text nor a message.
     """
     if isinstance(messages, str | Mapping):
         messages = [messages]
     if not isinstance(messages, list | tuple):
         raise InputError(f"a memory is a string, a message, or a list of them, not {type(messages).__name__}")
-    entries: list[Entry] = []
+    entries: list[Record] = []
     for number, message in enumerate(messages, 1):
         if isinstance(message, str):
             entries.append(replace(shared, text=check_text(message, f"message {number}"), role="user"))
@@ -120,7 +71,7 @@ def _texts(message: object) -> Iterator[str]:
                 yield from _texts(part.get("text"))
 
 
-def goes_on(earlier: Entry | Record, later: Entry | Record) -> bool:
+def goes_on(earlier: Record, later: Record) -> bool:
     """Whether two turns of a run belong to one conversation: if they were on the same local day or within a few hours.
     Two turns without timestamps belong together."""
     if earlier.timestamp is None or later.timestamp is None:
@@ -130,7 +81,11 @@ def goes_on(earlier: Entry | Record, later: Entry | Record) -> bool:
     return len(days) == 1 or abs(pause) <= _PAUSE
 
 
-def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Entry]:
+_OWN = ("timestamp", "expiration_date", "importance")
+"""The fields that a message may have for itself."""
+
+
+def _message(message: Mapping[str, Any], shared: Record, number: int) -> list[Record]:
     role, content = message.get("role", "user"), message.get("content")
     check_unicode(role, f"the role of message {number}")
     name = message.get("name")
@@ -143,21 +98,17 @@ def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Ent
         raise InputError(f"message {number} has a content that is no text: {type(content).__name__}")
     if role in _ROLES_LEFT_OUT or not content or not content.strip():
         return []
-    entry = replace(
-        shared,
-        text=check_text(content, f"message {number}"),
-        role=role,
-        actor_id=name,
-        turn=True,
-        metadata={**shared.metadata, **check_metadata(message.get("metadata"))},
-    )
-    if message.get("timestamp") is not None:
-        entry = entry.said(message["timestamp"])
-    if message.get("expiration_date") is not None:
-        entry = replace(entry, expiration_date=parse_day(message["expiration_date"]))
-    if message.get("importance") is not None:
-        entry = replace(entry, importance=check_share(message["importance"], "importance"))
-    return [entry]
+    return [
+        replace(
+            shared,
+            text=check_text(content, f"message {number}"),
+            role=role,
+            actor_id=name,
+            follows=TURN,
+            metadata={**shared.metadata, **check_metadata(message.get("metadata"))},
+            **stored({each: message[each] for each in _OWN if message.get(each) is not None}),
+        )
+    ]
 
 
 INSTRUCTIONS = """\
@@ -173,14 +124,9 @@ _MOST_TOKENS = 1_024
 
 
 def extract(
-    generator: Generator, entries: list[Entry], shared: Entry, instructions: str | None = None
-) -> tuple[list[Entry], str | None]:
-    """Asks the generator for the facts in `entries`. If that fails for any reason, they are returned with the reason.
-
-    Args:
-        shared: an entry with the values of every fact: metadata, expiry, and a timestamp for messages without one.
-        instructions: replaces `INSTRUCTIONS`; the answer must have the same form.
-    """
+    generator: Generator, entries: list[Record], shared: Record, instructions: str | None = None
+) -> tuple[list[Record], str | None]:
+    """Asks the generator for the facts in `entries`. If that fails in any way, they are returned with the reason."""
     said = "\n".join(_line(entry) for entry in entries)
     messages = [Message("system", instructions or INSTRUCTIONS), Message("user", said)]
     try:
@@ -196,8 +142,7 @@ def extract(
 
 
 def parse_facts(answer: str) -> list[str] | None:
-    """The facts in a generator's answer, without duplicates; None if the answer is malformed. Text around the JSON is
-    ignored."""
+    """The facts in a generator's answer, without duplicates; None if the answer is malformed."""
     start = answer.find("{")
     while start >= 0:
         try:
@@ -221,7 +166,7 @@ def _checked(facts: Any) -> list[str] | None:
         return None
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: Record) -> str:
     who = entry.actor_id or entry.role or "user"
     when = entry.local_timestamp or entry.timestamp
     return f"[{spoken(when)}] {who}: {entry.text}" if when else f"{who}: {entry.text}"

@@ -15,21 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, check_unicode, parse_day, parse_moment, whole_day
+from edge.apps.memory.records import KINDS, SHOWN
 from edge.errors import InputError
 from edge.ivf.base import Connection
 
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "icontains")
 _COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _LOGICAL = ("AND", "OR", "NOT")
-_MOMENTS = frozenset({"timestamp", "created_at", "updated_at", "forgotten_at", "valid_from", "valid_until"})
-_DAYS = frozenset({"expiration_date"})
 _COLUMNS: Mapping[str, str] = {
-    "id": "uuid", "memory": "text", "hash": "hash", "user_id": "user_id", "agent_id": "agent_id", "run_id": "run_id",
-    "actor_id": "actor_id", "role": "role", "timestamp": "timestamp", "created_at": "created_at",
-    "updated_at": "updated_at", "forgotten_at": "forgotten_at", "expiration_date": "expiration_date",
-    "pinned": "pinned", "importance": "importance", "valid_from": "valid_from", "valid_until": "valid_until",
-    "superseded_by": "superseded_by",
+    "id": "uuid", "memory": "text", "hash": "hash", **{name: name for name in SHOWN if name != "local_timestamp"},
 }  # fmt: skip
+_MOMENTS, _DAYS = (frozenset(name for name in _COLUMNS if KINDS.get(name) == kind) for kind in ("moment", "day"))
 _CONVERSATION = """memories.id IN (
     WITH said AS (SELECT coalesce(conversation, id) AS first FROM memories WHERE uuid = ?)
     SELECT first FROM said UNION ALL SELECT id FROM memories JOIN said ON conversation = first)"""
@@ -70,11 +66,7 @@ class Condition:
 
 
 def compile_filters(filters: Mapping[str, Any]) -> Condition:
-    """The condition for memories that pass `filters`.
-
-    Raises:
-        InputError: an operator is unknown, or an operand does not suit its operator.
-    """
+    """The condition for memories that pass `filters`."""
     left = iter(range(_MOST_CONDITIONS))
 
     def count() -> None:

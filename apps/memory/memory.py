@@ -20,26 +20,19 @@ from edge.apps.memory.arguments import (
     check_text,
     default_path,
     local_now,
-    parse_day,
-    parse_local,
-    parse_moment,
 )
-from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries, texts_of
-from edge.apps.memory.erasing import Eraser
+from edge.apps.memory.entries import extract, held_nbytes, read_entries, texts_of
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
-from edge.apps.memory.importing import import_transcripts
-from edge.apps.memory.models import TextEmbedder, TextReranker
-from edge.apps.memory.records import find_record, read_history, read_links
+from edge.apps.memory.records import GIVEN, Record, find_record, read_history, read_links, stored
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
-from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.time_questions import time_meant
-from edge.apps.memory.transcripts import ImportReport
+from edge.apps.memory.store import MemoryStore, TextEmbedder, TextReranker
+from edge.apps.memory.transcripts import ImportReport, import_transcripts
 from edge.apps.memory.transfer import export_jsonl, import_jsonl
-from edge.apps.memory.validity import chain
-from edge.apps.memory.writing import Writer, check_validity
+from edge.apps.memory.validity import chain, time_meant
+from edge.apps.memory.writing import Eraser, Writer, check_validity
 from edge.apps.pool import Held
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.apps.store.lexical import bounded_query
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.rebuilding import Progress
@@ -163,18 +156,10 @@ class Memory(Closing):
         if not scope:
             raise InputError(NO_SCOPE)
         asked = RememberOptions.of(options, **named)
-        day, since, until = asked.expiration_date, asked.valid_from, asked.valid_until
-        shared = Entry(
-            "",
-            metadata=check_metadata(asked.metadata),
-            expiration_date=None if day is None else parse_day(day),
-            importance=asked.importance,
-            valid_from=None if since is None else parse_moment(since, "valid_from"),
-            valid_until=None if until is None else parse_moment(until, "valid_until"),
+        shared = Record(
+            metadata=check_metadata(asked.metadata), **stored({name: getattr(asked, name) for name in GIVEN})
         )
         check_validity(shared.valid_from, shared.valid_until)
-        if asked.timestamp is not None:
-            shared = shared.said(asked.timestamp)
         held = held_nbytes(messages)
         self.store.check_room(texts_of(messages), held)
         with self.budget.reserve("texts to remember", held):
@@ -201,31 +186,16 @@ class Memory(Closing):
         **named: Any,
     ) -> dict[str, Any]:
         """Changes the given fields of a memory (see `ChangeOptions`). A memory without `valid_until` is superseded by
-        none.
-
-        Raises:
-            InputError: no field is given, or there is no such memory in this scope.
-        """
+        none."""
         given = {"text": data if text is None else text, "metadata": metadata}
         asked = ChangeOptions.of(
             options, **{name: value for name, value in given.items() if value is not None}, **named
         )
-        changes: dict[str, Any] = {}
+        changes = stored({name: value for name in GIVEN if (value := getattr(asked, name)) is not UNSET})
         if asked.text is not None:
             changes["text"] = check_text(asked.text, "text")
         if asked.metadata is not None:
             changes["metadata"] = check_metadata(asked.metadata)
-        importance: object = asked.importance
-        if importance is not UNSET:
-            changes["importance"] = importance
-        if asked.timestamp is not UNSET:
-            said = (None, None) if asked.timestamp is None else parse_local(asked.timestamp)
-            changes["timestamp"], changes["local_timestamp"] = said
-        if asked.expiration_date is not UNSET:
-            changes["expiration_date"] = None if asked.expiration_date is None else parse_day(asked.expiration_date)
-        for name, moment in (("valid_from", asked.valid_from), ("valid_until", asked.valid_until)):
-            if moment is not UNSET:
-                changes[name] = None if moment is None else parse_moment(moment, name)
         marked = asked.pinned is not None or asked.forgotten is not None
         if not changes and not marked:
             raise InputError("nothing to update: give text, metadata, importance, a date or a mark")
@@ -240,15 +210,8 @@ class Memory(Closing):
         return {"message": "Memory updated successfully!"}
 
     def delete(self, memory_id: str, *, purge: bool = False) -> dict[str, Any]:
-        """Deletes a memory; its history stays.
-
-        Args:
-            purge: erase it and its history, also where it was deleted before. The result says what was erased, and
-                what was not reached, such as backups. See `edge.apps.memory.erasing` for errors.
-
-        Raises:
-            InputError: there is no such memory in this scope.
-        """
+        """Deletes a memory; its history stays, unless `purge`, which erases both, also where the memory was deleted
+        before. The result then says what was erased, and what was not reached, such as backups."""
         if purge:
             return {"message": "Memory erased", **self._eraser.erase(memory_id, self.bound).to_json()}
         self._writer.delete(memory_id, self.bound)
@@ -262,11 +225,7 @@ class Memory(Closing):
         *,
         purge: bool = False,
     ) -> dict[str, Any]:
-        """Deletes every memory of a scope; the histories stay, unless `purge`, as in `delete`.
-
-        Raises:
-            InputError: no scope is named.
-        """
+        """Deletes every memory of a scope; the histories stay, unless `purge`, as in `delete`."""
         scope = self._scope(user_id, agent_id, run_id)
         if not scope:
             raise InputError(f"{NO_SCOPE}; reset() deletes everything")
@@ -276,22 +235,15 @@ class Memory(Closing):
         return {"message": "Memories deleted successfully!"}
 
     def reset(self) -> None:
-        """Erases everything: all memories of all scopes, their history, and the action cache.
-
-        Raises:
-            InputError: this object is bound to a scope.
-        """
+        """Erases everything: all memories of all scopes, their history, and the action cache. Not for a bound
+        object."""
         if self.bound:
             raise InputError(f"this memory was opened for {self.bound}; delete_all() deletes that, reset() everything")
         self._eraser.reset()
         self._actions.forget_counts()
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
-        """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin.
-
-        Raises:
-            InputError: there is no such memory in this scope.
-        """
+        """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin."""
         event = "PIN" if pinned else "UNPIN"
         self._writer.mark(memory_id, self.bound, event, lambda record, _: replace(record, pinned=pinned))
         return {"message": f"Memory {'pinned' if pinned else 'unpinned'} successfully!"}
@@ -310,11 +262,7 @@ class Memory(Closing):
         return {"message": f"Memory {'superseded' if by is not None else 'reinstated'} successfully!"}
 
     def forget(self, memory_id: str, forgotten: bool = True) -> dict[str, Any]:
-        """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again.
-
-        Raises:
-            InputError: there is no such memory in this scope.
-        """
+        """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again."""
         event = "FORGET" if forgotten else "RECALL"
         self._writer.mark(
             memory_id, self.bound, event,
@@ -437,11 +385,7 @@ class Memory(Closing):
 
     def export_jsonl(self, target: str | os.PathLike[str] | TextIO) -> int:
         """Writes all memories of the bound scope to a JSON Lines file or an open stream, with hidden memories and all
-        histories. An unbound object writes the memories of all scopes. Returns the number of memories.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        histories. An unbound object writes the memories of all scopes. Returns the number of memories."""
         return export_jsonl(self.store, self.bound, target)
 
     def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO | TextIO) -> int:
@@ -486,11 +430,8 @@ class Memory(Closing):
         return narrowed
 
     def check_known(self) -> None:
-        """Checks that the ids that this memory is bound to are known, if there are memories at all.
-
-        Raises:
-            InputError: there are memories, but only of others.
-        """
+        """Raises `InputError` if nothing was ever added for the ids that this memory is bound to, and something for
+        others."""
         condition, params = self.bound.condition("t")
         deleted_too = f"SELECT 1 FROM memories t WHERE {condition} UNION ALL SELECT 1 FROM history t WHERE {condition}"
         with self.store.read() as db:
@@ -502,19 +443,11 @@ class Memory(Closing):
                 )
 
     def health(self, *, thorough: bool = False) -> Health:
-        """The known damage and unfinished work of the memory, in all scopes. It does not read all stored data.
-
-        Args:
-            thorough: also count the vectors.
-        """
+        """The known damage and unfinished work of the memory, in all scopes; `thorough` also counts the vectors."""
         return self.store.health(thorough=thorough)
 
     def check_room(self) -> None:
-        """Checks that adding and searching fit the limit, before they are asked for.
-
-        Raises:
-            BudgetExceeded: they do not. The message names the smallest limit that works.
-        """
+        """Checks that adding and searching fit the limit, before they are asked for."""
         self.store.models.check_room("the memory", rerank=True, candidates=DEPTH, writes=True)
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:

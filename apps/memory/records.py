@@ -1,28 +1,54 @@
-"""`Record`: a stored memory, its forms for callers and for the indexes, its links, and the history of its changes."""
+"""`Record`: a stored memory, its forms for callers and for the indexes, its links, the history of its changes, and the
+tables of all of these."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
-from edge.apps.memory.arguments import Scope, check_text, spoken
-from edge.apps.memory.schema import PROVED
+from edge.apps.memory.arguments import (
+    Scope,
+    check_share,
+    check_text,
+    check_unicode,
+    parse_day,
+    parse_local,
+    parse_moment,
+    spoken,
+)
+from edge.apps.store.database import Migration
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.rows import PER_JSON, HeldDict, HeldList, Row, held, row_sum
+from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.ivf.base import Connection
+from edge.ivf.index import VectorIndex
 
 _BATCH = 500
 """The number of ids in one SQL statement."""
 
+TURN = 0
+"""As `follows`: a turn of a conversation whose turn before is not known yet."""
+
+_READ: Mapping[str, Callable[[Any, str], Any]] = {
+    "moment": parse_moment, "day": parse_day, "share": check_share, "name": check_unicode,
+    "id": lambda value, name: check_text(value, f'"{name}"'),
+}  # fmt: skip
+"""Reads a value of each kind of field as a caller gives it, with the name of its field for errors."""
+
+
+def _of(kind: str, *, default: str | None = None, given: bool = False) -> Any:
+    """A field of a kind of `_READ`; `given`: whether a caller may give it for a new memory, and change it."""
+    return field(default=default, metadata={"kind": kind, "given": given})
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row of `memories`, in the order of its columns.
+    """A row of `memories`, in the order of its columns. All that is known of a field stands here.
 
     Attributes:
         id: the id in the indexes.
@@ -36,36 +62,38 @@ class Record:
         superseded_by: the `uuid` of the memory that takes this one's place.
     """
 
-    id: int
-    uuid: str
-    text: str
-    hash: str
-    user_id: str | None
-    agent_id: str | None
-    run_id: str | None
-    actor_id: str | None
-    role: str | None
-    metadata: Mapping[str, Any] = field(hash=False)
-    importance: float | None
-    timestamp: str | None
-    local_timestamp: str | None
-    expiration_date: str | None
-    forgotten_at: str | None
-    pinned: bool
-    follows: int | None
-    created_at: str
-    updated_at: str
-    valid_from: str | None = None
-    valid_until: str | None = None
-    superseded_by: str | None = None
+    id: int = 0
+    uuid: str = ""
+    text: str = ""
+    hash: str = ""
+    user_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
+    actor_id: str | None = _of("name")
+    role: str | None = _of("name")
+    metadata: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    importance: float | None = _of("share", given=True)
+    timestamp: str | None = _of("moment", given=True)
+    local_timestamp: str | None = _of("moment")
+    expiration_date: str | None = _of("day", given=True)
+    forgotten_at: str | None = _of("moment")
+    pinned: bool = False
+    follows: int | None = None
+    created_at: str = _of("moment", default="")
+    updated_at: str = _of("moment", default="")
+    valid_from: str | None = _of("moment", given=True)
+    valid_until: str | None = _of("moment", given=True)
+    superseded_by: str | None = _of("id")
+
+    @classmethod
+    def new(cls, uuid: str, text: str, scope: Scope, now: str, **more: Any) -> Record:
+        """A memory that is stored for the first time at the moment `now`."""
+        values: dict[str, Any] = {**dict(scope.items()), "created_at": now, "updated_at": now, **more}
+        return cls(uuid=uuid, text=text, hash=text_hash(text), **values)
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Record:
-        """A record from a row of `SELECT`.
-
-        Raises:
-            DamagedStore: the row differs from the one stored.
-        """
+        """A record from a row of `SELECT`."""
         *values, checksum = row
         try:
             sound = checksum == _checksum(values) and all(map(isinstance, values, _KINDS))
@@ -105,16 +133,15 @@ class Record:
         return f"{spoken(when)}: {self.text}" if when else self.text
 
     def to_json(self) -> dict[str, Any]:
-        """The memory in mem0's form, with additional fields of this library. Fields without a value are left out,
-        except `metadata`, which is then empty."""
+        """The memory in mem0's form, with additional fields of this library."""
         document: dict[str, Any] = {
             "id": self.uuid, "memory": self.text, "hash": self.hash, "metadata": dict(self.metadata),
             "created_at": self.created_at, "updated_at": self.updated_at,
         }  # fmt: skip
-        for name in _OPTIONAL:
+        for name in SHOWN:
             value = getattr(self, name)
             if value is not None and value is not False:
-                document[name] = value
+                document.setdefault(name, value)
         return document
 
 
@@ -122,12 +149,29 @@ COLUMNS = tuple(item.name for item in fields(Record))
 STORED = (*COLUMNS, "checksum")
 """Columns of the table `memories`."""
 
+KINDS: Mapping[str, str] = {item.name: item.metadata["kind"] for item in fields(Record) if item.metadata}
+"""The kinds of the fields that a caller may give, or an import (see `_READ`)."""
+
+GIVEN = tuple(item.name for item in fields(Record) if item.metadata.get("given"))
+"""The fields, besides text and metadata, that a caller may give and change."""
+
+SHOWN = tuple(name for name in COLUMNS if name not in ("id", "uuid", "text", "hash", "metadata", "follows"))
+"""The fields that are shown under their own names."""
+
+
+def stored(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored forms of fields as a caller gives them; None stays None. With `timestamp` comes its local time."""
+    found = {name: None if value is None else _READ[KINDS[name]](value, name) for name, value in given.items()}
+    if given.get("timestamp") is not None:
+        found["timestamp"], found["local_timestamp"] = parse_local(given["timestamp"])
+    elif "timestamp" in given:
+        found["local_timestamp"] = None
+    return found
+
+
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in STORED) + " FROM memories"
 _UUID, _TEXT, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "text", "metadata", "pinned"))
-_PROVED = tuple(map(COLUMNS.index, PROVED["memories"]))
-_MOMENTS = tuple(
-    map(COLUMNS.index, ("timestamp", "local_timestamp", "created_at", "updated_at", "valid_from", "valid_until"))
-)
+_MOMENTS = tuple(COLUMNS.index(name) for name, kind in KINDS.items() if kind == "moment")
 _KINDS = tuple(
     {
         "int": int, "int | None": int | None, "str": str, "str | None": str | None, "bool": int,
@@ -137,10 +181,26 @@ _KINDS = tuple(
 )  # fmt: skip
 """The kind of each of `COLUMNS` as it is stored. Anybody may have written a file, with checksums that are right."""
 
-_OPTIONAL = (
-    "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "local_timestamp", "expiration_date",
-    "forgotten_at", "pinned", "importance", "valid_from", "valid_until", "superseded_by",
-)  # fmt: skip
+PROVED = {
+    "memories": tuple(name for name in COLUMNS if name not in ("id", "follows")),
+    "history": (
+        "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
+        "user_id", "agent_id", "run_id",
+    ),
+    "actions": (
+        "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key", "user_id",
+        "agent_id", "run_id",
+    ),
+}  # fmt: skip
+"""The columns of each table that its rows' checksums cover, in this order."""
+
+SEAL = {
+    table: f"UPDATE {table} SET checksum = {ROW_SUM}('{table}', {', '.join(columns)})"
+    for table, columns in PROVED.items()
+}
+"""For each table, the statement that sets the checksums of its rows."""
+
+_PROVED = tuple(map(COLUMNS.index, PROVED["memories"]))
 
 
 def _checksum(values: Sequence[Any]) -> bytes:
@@ -171,12 +231,7 @@ def visible(now: datetime) -> tuple[str, list[str]]:
 
 
 def held_records(db: Connection, rows: Iterable[Row]) -> HeldList[Record]:
-    """The records of rows of `SELECT`, held as `held` does.
-
-    Raises:
-        BudgetExceeded: they do not fit.
-        DamagedStore: a row differs from the one stored.
-    """
+    """The records of rows of `SELECT`, held as `held` does."""
     return held(db, rows, Record.of, lambda row: PER_JSON * len(str(row[_METADATA])) + sys.getsizeof(row[_TEXT]))
 
 
@@ -191,11 +246,7 @@ def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
 
 
 def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
-    """The memory with this id; None if `scope` has none.
-
-    Raises:
-        InputError: the id is empty or not text.
-    """
+    """The memory with this id; None if `scope` has none."""
     check_text(uuid, "an id")
     condition, params = scope.condition()
     found = held_records(db, db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)))
@@ -236,12 +287,7 @@ def note_changes(db: Connection, changes: Iterable[tuple[Record | None, Record |
 
 
 def read_history(db: Connection, uuids: Sequence[str], scope: Scope) -> list[dict[str, Any]]:
-    """The history of memories in mem0's form, oldest first; without memories that are not in `scope`.
-
-    Raises:
-        InputError: the id is empty or not text.
-        DamagedStore: a line differs from the one stored.
-    """
+    """The history of memories in mem0's form, oldest first; without memories that are not in `scope`."""
     named = [(name, value) for name, value in scope.items() if value is not None]
     condition = "".join(f" AND {name} = ?" for name, _ in named)
     places = ", ".join("?" * len(uuids))
@@ -313,3 +359,104 @@ def read_links(db: Connection, record: Record) -> list[dict[str, Any]]:
 def advance(db: Connection) -> None:
     """Increments the generation, which tells every process that its cached ids are out of date."""
     db.execute("UPDATE settings SET value = value + 1 WHERE name = 'generation'")
+
+
+TEXT_INDEX = "memories_fts"
+
+ACTIONS = 1 << 48
+"""Added to an action's id, this gives the id of its vector. Memories and actions share one vector index."""
+
+_MEMORIES = f"""
+CREATE TABLE memories (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- what the text and vector indexes know a memory by; never used twice
+    uuid TEXT NOT NULL UNIQUE,             -- what callers know it by
+    text TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    user_id TEXT, agent_id TEXT, run_id TEXT, actor_id TEXT, role TEXT,
+    metadata TEXT NOT NULL,                -- a JSON object
+    importance REAL,
+    timestamp TEXT,                        -- when what it tells was said or happened
+    expiration_date TEXT,                  -- the last day on which it is shown
+    forgotten_at TEXT,
+    pinned INTEGER NOT NULL,
+    follows INTEGER REFERENCES memories(id) ON DELETE SET NULL,  -- the turn before, where it is one of a conversation
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL,
+    local_timestamp TEXT,                  -- timestamp in the time zone it was given in, if not UTC
+    valid_from TEXT, valid_until TEXT,     -- from when it holds, and until when, if that is known
+    superseded_by TEXT,                    -- uuid of the memory that takes its place
+    checksum BLOB,
+    conversation INTEGER                   -- id of its first turn, unless it is that one
+);
+CREATE INDEX memories_scope ON memories(user_id, agent_id, run_id, forgotten_at, pinned, expiration_date);
+CREATE INDEX memories_agent ON memories(agent_id, forgotten_at, pinned, expiration_date) WHERE agent_id IS NOT NULL;
+CREATE INDEX memories_run ON memories(run_id, forgotten_at, pinned, expiration_date) WHERE run_id IS NOT NULL;
+CREATE INDEX memories_turns ON memories(user_id, agent_id, run_id);  -- and, as in every index, in the order of id
+CREATE INDEX memories_hash ON memories(hash, user_id, agent_id, run_id, timestamp);  -- the latest of a text first
+CREATE INDEX memories_follows ON memories(follows) WHERE follows IS NOT NULL;
+CREATE INDEX memories_until ON memories(valid_until) WHERE valid_until IS NOT NULL;
+CREATE INDEX memories_since ON memories(valid_from) WHERE valid_from IS NOT NULL;
+CREATE INDEX memories_superseded ON memories(superseded_by) WHERE superseded_by IS NOT NULL;
+CREATE INDEX memories_conversation ON memories(conversation) WHERE conversation IS NOT NULL;
+CREATE TABLE history (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    memory_id TEXT NOT NULL,               -- outlives the memory
+    old_memory TEXT, new_memory TEXT,
+    event TEXT NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    is_deleted INTEGER NOT NULL,
+    actor_id TEXT, role TEXT, user_id TEXT, agent_id TEXT, run_id TEXT,
+    checksum BLOB
+);
+CREATE INDEX history_memory ON history(memory_id);
+CREATE TABLE links (
+    memory INTEGER NOT NULL REFERENCES memories(id) ON DELETE CASCADE,
+    earlier INTEGER NOT NULL REFERENCES memories(id) ON DELETE CASCADE,
+    similarity REAL NOT NULL,              -- cosine; 1 for the same text
+    PRIMARY KEY (memory, earlier)
+) WITHOUT ROWID;
+CREATE INDEX links_earlier ON links(earlier);
+CREATE TABLE actions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL UNIQUE,
+    task TEXT NOT NULL, state TEXT NOT NULL,
+    trajectory TEXT NOT NULL,              -- JSON
+    user_id TEXT, agent_id TEXT, run_id TEXT,
+    successes INTEGER NOT NULL, failures INTEGER NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    key TEXT NOT NULL DEFAULT '',          -- see `action_key`
+    checksum BLOB
+);
+CREATE INDEX actions_scope ON actions(user_id, agent_id, run_id);
+CREATE INDEX actions_key ON actions(key);
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO settings VALUES ('generation', '0');
+{LexicalIndex.create(TEXT_INDEX)}"""
+
+CONVERSATIONS = """
+WITH RECURSIVE said(id, first) AS (
+    SELECT id, id FROM memories WHERE follows IS NULL
+    UNION ALL SELECT memories.id, said.first FROM said JOIN memories ON memories.follows = said.id
+) UPDATE memories SET conversation = said.first FROM said WHERE said.id = memories.id AND said.first <> said.id;
+"""
+"""Sets the conversation of every turn from the turns that follow one another."""
+
+_UNRELEASED = 12
+"""Number of steps before the first release, see `Migration`."""
+
+
+def migrations() -> list[Migration]:
+    """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
+    vectors, *later = VectorIndex.migrations()
+    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later]
+
+
+def action_text(task: str, state: str) -> str:
+    """The text of an action that is embedded and ranked."""
+    return f"{task}\n{state}" if state else task
+
+
+def action_key(task: str, state: str) -> str:
+    """A hash for finding an action by its task and state. Equal hashes must still be verified by comparing the
+    texts."""
+    return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()

@@ -1,4 +1,5 @@
 """`Searcher`: fuses BM25 and vector search, then reranks. Memories outside the query's scope are never candidates.
+Conversations are scored by their turns, and told by their central sentences, without a model.
 
 A reranker trained on passages gives "I am allergic to peanuts" little relevance for "what can Ada eat?". People speak
 of themselves as "I" but are asked about by name. The question in the first person, "what can I eat?", has a vector near
@@ -11,8 +12,8 @@ import json
 import math
 import re
 import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -22,22 +23,73 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, age_days, stamp
-from edge.apps.memory.conversations import (
-    READ,
-    beside_their_conversations,
-    central_sentences,
-    conversation_scores,
-)
 from edge.apps.memory.filters import Condition
-from edge.apps.memory.models import REBUILD
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
-from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
-from edge.apps.store.fusion import FULL_MATCH, convex_combination
+from edge.apps.store.lexical import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection
 from edge.models.evidence import Evidence, log_odds
+from edge.text.sentences import sentences
+
+SHARE = 0.3
+"""The weight of a conversation's score beside that of a turn's own. docs/decisions/search.md says how it was chosen."""
+
+_COUNTED = 5
+"""The best turns of a conversation that count in its score, each with half of the weight of the one before."""
+
+READ = 300
+"""The most turns of a conversation whose words are counted, evenly spaced."""
+
+_CENTRAL = 3
+"""The number of sentences that tell what a conversation was about."""
+
+_LENGTH = 0.7
+"""The power of a sentence's number of words that its weight is divided by: 1 prefers short sentences, 0 long ones."""
+
+
+def conversation_scores(turns: Iterable[tuple[int, float]], first: Mapping[int, int]) -> dict[int, float]:
+    """The score of each conversation: its best turns' scores, added up with falling weights."""
+    scores: dict[int, float] = defaultdict(float)
+    counted: Counter[int] = Counter()
+    for turn, score in turns:
+        conversation = first[turn]
+        if counted[conversation] < _COUNTED:
+            scores[conversation] += score * 0.5 ** counted[conversation]
+            counted[conversation] += 1
+    return scores
+
+
+def beside_their_conversations(turns: Sequence[tuple[int, float]], first: Mapping[int, int]) -> list[tuple[int, float]]:
+    """Turns with scores in 0 ... 1 that are mixed with their conversations', best first. A memory that belongs to no
+    conversation keeps its score. The arguments are those of `conversation_scores`."""
+    scores = conversation_scores(turns, first)
+    mixed = [(turn, (1 - SHARE) * score + SHARE * scores[first[turn]]) for turn, score in turns]
+    return [(turn, min(1.0, score)) for turn, score in sorted(mixed, key=lambda item: (-item[1], item[0]))]
+
+
+def central_sentences(texts: Iterable[str], terms: Callable[[str], Iterable[str]]) -> list[str]:
+    """The sentences that share most with the others, in their order.
+
+    A word weighs much if several sentences have it, but not most of them. A chosen sentence takes away the weight of
+    its words, so that the next one says something else (Nenkova and Vanderwende, "The Impact of Frequency on
+    Summarization", 2005).
+    """
+    said = {sentence: dict.fromkeys(terms(sentence)) for text in texts for sentence in sentences(text)}
+    counts = Counter(word for words in said.values() for word in words)
+    weights = {word: math.log(1 + count) * math.log((1 + len(said)) / count) for word, count in counts.items()}
+    chosen: set[str] = set()
+    for _ in range(min(_CENTRAL, len(said))):
+        best = max(
+            (sentence for sentence in said if sentence not in chosen),
+            key=lambda sentence: sum(map(weights.__getitem__, said[sentence])) / max(3, len(said[sentence])) ** _LENGTH,
+        )
+        chosen.add(best)
+        weights |= dict.fromkeys(said[best], 0.0)
+    return [sentence for sentence in said if sentence in chosen]
+
 
 Ids = npt.NDArray[np.int64]
 
@@ -132,11 +184,7 @@ class Searcher:
         *,
         asked: Asked | None = None,
     ) -> tuple[list[Candidate], list[dict[str, Any]]]:
-        """The best memories of `scope` that meet `condition`, and the best conversations, best first.
-
-        Args:
-            asked: the time at which the memories held, if not now.
-        """
+        """The best memories of `scope` that meet `condition`, and the best conversations, best first."""
         top_k, rerank, show_expired = options.count, options.rerank, options.show_expired
         if top_k == options.conversations == 0:
             return [], []
@@ -303,8 +351,7 @@ class Searcher:
             self._lease.release()
 
     def _allowed(self, db: Connection, whose: Condition) -> tuple[Ids, bool]:
-        """The ids of the memories that may be returned, ascending, and whether these are all ids of the vector index.
-        The result is cached until any process writes."""
+        """The ids that may be returned, ascending, and whether they are all of the index; cached until a write."""
         generation = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()[0]
         key = (generation, whose.sql, whose.params)
         with self._lock:
@@ -325,8 +372,7 @@ class Searcher:
     def _lexical(
         self, db: Connection, query: str, depth: int, whose: Condition, allowed: Ids | None
     ) -> dict[int, float]:
-        """The BM25 scores of the best `depth` memories that may be returned: those of `whose`, whose ids are `allowed`;
-        None for all."""
+        """The BM25 scores of the best `depth` memories of `whose`, whose ids are `allowed`; None for all."""
         # The plus sign keeps SQLite from running the whole full-text query once for every id of the set.
         where, params = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})", whose.params
         if allowed is None:
@@ -336,10 +382,8 @@ class Searcher:
         return dict(self._store.lexical.search(db, query, depth, where=where, params=params)[:depth])
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
-        """The best `top_k` candidates (all if None) in the reranker's order, blended with the order of retrieval.
-
-        The reranker reads a turn together with the turn before it, because few answers name their subject.
-        """
+        """The best `top_k` candidates (all if None) in the reranker's order, blended with that of retrieval. It reads a
+        turn with the turn before, because few answers name their subject."""
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
         with self._store.read() as db:
             before = read_records(db, answered)

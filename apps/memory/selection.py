@@ -18,7 +18,7 @@ from edge.text.sentences import boundaries
 from edge.text.tokens import expected_tokens, fit, most_tokens
 
 if TYPE_CHECKING:  # the command line splits texts before it loads a model
-    from edge.apps.memory.models import MemoryModels
+    from edge.apps.memory.store import MemoryModels
 
 LONGEST_SEGMENT = 800
 """The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""
@@ -59,14 +59,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The pieces that were kept, in their original order.
-
-    Attributes:
-        segments: the kept pieces.
-        messages: the kept messages, unchanged; empty for a text.
-        tokens: the tokens of all kept pieces; never above the budget.
-        left_out: the number of pieces that were not kept.
-    """
+    """The pieces that were kept, in their original order."""
 
     segments: tuple[Segment, ...]
     messages: tuple[Mapping[str, Any], ...]
@@ -89,19 +82,7 @@ def select(
     count: Count,
 ) -> Selection:
     """Fills a token budget with the pieces most relevant to `query`, most relevant first. Returns them in their
-    original order.
-
-    Args:
-        source: a text, which is split at paragraphs and, if those are long, at sentences; or messages, which stay
-            whole. System messages are always kept.
-        budget_tokens: the most tokens of all kept pieces.
-        rerank: judge pieces with the cross-encoder; otherwise by their vectors alone.
-        count: counts the tokens of a text, best as the model that will read it.
-
-    Raises:
-        InputError: the query is empty, the budget is not a positive number, system messages alone exceed it, or
-            `source` is neither a text nor messages.
-    """
+    original order."""
     check_text(query, "the query")
     if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
         raise InputError(f"budget_tokens is a positive whole number, not {budget_tokens!r}")
@@ -137,11 +118,7 @@ def select(
 def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
     """What fits `max_tokens` of the conversations and the results of a search, in this order, best first; see
     `Memory.search`. Neighbours that are results, or neighbours of a better one, are left out; and those of a result
-    that fits only without them.
-
-    Raises:
-        InputError: `max_tokens` is not a positive whole number.
-    """
+    that fits only without them."""
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
     results, told = found["results"], found.get("conversations")

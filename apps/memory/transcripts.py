@@ -1,23 +1,39 @@
-"""Reads conversations that other programs have written: one turn after another, in bounded memory.
+"""Conversations that other programs have written, and how they come into a memory: streamed, each turn once, without
+keys and tokens.
 
 The formats, by what their programs write: sessions of Claude Code (`~/.claude/projects/*/*.jsonl`) and of Codex
 (`~/.codex/sessions/**/rollout-*.jsonl`); `conversations.json` of an export of ChatGPT and of Claude; memories of mem0,
 as JSON, JSON Lines or an object with `results`; and Markdown notes with observations, as Basic Memory writes them. Only
-the last is specified by its maker. The others were compared with lines of real files and with the readers of other
-programs, in public repositories of 2025 and 2026; the samples of the tests are made up.
+the last is specified by its maker. The others were compared with real files and with readers of other programs.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import uuid as uuids
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edge.apps.documents.secrets import without_secrets
+from edge.apps.memory.arguments import Clock, Scope, stamp
+from edge.apps.memory.entries import goes_on
+from edge.apps.memory.records import Record, find_record, stored
 from edge.apps.memory.selection import split
-from edge.errors import InputError
+from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.transfer import (
+    ALWAYS_READ,
+    LINES_BESIDE,
+    NBYTES_TOGETHER,
+    PER_LINE,
+    TOGETHER,
+    Line,
+    read_memory,
+    store_lines,
+)
+from edge.errors import InputError, StorageError
 from edge.files.input_file import open_input, read_input, read_line
 
 _PIECE = 1 << 16
@@ -50,15 +66,7 @@ class Spoken:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import took, or would take.
-
-    Attributes:
-        files: the files that were read.
-        turns: the turns and memories in them.
-        new: those that the memory did not have.
-        secrets: keys and tokens that were left out of them.
-        skipped: entries that are too long for the memory, or cannot be read.
-    """
+    """What an import took, or would take."""
 
     files: int = 0
     turns: int = 0
@@ -71,11 +79,7 @@ class ImportReport:
 
 
 def files_of(source: Path) -> list[Path]:
-    """The files to read: `source`, or those below it that may hold transcripts, in the order of their names.
-
-    Raises:
-        InputError: there are none.
-    """
+    """The files to read: `source`, or those below it that may hold transcripts, in the order of their names."""
     found = [source] if not source.is_dir() else sorted(p for p in source.rglob("*") if p.suffix in _SUFFIXES)
     found = [path for path in found if path.is_file()]
     if not found:
@@ -93,15 +97,8 @@ _SUFFIXES = (".json", ".jsonl", ".md")
 
 
 def turns(path: Path, most: int, report: ImportReport) -> Iterator[Spoken]:
-    """The turns of a file whose format is recognised by its first entry.
-
-    Args:
-        most: bytes of an entry (a line, or a conversation of an export). Longer ones are skipped.
-
-    Raises:
-        OSError: the file cannot be read.
-        InputError: the format is none of those that are known.
-    """
+    """The turns of a file whose format is recognised by its first entry. An entry (a line, or a conversation of an
+    export) of more than `most` bytes is skipped."""
     if path.suffix == ".md":
         yield from _note(path, read_input(path, most=most).decode("utf-8", "replace"))
         return
@@ -312,3 +309,70 @@ _FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[dict[str, A
     (lambda entry: isinstance(entry.get("memory"), str) or isinstance(entry.get("results"), list), _mem0),
 )
 FORMATS = ("Claude Code", "Codex", "ChatGPT", "Claude", "mem0", "Markdown")
+
+_NAMES = uuids.UUID("5b0a6ed9-0d5c-4a75-9a0f-5b3f7a1f2f6c")
+_PER_CHARACTER = 16
+
+
+def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Clock, *, dry_run: bool) -> ImportReport:
+    """See `Memory.import_transcripts`."""
+    report = ImportReport()
+    waiting: list[Line] = []
+    with store.budget.reserve("imported turns", 0) as lease:
+        for line in _read(store, scope, source, clock, report):
+            needed = PER_LINE + _PER_CHARACTER * len(line.record.text)
+            if waiting and (len(waiting) >= TOGETHER or lease.nbytes + needed > NBYTES_TOGETHER):
+                report.new += _take(store, waiting, clock, dry_run)
+                waiting = []
+                lease.resize(0)
+            lease.resize(lease.nbytes + needed)
+            waiting.append(line)
+        report.new += _take(store, waiting, clock, dry_run)
+    return report
+
+
+def _read(store: MemoryStore, scope: Scope, source: Path, clock: Clock, report: ImportReport) -> Iterator[Line]:
+    files = files_of(source)
+    for path in files:
+        before: tuple[Spoken, Record] | None = None
+        most = max(ALWAYS_READ, store.budget.free // LINES_BESIDE)
+        try:
+            for turn in turns(path, most, report):
+                try:
+                    line = _line(turn, before, scope, stamp(clock()), report)
+                except InputError:
+                    report.skipped += 1
+                    continue
+                before = (turn, line.record)
+                report.turns += 1
+                yield line
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        except InputError:
+            if len(files) == 1:
+                raise
+            report.skipped += 1  # a folder may hold other files
+            continue
+        report.files += 1
+
+
+def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now: str, report: ImportReport) -> Line:
+    text, secrets = without_secrets(turn.text)
+    name = str(uuids.uuid5(_NAMES, "\n".join((*(str(value) for value in scope), turn.run, turn.key))))
+    report.secrets += secrets
+    if turn.document is not None:
+        return read_memory({"id": name, **turn.document, "memory": text}, scope, now)
+    whose = replace(scope, run_id=scope.run_id or turn.run or None)
+    said = stored({"timestamp": turn.when})
+    record = Record.new(name, text, whose, now, role=turn.role, metadata=dict(turn.metadata), **said)
+    follows = None
+    if before is not None and turn.run and before[0].run == turn.run and goes_on(before[1], record):
+        follows = before[1].uuid
+    return Line(record, [], follows, [])
+
+
+def _take(store: MemoryStore, lines: list[Line], clock: Clock, dry_run: bool) -> int:
+    if not dry_run or not lines:
+        return store_lines(store, lines, clock)
+    with store.read() as db:
+        return sum(find_record(db, line.record.uuid, Scope()) is None for line in lines)

@@ -16,16 +16,13 @@ from edge.apps.memory.arguments import (
     Scope,
     check_metadata,
     check_path,
-    check_share,
     check_text,
-    check_unicode,
-    parse_day,
     parse_local,
     parse_moment,
     stamp,
 )
-from edge.apps.memory.models import Vectors, in_context
 from edge.apps.memory.records import (
+    KINDS,
     SELECT,
     HistoryLine,
     Record,
@@ -38,11 +35,11 @@ from edge.apps.memory.records import (
     read_links,
     read_records,
     restore_history,
-    text_hash,
+    stored,
 )
-from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.store import MemoryStore, Vectors, in_context
 from edge.apps.memory.writing import index_records
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.config import format_size
 from edge.errors import InputError, as_storage_error
 from edge.files.input_file import open_input, read_line
@@ -82,12 +79,7 @@ class Line:
 
 
 def export_jsonl(store: MemoryStore, scope: Scope, target: str | os.PathLike[str] | TextIO) -> int:
-    """Writes all memories of a scope to a file or an open stream, oldest first. Returns their number.
-
-    Raises:
-        StorageError: the file cannot be written. No partial file is left.
-        OSError: the stream cannot be written.
-    """
+    """Writes all memories of a scope to a file or an open stream, oldest first. Returns their number."""
     if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
         return _write(store, scope, target)
     path = check_path(target)
@@ -108,8 +100,7 @@ def _write(store: MemoryStore, scope: Scope, file: TextIO) -> int:
 
 
 def exported(store: MemoryStore, scope: Scope, after: int = 0) -> Generator[tuple[int, dict[str, Any]], None, None]:
-    """The memories of a scope as an export has them, oldest first, each with its number. The first one has a number
-    above `after`."""
+    """The memories of a scope as an export has them, oldest first, each with its number."""
     sql, params = scope.condition()
     with store.read() as db:
         rows = db.execute(f"{SELECT} WHERE {sql} AND memories.id > ? ORDER BY memories.id", (*params, after))
@@ -136,17 +127,7 @@ def import_jsonl(
     store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO | TextIO, clock: Clock
 ) -> int:
     """Imports lines of `export_jsonl`, memories of mem0 or answers of its `get_all` (`{"results": [...]}`) from a file
-    or an open stream. Returns the number of new memories.
-
-    Args:
-        scope: the scope that the memory is bound to. Lines without its ids get them.
-
-    Raises:
-        InputError: a line holds no memory, or is too long for the memory limit; the lines before it are kept.
-        BudgetExceeded: a line needs more memory than is free; the lines before it are kept.
-        StorageError: the file cannot be read.
-        OSError: the stream cannot be read.
-    """
+    or an open stream; returns how many are new. Lines without the ids of `scope` get them."""
     if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
         lines = _Encoded(source) if isinstance(source, TextIOBase) else source
         return _import(store, scope, cast("BinaryIO", lines), "the stream", clock)
@@ -199,47 +180,25 @@ def _read(line: bytes) -> list[dict[str, Any]]:
 
 
 def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:
-    """A memory from its JSON object.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A memory from its JSON object."""
     text = check_text(document.get("memory"), '"memory"')
     whose = Scope.of(document).within(scope)
     if not whose:
         raise InputError("it has no user_id, agent_id or run_id")
     created = parse_moment(document["created_at"], "created_at") if document.get("created_at") else now
-    timestamp, local = _said(document)
-    identifier = document.get("id") or str(uuids.uuid4())
-    record = Record(
-        id=0, uuid=check_text(identifier, '"id"'), text=text, hash=text_hash(text), user_id=whose.user_id,
-        agent_id=whose.agent_id, run_id=whose.run_id, actor_id=_optional(document, "actor_id", check_unicode),
-        role=_optional(document, "role", check_unicode), metadata=check_metadata(document.get("metadata")),
-        importance=check_share(document.get("importance"), "importance"),
-        timestamp=timestamp, local_timestamp=local,
-        expiration_date=_optional(document, "expiration_date", parse_day),
-        forgotten_at=_optional(document, "forgotten_at", parse_moment), pinned=document.get("pinned") is True,
-        follows=None, created_at=created, updated_at=_optional(document, "updated_at", parse_moment) or created,
-        valid_from=_optional(document, "valid_from", parse_moment),
-        valid_until=_optional(document, "valid_until", parse_moment),
-        superseded_by=_text_or_none(document, "superseded_by"),
+    fields = stored({name: document.get(name) for name in KINDS if name not in ("local_timestamp", "created_at")})
+    if document.get("timestamp") is not None and document.get("local_timestamp") is not None:
+        moment, fields["local_timestamp"] = parse_local(document["local_timestamp"], "local_timestamp")
+        if moment != fields["timestamp"]:
+            raise InputError('"local_timestamp" is another moment than "timestamp"')
+    fields |= {"created_at": created, "updated_at": fields["updated_at"] or created}
+    record = Record.new(
+        check_text(document.get("id") or str(uuids.uuid4()), '"id"'), text, whose, now,
+        metadata=check_metadata(document.get("metadata")), pinned=document.get("pinned") is True, **fields,
     )  # fmt: skip
     changes = [_change(change, created) for change in _objects(document, "history")]
     links = [_link(link) for link in _objects(document, "links")]
     return Line(record, changes, _text_or_none(document, "follows"), links)
-
-
-def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The timestamp of a line, and its local time, which `export_jsonl` writes as `local_timestamp`."""
-    if document.get("timestamp") is None:
-        return None, None
-    timestamp, local = parse_local(document["timestamp"])
-    if document.get("local_timestamp") is None:
-        return timestamp, local
-    moment, local = parse_local(document["local_timestamp"], "local_timestamp")
-    if moment != timestamp:
-        raise InputError('"local_timestamp" is another moment than "timestamp"')
-    return timestamp, local
 
 
 def _objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -260,18 +219,13 @@ def _link(link: dict[str, Any]) -> tuple[str, float]:
 
 
 def _change(change: dict[str, Any], created: str) -> HistoryLine:
+    moments = stored({name: change.get(name) for name in ("created_at", "updated_at")})
     return HistoryLine(
         old=_text_or_none(change, "old_memory"),
         new=_text_or_none(change, "new_memory"),
         event=check_text(change.get("event"), '"event" of a change'),
-        created_at=_optional(change, "created_at", parse_moment) or created,
-        updated_at=_optional(change, "updated_at", parse_moment) or created,
+        **{name: moment or created for name, moment in moments.items()},
     )
-
-
-def _optional(document: dict[str, Any], name: str, read: Any) -> str | None:
-    value = document.get(name)
-    return None if value is None else str(read(value, name))
 
 
 def _text_or_none(document: dict[str, Any], name: str) -> str | None:

@@ -1,5 +1,7 @@
 """`Writer`: changes memories in all tables and indexes, and records each change's history. Each change is one
-transaction, begun after embedding so that other writers wait less."""
+transaction, begun after embedding so that other writers wait less. `Eraser`: erases memories with their histories, so
+that no file of the memory holds a byte of them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
-from edge.apps.memory.entries import Entry, goes_on
+from edge.apps.memory.entries import goes_on
 from edge.apps.memory.judge import Judgement, judge, read
-from edge.apps.memory.models import REBUILD, Vectors, in_context
 from edge.apps.memory.records import (
+    GIVEN,
     SELECT,
+    TEXT_INDEX,
     Record,
     advance,
     batches,
@@ -31,9 +34,9 @@ from edge.apps.memory.records import (
     text_hash,
     visible,
 )
-from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.store import REBUILD, MemoryStore, Vectors, in_context
 from edge.apps.memory.validity import successors
-from edge.apps.store.erasure import erasing
+from edge.apps.store.erasure import Erasure, erasing, erasure
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
@@ -45,8 +48,8 @@ NEAR = 0.93
 """The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing
 errors only."""
 
-_TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance", "valid_from", "valid_until")
-"""The fields of an entry besides its text and metadata."""
+_TOLD = ("role", "actor_id", *GIVEN)
+"""What a caller says of a memory besides its text and metadata."""
 
 MOST_LINKS = 3
 """The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
@@ -60,12 +63,7 @@ _TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """An earlier memory that a new one resembles.
-
-    Attributes:
-        id: its id, or `-1 - n` for the n-th entry of the same call.
-        similarity: their cosine.
-    """
+    """An earlier memory that a new one resembles."""
 
     id: int
     similarity: float
@@ -88,12 +86,7 @@ class Added:
     judged: tuple[tuple[Record, Judgement], ...] = ()
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories and those that it
-        `supersedes`, if there are any.
-
-        Args:
-            explain: also the verdict about each memory that was compared, as `judged`.
-        """
+        """mem0's form:"""
         record = self.record
         document: dict[str, Any] = {"id": record.uuid, "memory": record.text, "event": self.event}
         if record.role is not None:
@@ -140,12 +133,6 @@ def find_similar(
 
     They are memories stored under exactly the ids of `scope`, in a small scope without those that ended, and earlier
     rows of `vectors`, given as `-1 - row`.
-
-    Args:
-        vectors: the vectors of the new memories, [n, dim].
-
-    Raises:
-        BudgetExceeded: there is no room for the cosines.
     """
     found: list[list[Similar]] = []
     most = [CANDIDATES if judged is not None and judged[row] else MOST_LINKS for row in range(len(vectors))]
@@ -218,12 +205,8 @@ class Writer:
         self._store = store
         self._clock = clock
 
-    def add(self, entries: Sequence[Entry], scope: Scope, *, supersede: bool = True) -> list[Added]:
-        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none.
-
-        Args:
-            supersede: whether they may end earlier memories under the same ids (`edge.apps.memory.judge`).
-        """
+    def add(self, entries: Sequence[Record], scope: Scope, *, supersede: bool = True) -> list[Added]:
+        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none."""
         if not entries:
             return []
         store = self._store
@@ -250,11 +233,7 @@ class Writer:
         return added
 
     def update(self, uuid: str, scope: Scope, changes: dict[str, Any]) -> Record:
-        """Sets fields of a memory; `metadata` are merged into the existing ones.
-
-        Raises:
-            InputError: there is no such memory in `scope`.
-        """
+        """Sets fields of a memory; `metadata` are merged into the existing ones."""
         store = self._store
         index = self._index(uuid)
         vector, similar = None, []
@@ -285,11 +264,7 @@ class Writer:
         return new
 
     def mark(self, uuid: str, scope: Scope, event: str, change: Callable[[Record, str], Record]) -> Record:
-        """Changes whether a memory is pinned or hidden. Nothing is written if `change` returns an equal record.
-
-        Raises:
-            InputError: there is no such memory in `scope`.
-        """
+        """Changes whether a memory is pinned or hidden. Nothing is written if `change` returns an equal record."""
         store = self._store
         now = stamp(self._clock())
         with store.write() as db:
@@ -301,12 +276,7 @@ class Writer:
         return new
 
     def supersede(self, uuid: str, by: str | None, scope: Scope) -> None:
-        """Ends a memory when the memory `by` begins to hold; None lets it hold again.
-
-        Raises:
-            InputError: one of them is not in `scope`, they are of different users or agents, or `by` was itself
-                superseded by the other one, directly or not.
-        """
+        """Ends a memory when the memory `by` begins to hold; None lets it hold again."""
         with self._store.write() as db:
             old = self._found(find_record(db, uuid, scope), uuid)
             if by is None:
@@ -330,11 +300,7 @@ class Writer:
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
-        """Deletes a memory; its history stays.
-
-        Raises:
-            InputError: there is no such memory in `scope`.
-        """
+        """Deletes a memory; its history stays."""
         store = self._store
         index = self._index(uuid)
         with store.write() as db:
@@ -370,22 +336,16 @@ class Writer:
         self,
         db: Connection,
         index: VectorIndex,
-        entries: Sequence[Entry],
+        entries: Sequence[Record],
         vectors: Vectors,
         similar: Sequence[Sequence[Similar]],
         follows: Sequence[int | None],
         scope: Scope,
     ) -> list[Added]:
-        """Stores entries under exactly the ids of `scope`.
-
-        An entry that equals a shown memory of the scope in all fields is not stored twice. Entries of one call are
-        never compared with each other, because a conversation may repeat itself.
-
-        Args:
-            vectors: the vector of each entry, [n, dim].
-            similar: for each entry, the memories to link it to. Memories stored under other ids are left out.
-            follows: for each entry, the id of the turn before, or `-1 - n` for the n-th entry of this call.
-        """
+        """Stores entries, with their vectors [n, dim], under exactly the ids of `scope`. One that equals a shown memory
+        there in all fields is not stored twice. Entries of one call are never compared, because a conversation may
+        repeat itself. `similar` names the memories that each resembles; those under other ids are left out. `follows`
+        is the id of the turn before, or `-1 - n` for the n-th entry of this call."""
         now = self._clock()
         known = [_known(db, entry, scope, now) for entry in entries]
         twins = {text: _twins(db, text, scope, now) for text in {entry.text for entry in entries}}
@@ -398,7 +358,12 @@ class Writer:
                 before = outcomes[-1 - before].record.id
             elif before is not None and not db.execute("SELECT 1 FROM memories WHERE id = ?", (before,)).fetchone():
                 before = None  # another process has deleted it since
-            record = insert_record(db, _new_record(entry, scope, before, stamp(now)))
+            whose: dict[str, Any] = dict(scope.items())
+            new = replace(
+                entry, uuid=str(uuids.uuid4()), hash=text_hash(entry.text), follows=before, created_at=stamp(now),
+                updated_at=stamp(now), **whose,
+            )  # fmt: skip
+            record = insert_record(db, new)
             outcomes.append(Added(record, "ADD", tuple((twin, 1.0) for twin in twins[entry.text])))
         added = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.event == "ADD"]
         records = [outcome.record for _, outcome in added]
@@ -460,9 +425,9 @@ class Writer:
         advance(db)
 
     @staticmethod
-    def _turn_before(db: Connection, entry: Entry, scope: Scope) -> Record | None:
+    def _turn_before(db: Connection, entry: Record, scope: Scope) -> Record | None:
         """The last turn of a run, if `entry` continues its conversation."""
-        if scope.run_id is None or not entry.turn:
+        if scope.run_id is None or entry.follows is None:
             return None
         sql, params = scope.exactly()
         rows = db.execute(
@@ -486,8 +451,8 @@ class Writer:
         return record
 
 
-def _same_conversation(earlier: Entry, later: Entry) -> bool:
-    return earlier.turn and later.turn and goes_on(earlier, later)
+def _same_conversation(earlier: Record, later: Record) -> bool:
+    return None not in (earlier.follows, later.follows) and goes_on(earlier, later)
 
 
 def index_records(
@@ -501,7 +466,7 @@ def index_records(
             index.add(db, np.array(ids, np.int64), vectors)
 
 
-def _known(db: Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
+def _known(db: Connection, entry: Record, scope: Scope, now: datetime) -> Record | None:
     """The oldest shown memory of exactly these ids that equals an entry in all fields."""
     same, params = _same_text(entry.text, scope, now)
     told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
@@ -536,24 +501,9 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
 
 
 def check_validity(start: str | None, end: str | None) -> None:
-    """Checks that a memory does not end before it begins to hold.
-
-    Raises:
-        InputError: it does.
-    """
+    """Checks that a memory does not end before it begins to hold."""
     if start is not None and end is not None and end < start:
         raise InputError(f"valid_until {end!r} lies before valid_from {start!r}")
-
-
-def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Record:
-    return Record(
-        id=0, uuid=str(uuids.uuid4()), text=entry.text, hash=text_hash(entry.text), user_id=scope.user_id,
-        agent_id=scope.agent_id, run_id=scope.run_id, actor_id=entry.actor_id, role=entry.role,
-        metadata=entry.metadata, importance=entry.importance, timestamp=entry.timestamp,
-        local_timestamp=entry.local_timestamp, expiration_date=entry.expiration_date, forgotten_at=None,
-        pinned=False, follows=follows, created_at=now, updated_at=now, valid_from=entry.valid_from,
-        valid_until=entry.valid_until,
-    )  # fmt: skip
 
 
 def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, ...]]:
@@ -562,3 +512,63 @@ def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, 
     shown, day = visible(now)
     sql = f"INDEXED BY memories_hash WHERE memories.hash = ? AND {exactly} AND memories.text = ? AND {shown}"
     return sql, (text_hash(text), *ids, text, *day)
+
+
+class Eraser:
+    """Each method deletes in transactions, and then writes the files anew (`edge.apps.store.erasure`). After a kill the
+    next opening of the memory ends it. Raises `StorageError` if another process is reading an older state, which keeps
+    the log; all is deleted then."""
+
+    def __init__(self, store: MemoryStore, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+
+    def erase(self, uuid: str, scope: Scope) -> Erasure:
+        """Erases a memory, also one that was deleted. The turns that follow it get vectors without its share."""
+        store, index = self._store, self._store.index
+        while True:
+            with store.read() as db:
+                turns = _following(db, uuid)
+            vectors = store.embed([text for _, text in turns]) if turns else None
+            with erasing(store.database) as db:
+                if _following(db, uuid) != turns:
+                    continue  # another process has changed them
+                record = find_record(db, uuid, scope)
+                lines = erase_history(db, scope, [uuid])
+                if record is not None and index is not None:
+                    self._writer.delete_records(db, index, [record], noted=False)
+                    if vectors is not None:
+                        index.add(db, np.array([turn for turn, _ in turns], np.int64), vectors)
+                elif not lines:
+                    raise InputError(f"there is no memory {uuid!r} here")
+            return self._ended({"memories": int(record is not None), "lines of history": lines})
+
+    def erase_all(self, scope: Scope) -> Erasure:
+        """Erases every memory of a scope, also those that were deleted."""
+        memories, lines = self._writer.delete_all(scope, purge=True)
+        with erasing(self._store.database) as db:
+            lines += erase_history(db, scope)
+        return self._ended({"memories": memories, "lines of history": lines})
+
+    def reset(self) -> None:
+        """Erases all memories with their histories, and all actions."""
+        index = self._store.index
+        with erasing(self._store.database) as db:
+            if index is not None:
+                index.clear(db)
+            db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
+            for table in ("links", "history", "memories", "actions"):
+                db.execute(f"DELETE FROM {table}")
+            db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
+            advance(db)
+        self._ended({})
+
+    def _ended(self, erased: dict[str, int]) -> Erasure:
+        self._store.end_erasure()
+        return erasure(self._store.database.path, erased)
+
+
+def _following(db: Connection, uuid: str) -> list[tuple[int, str]]:
+    """The turns whose vectors have a share of a memory: their ids and texts."""
+    sql = f"{SELECT} WHERE memories.follows = (SELECT id FROM memories WHERE uuid = ?)"
+    return [(record.id, record.text) for record in held_records(db, db.execute(sql, (uuid,)))]

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from edge.apps.mcp.protocol import without_null
-from edge.apps.serve import documents, mem0, ollama, openai, own, rerank, search, state, tei
+from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
 from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
 from edge.apps.serve.mcp_http import tool_paths
 from edge.apps.serve.refusals import HttpRefusal, plain, refused
@@ -55,7 +55,7 @@ def _served(path: Path) -> Any:
 
 def paths(server: HttpServer) -> list[ServedPath]:
     """All paths but for the page's files and those of the owner's socket."""
-    subjects = (rerank, tei, openai, ollama, search, documents, state, mem0)
+    subjects = (rerank, tei, openai, search, documents, state, mem0)
     return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
 
@@ -85,7 +85,7 @@ def application(server: HttpServer) -> Any:
 
     app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: missing, 405: missing})
     app.router.redirect_slashes = False
-    return Gate(_without_slash(app), server.access, server.limits.rate, shapes)
+    return Gate(_without_slash(app), server.options.access, server.options.limits.rate, shapes)
 
 
 def _without_slash(app: Any) -> Any:

@@ -22,7 +22,7 @@ from msgspec import Meta
 from edge.apps.serve.limits import RETRY_S, Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
-from edge.apps.store.json_size import JsonSize
+from edge.apps.store.rows import JsonSize
 from edge.apps.verbs.options import Option, Options, RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
@@ -52,12 +52,8 @@ PathText = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 def with_idle(
     refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({}), harmless: Sequence[str] = ()
 ) -> Callable[[type[Body]], type[Body]]:
-    """A decorator that gives a class of bodies fields of its dialect that are read and not obeyed.
-
-    Args:
-        refused: fields whose values are refused, but for those that change nothing.
-        harmless: fields whose values change nothing.
-    """
+    """A decorator that gives a class of bodies the fields of its dialect that are read and not obeyed: `harmless` ones
+    change nothing, of `refused` ones only the values that change nothing are taken."""
     told = {name: f"Refused{_allowed(values)}." for name, values in refused.items()}
     told |= dict.fromkeys(harmless, "Accepted, and changes nothing.")
 
@@ -102,14 +98,7 @@ def _member(each: Field[Any], option: Option) -> Any:
 def options_of(
     body: msgspec.Struct, options: type[Options], usual: Mapping[str, Any] = MappingProxyType({})
 ) -> Options:
-    """The options that a body with their fields gives.
-
-    Args:
-        usual: values of options that the body does not give.
-
-    Raises:
-        InputError: a value makes no sense.
-    """
+    """The options that a body with their fields gives."""
     given = {name: getattr(body, name) for name in options.options()}
     return options.from_json({name: usual.get(name) if value is None else value for name, value in given.items()})
 
@@ -175,11 +164,8 @@ class Requests:
 
     @asynccontextmanager
     async def leased(self) -> AsyncIterator[Lease]:
-        """Holds the memory that a request takes before its body is read.
-
-        Raises:
-            HttpRefusal: 429, as long as others hold the memory; 413 where it would not fit alone.
-        """
+        """Holds the memory that a request takes before its body is read; refuses with 429 as long as others hold the
+        memory, and with 413 where it would not fit alone."""
         lease = self.budget.reserve("requests", 0)
         claim = self._claims[lease] = _Claim(CLIENT.get())
         try:
@@ -237,14 +223,7 @@ class Requests:
         return self._needed + 2 * counted
 
     async def read(self, request: Request, lease: Lease, *, typed: bool = True) -> bytes:
-        """The whole body. Its memory once parsed is held as well.
-
-        Args:
-            typed: whether msgspec parses it.
-
-        Raises:
-            HttpRefusal: 413 if it is too long, 408 if it comes too slowly, others as `leased` raises.
-        """
+        """The whole body. Its memory once parsed is held as well."""
         import anyio
 
         announced = request.headers.get("content-length", "")
@@ -354,11 +333,8 @@ class Shares:
 
 
 def decoded(body: bytes, kind: Any) -> Any:
-    """A body as an object of this msgspec type.
-
-    Raises:
-        HttpRefusal: 400 if it is not valid JSON or not an object, 413 if a list is too long, 422 if a field is wrong.
-    """
+    """A body as an object of this msgspec type. Refuses with 400 what is not a JSON object, with 413 a list that is too
+    long, and with 422 a wrong field."""
     try:
         return _checked(_decoder(kind).decode(body))
     except msgspec.ValidationError as error:

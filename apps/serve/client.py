@@ -11,8 +11,7 @@ from edge.apps.collection.registry import locate
 from edge.apps.serve.connection import MODELS, OwnServer, Refused, Unserved
 from edge.apps.verbs.options import RequestOptions
 from edge.apps.verbs.requests import Embed, Rerank, Search, SearchOptions, search_options, vectors_of
-from edge.apps.verbs.table import EMBED, RERANK, SEARCH
-from edge.apps.verbs.verb import Deaf, Verb, served
+from edge.apps.verbs.verb import EMBED, RERANK, SEARCH, Deaf, Verb, served
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.public_calls import checked_arguments
@@ -109,11 +108,7 @@ class Client:
         return [hit_from_json(hit) for hit in self._asked(SEARCH, asked)["hits"]]
 
     def _asked(self, verb: Verb, asked: RequestOptions) -> Any:
-        """The server's answer.
-
-        Raises:
-            InputError, CapabilityError, EdgeError: by what the server said.
-        """
+        """The server's answer."""
         try:
             self._connection.check(self._config, verb.settings)
             return served(self._connection, verb, asked, Deaf())

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import os
-import plistlib
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-import platformdirs
 from click.core import ParameterSource
 
 from edge.apps.options import FiniteRange, Setup, collections_option, setup_options
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
-from edge.errors import CapabilityError, ConfigError, InputError, StorageError, as_storage_error
-from edge.files.output_file import make_folder
-from edge.files.sealed import replace as write_whole
-from edge.text.control_characters import STEERING
+from edge.errors import CapabilityError, ConfigError, InputError, StorageError
 
 PORT = 8777
 _USUAL = Limits()
@@ -124,13 +118,6 @@ _USUAL = Limits()
 )
 @click.option("--stop", "what", flag_value="stop", help="End your server, and wait for its end.")
 @click.option(
-    "--install",
-    "what",
-    flag_value="install",
-    help="Write the service that starts this server, with these options, when you log in (systemd, launchd).",
-)
-@click.option("--uninstall", "what", flag_value="uninstall", help="Remove that service.")
-@click.option(
     "--editor",
     default="",
     metavar="COMMAND",
@@ -143,34 +130,7 @@ _USUAL = Limits()
 @collections_option
 @setup_options()
 @click.pass_context
-def serve(
-    context: click.Context,
-    host: str,
-    port: int,
-    hosts: tuple[str, ...],
-    origins: tuple[str, ...],
-    wants_token: bool,
-    new_token: bool,
-    rate: int,
-    connections: int,
-    timeout: float,
-    memory_path: Path | None,
-    reranker: str | None,
-    embedder: str | None,
-    llm: str | None,
-    answers: int | None,
-    generation: str | None,
-    search_within: float | None,
-    plan: Path | None,
-    no_port: bool,
-    idle: float | None,
-    what: str | None,
-    editor: str,
-    cluster: str | None,
-    no_sharing: bool,
-    collections: tuple[str, ...],
-    setup: Setup,
-) -> int:
+def serve(context: click.Context, /, what: str | None, setup: Setup, **given: Any) -> int:
     """Serve reranking, search, answers and memory to other programs, within one memory limit.
 
     Endpoints in the shapes of Jina, Cohere, text-embeddings-inference, OpenAI and mem0; `docs/serve.md` lists them.
@@ -182,57 +142,45 @@ def serve(
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
     from edge.apps.serve.security import Access, is_loopback, known_token
-    from edge.apps.serve.server import HttpServer
+    from edge.apps.serve.server import HttpServer, ServerOptions
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    flags: dict[str, Any] = {"llm": llm, "answers": answers, "generation": generation, "search_within": search_within}
+    flags = {name: given[name] for name in ("llm", "answers", "generation", "search_within")}
     planned = None
-    if plan is not None:
+    if given["plan"] is not None:
         from edge.apps.plan.profile import ServerPlan
 
-        planned = ServerPlan.read(plan)
+        planned = ServerPlan.read(given["plan"])
         flags = {name: getattr(planned, name, None) if value is None else value for name, value in flags.items()}
         setup = replace(setup, memory=setup.memory or str(planned.memory))
-    config = setup.config(**flags, reranker=reranker, embedder=embedder)
+    config = setup.config(**flags, reranker=given["reranker"], embedder=given["embedder"])
+    host, private = given["host"], given["no_port"]
     outside = not is_loopback(host)
-    if no_port:
+    if private:
         _check_private(context)
     digest = token = ""
-    if outside or wants_token or new_token:
-        digest, token = known_token(new=new_token)
-    limits = Limits(connections=connections, request_s=timeout, rate=rate)
-    access = Access(hosts, origins, digest)
-    tuning = Tuning(share=False) if no_sharing else None
-    chosen, opener = Editor(editor), Editor(system_command() if digest and not outside else "")
-    if outside and editor:
+    if outside or given["wants_token"] or given["new_token"]:
+        digest, token = known_token(new=given["new_token"])
+    options = ServerOptions(
+        limits=Limits(connections=given["connections"], request_s=given["timeout"], rate=given["rate"]),
+        access=Access(given["hosts"], given["origins"], digest),
+        collections=given["collections"], memory=given["memory_path"],
+        tuning=Tuning(share=False) if given["no_sharing"] else None,
+        editor=Editor(given["editor"]), opener=Editor(system_command() if digest and not outside else ""),
+        usual={} if planned is None else planned.options, private=private, idle_s=given["idle"] or 0.0,
+    )  # fmt: skip
+    if outside and given["editor"]:
         raise ConfigError("--editor opens documents on this machine, and --host lets other machines ask for it")
     with ExitStack() as held:
-        places = None
-        if cluster is not None:
+        if given["cluster"] is not None:
             from edge.apps.cluster.command import connected, existing
 
-            existing(*collections)
-            places = held.enter_context(connected(cluster, config))
+            existing(*given["collections"])
+            options = replace(options, places=held.enter_context(connected(given["cluster"], config)))
         # First, so that a limit that is too small is refused before anything else is.
-        server = held.enter_context(
-            HttpServer(
-                config,
-                limits,
-                access,
-                collections,
-                memory_path,
-                config.llm,
-                tuning,
-                chosen,
-                opener,
-                {} if planned is None else planned.options,
-                no_port,
-                idle or 0.0,
-                places,
-            )
-        )
-        opened = [] if no_port else [bound_socket(host, port)]
+        server = held.enter_context(HttpServer(config, options))
+        opened = [] if private else [bound_socket(host, given["port"])]
         for one in opened:
             held.callback(one.close)
             server.url = address_of(one)
@@ -268,10 +216,7 @@ _ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token"
 
 
 def _check_private(context: click.Context) -> None:
-    """
-    Raises:
-        InputError: an option about the address was given beside `--no-port`.
-    """
+    """Refuses options about the address beside `--no-port`."""
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in _ABOUT_ADDRESS:
@@ -279,28 +224,18 @@ def _check_private(context: click.Context) -> None:
 
 
 def _controlled(what: str, context: click.Context) -> int:
-    """Carries out `--background`, `--status`, `--stop`, `--install` or `--uninstall`. Other options belong to
-    `--background` and `--install` alone.
-
-    Raises:
-        InputError: there are others.
-        StorageError, CapabilityError: as `started`.
-    """
+    """Carries out `--background`, `--status` or `--stop`. Other options belong to `--background` alone."""
     given = _given(context)
     if what == "background":
-        from edge.apps.serve.background import started
+        from edge.apps.serve.connection import started
 
         server, said = started(given, Path.cwd())
         click.echo(said, nl=False)
         click.echo(f"edge: process {server.hello['pid']}; `edge serve --stop` ends it")
         return 0
-    if what == "install":
-        if context.params["new_token"]:
-            raise InputError("--new-token would make another token at each start; give it in a terminal, once")
-        return install(given)
     if given:
         raise InputError(f"--{what} takes no other options")
-    return uninstall() if what == "uninstall" else status() if what == "status" else stop()
+    return status() if what == "status" else stop()
 
 
 def _given(context: click.Context) -> list[str]:
@@ -358,11 +293,7 @@ def status() -> int:
 
 
 def stop() -> int:
-    """Ends the server and waits for its end; returns the exit code: 0 if it has ended, 1 if none ran.
-
-    Raises:
-        StorageError: it has not ended after a time.
-    """
+    """Ends the server and waits for its end; returns the exit code: 0 if it has ended, 1 if none ran."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")
@@ -402,130 +333,3 @@ def _lives(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-UNIT = "edge-rag.service"
-LABEL = "edge-rag.serve"
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A file for the system's own supervisor: systemd.service(5) with systemd.syntax(7), or launchd.plist(5).
-
-    Attributes:
-        begin, end: commands with which the user has it start the server now and at each login, or no longer.
-    """
-
-    path: Path
-    text: bytes
-    begin: tuple[str, ...]
-    end: tuple[str, ...]
-
-
-def install(arguments: Sequence[str]) -> int:
-    """Writes the file and prints it; starts nothing.
-
-    Args:
-        arguments: of `edge serve`.
-
-    Raises:
-        InputError: another file lies there.
-        StorageError: it cannot be written.
-    """
-    from edge.apps.mcp.command import program
-
-    service = service_for([*program(), "serve", *arguments])
-    with as_storage_error(f"{service.path} cannot be read"):
-        found = service.path.read_bytes() if service.path.exists() else None
-    if found is not None and found != service.text:
-        raise InputError(f"{service.path} is there and says something else; `edge serve --uninstall` removes it")
-    with as_storage_error(f"{service.path.parent} cannot be made"):
-        make_folder(service.path.parent)
-    write_whole(service.path, service.text)
-    click.echo(f"# {service.path}\n{service.text.decode()}")
-    click.echo("Nothing was started. To start the server now and whenever you log in:", err=True)
-    for line in service.begin:
-        click.echo(f"  {line}", err=True)
-    return 0
-
-
-def uninstall() -> int:
-    """Removes the file; returns the exit code: 1 if there is none.
-
-    Raises:
-        StorageError: it cannot be removed.
-    """
-    from edge.apps.mcp.command import program
-
-    service = service_for([*program(), "serve"])
-    if not service.path.exists():
-        click.echo(f"there is no {service.path}")
-        return 1
-    with as_storage_error(f"{service.path} cannot be removed"):
-        service.path.unlink()
-    click.echo(f"{service.path} is removed")
-    click.echo("A server that runs goes on. To end it, and to forget the service:", err=True)
-    for line in service.end:
-        click.echo(f"  {line}", err=True)
-    return 0
-
-
-def service_for(command: Sequence[str], platform: str = sys.platform) -> Service:
-    """The service that runs a command.
-
-    Raises:
-        CapabilityError: the system has no supervisor that we know.
-        InputError: an argument cannot be written into such a file.
-    """
-    for argument in command:
-        if STEERING.search(argument) or "\n" in argument:
-            raise InputError(f"{argument!a} cannot stand in the file of a service")
-    if platform == "darwin":
-        path = Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-        domain = f"gui/{os.getuid()}"
-        begin: tuple[str, ...] = (f"launchctl bootstrap {domain} '{path}'",)
-        return Service(path, _agent(command), begin, (f"launchctl bootout {domain}/{LABEL}",))
-    if platform.startswith("linux"):
-        settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        begin = ("systemctl --user daemon-reload", f"systemctl --user enable --now {UNIT}")
-        end = (f"systemctl --user disable --now {UNIT}", "systemctl --user daemon-reload")
-        return Service(settings / "systemd" / "user" / UNIT, _unit(command), begin, end)
-    raise CapabilityError("services are made for systemd (Linux) and launchd (macOS) only")
-
-
-def _unit(command: Sequence[str]) -> bytes:
-    return f"""[Unit]
-Description=edge-rag: search, answers and memory for the programs of this user
-
-[Service]
-Type=exec
-ExecStart={" ".join(map(_quoted, command))}
-Restart=on-failure
-RestartSec=5
-TimeoutStopSec=30
-UMask=0077
-NoNewPrivileges=yes
-
-[Install]
-WantedBy=default.target
-""".encode()
-
-
-def _quoted(argument: str) -> str:
-    """An argument as systemd reads it: `%` and `$` stand for themselves when doubled."""
-    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"'
-
-
-def _agent(command: Sequence[str]) -> bytes:
-    log = Path(platformdirs.user_log_dir("edge-rag", appauthor=False)) / "serve.log"
-    return plistlib.dumps({
-        "Label": LABEL,
-        "ProgramArguments": list(command),
-        "RunAtLoad": True,
-        "KeepAlive": {"SuccessfulExit": False},
-        "ThrottleInterval": 5,
-        "ProcessType": "Interactive",
-        "Umask": 0o077,
-        "StandardErrorPath": str(log),
-    })  # fmt: skip

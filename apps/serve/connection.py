@@ -1,4 +1,5 @@
-"""`OwnServer`: the server of this user, which the user's programs find and ask over a Unix socket.
+"""`OwnServer`: the server of this user, which the user's programs find and ask over a Unix socket. `connected` finds it
+for a command, and `started` starts one in the background.
 
 The socket lies in a folder of the owner's. The command line begins with this module, so it imports nothing
 heavy: not even Python's HTTP client, whose libraries for mail and encryption take longer to import than an answer takes
@@ -7,21 +8,26 @@ to come.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
 import stat
 import struct
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from edge.apps.console import PYTHON, notice
 from edge.config import Config
-from edge.errors import StorageError, as_storage_error
+from edge.errors import CapabilityError, StorageError, as_storage_error
+from edge.files.output_file import make_folder
 
 _SOCKET = "serve.sock"
 _LONGEST = 100
@@ -40,11 +46,7 @@ def folder_path() -> Path:
 
 def socket_path() -> Path | None:
     """The server's socket, whether a server runs or not; None where the system has none. Its folder is made if it is
-    missing, and only its owner may enter it.
-
-    Raises:
-        StorageError: the folder cannot be made, or belongs to somebody else.
-    """
+    missing, and only its owner may enter it."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = folder_path()
@@ -89,14 +91,7 @@ def peer_pid(connected: socket.socket) -> int | None:
 
 
 def reach(path: Path, seconds: float = 2.0) -> socket.socket:
-    """A connection to the process that listens on a Unix socket. The process need not answer.
-
-    Args:
-        seconds: time for the process to accept the connection; it stays the connection's timeout.
-
-    Raises:
-        OSError: no process listens there, or it does not accept the connection in time.
-    """
+    """A connection to the process that listens on a Unix socket. The process need not answer."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(seconds)
@@ -108,11 +103,7 @@ def reach(path: Path, seconds: float = 2.0) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket that only its owner can open.
-
-    Raises:
-        StorageError: a server listens there already, or the socket cannot be made.
-    """
+    """A listening socket that only its owner can open."""
     try:
         reach(path).close()
     except OSError:
@@ -195,11 +186,7 @@ def settings_of(config: Config) -> dict[str, str]:
 
 
 def compared(own: dict[str, str], other: dict[str, str], names: tuple[str, ...]) -> None:
-    """Compares the settings of this process with those of a server.
-
-    Raises:
-        Unserved: one of `names` is another one there.
-    """
+    """Compares the settings of this process with those of a server."""
     for name in names:
         if own[name] != other.get(name):
             there, here = other.get(name) or "the usual one", own[name] or "the usual one"
@@ -215,11 +202,7 @@ class OwnServer:
     """
 
     def __init__(self) -> None:
-        """Finds the server.
-
-        Raises:
-            Unserved: there is none, or it does not answer at once.
-        """
+        """Finds the server."""
         path = own_socket()
         if path is None:
             raise Absent("no server runs")
@@ -233,23 +216,14 @@ class OwnServer:
     def check(self, config: Config, names: tuple[str, ...]) -> None:
         """
         Raises:
-            Unserved: the server is another release, or one of these settings is another one there.
-        """
+            Unserved: the server is another release, or one of these settings is another one there."""
         if self.hello.get("program") != PROGRAM:
             raise Unserved("the server was started from another installation, or before the program was changed")
         compared(settings_of(config), self.hello["settings"], names)
 
     def ask(self, path: str, content: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
-        """The answer to a request.
-
-        Args:
-            seconds: how long the answer is waited for; if not given, longer than the server works on a request.
-
-        Raises:
-            Refused: the server does not do it.
-            Lost: there came no answer.
-            Unserved: nothing was sent.
-        """
+        """The answer to a request. Raises `Refused` where the server does not do it, `Lost` where no answer came, and
+        `Unserved` where nothing was sent."""
         try:
             body = self._body(content)
             found: dict[str, Any] = json.loads(self._answer("POST", path, body, seconds or self._patience))
@@ -316,12 +290,7 @@ class OwnServer:
 
 
 def _read_head(file: Any) -> int | None:
-    """Reads the status and the headers of an answer; returns the length of its body, if it says one.
-
-    Raises:
-        Refused: the status is none of success.
-        OSError: this is no answer.
-    """
+    """Reads the status and the headers of an answer; returns the length of its body, if it says one."""
     words = file.readline().split(None, 2)
     if len(words) < 2 or not words[1].isdigit():
         raise ConnectionResetError("the connection was closed")
@@ -348,3 +317,92 @@ def _checksum(text: str) -> str:
     from hashlib import sha256
 
     return sha256(text.encode()).hexdigest()
+
+
+IDLE_S = 600.0
+"""A server that a command has started ends when it was not used for so long."""
+
+_FORKED = "import os; os.fork() and os._exit(0)\n"
+"""The server is no child of the command that starts it: it lives longer, and has a limit of its own."""
+
+_START_S = 60.0
+_AUTO = ("--no-port", "--idle", f"{IDLE_S:g}")
+
+
+def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnServer:
+    """The server, if it can be used. With `server = "auto"` one is started if there is none."""
+    if alone:
+        raise Unserved(alone)
+    if not config.server:
+        raise Unserved("it is switched off")
+    try:
+        found = OwnServer()
+    except Absent:
+        if config.server is True:
+            raise
+        found = begun(config, names)
+    found.check(config, names)
+    return found
+
+
+def own_options(**given: Any) -> str:
+    """The reason why a command works alone: the first of some options about the process itself that was given."""
+    for name, value in given.items():
+        if value:
+            return f"--{name.replace('_', '-')} is about this process"
+    return ""
+
+
+def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
+    """A server in a process of its own, which outlives this one, and what it has printed."""
+    import select
+    import signal
+    import subprocess
+
+    if socket_path() is None:
+        raise CapabilityError(
+            "this system has no socket of its owner's, over which a server in the background is found"
+        )
+    log = Path(platformdirs.user_log_dir("edge-rag", appauthor=False)) / "serve.log"
+    with as_storage_error(f"{log} cannot be written"):
+        make_folder(log.parent)
+        log.unlink(missing_ok=True)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    lives, held = os.pipe()  # its end tells that of the server
+    with open(descriptor, "ab") as output, open(lives, "rb") as alive:
+        python, option, code = PYTHON
+        first = subprocess.Popen(
+            [python, option, _FORKED + code, "serve", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, start_new_session=True, pass_fds=[held],
+        )  # fmt: skip
+        os.close(held)
+        first.wait()
+        ends = time.monotonic() + _START_S
+        while not select.select([alive], [], [], 0.02)[0]:
+            with suppress(Unserved, ProcessLookupError):
+                server = OwnServer()
+                if os.getsid(server.hello["pid"]) == first.pid:
+                    said = log.read_text("utf-8", "replace")
+                    os.truncate(log, 0)  # it may have named a new token
+                    return server, said
+            if time.monotonic() > ends:
+                os.killpg(first.pid, signal.SIGTERM)
+                raise StorageError(f"the server does not answer {_START_S:g} seconds after its start")
+    raise StorageError(log.read_text("utf-8", "replace").strip().removeprefix("edge: ") or "the server ended at once")
+
+
+def begun(config: Config, names: tuple[str, ...]) -> OwnServer:
+    """A server for a command, with the user's own settings. If it cannot be started, the reason is printed. `Unserved`
+    where it was not started, or would not be used because one of these settings is another one there."""
+    home = Path.home()
+    compared(settings_of(config), settings_of(Config.load(project=home / ".edge" / "config.toml")), names)
+    try:
+        if not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")):
+            raise CapabilityError("`server = \"auto\"` needs the server: pip install 'edge-rag[serve]'")
+        return started(_AUTO, home)[0]
+    except (CapabilityError, StorageError) as error:
+        try:
+            return OwnServer()  # two commands may have started one at once
+        except Unserved:
+            notice(f"no server was started: {error}")
+            raise Unserved(str(error)) from None

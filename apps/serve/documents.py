@@ -7,24 +7,21 @@ No document is opened that the index does not name.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
+from edge.apps.collection.paths import on_disk
 from edge.apps.collection.searching import read_hits
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.extraction import Extractor
-from edge.apps.documents.kinds import COLUMNS
 from edge.apps.documents.pdf import PICTURE_NBYTES
 from edge.apps.serve.body import PathText, Whole
 from edge.apps.serve.editor import is_passive
@@ -33,124 +30,7 @@ from edge.apps.serve.refusals import HttpRefusal
 from edge.ivf.base import Connection
 
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-    from markdown_it.tree import SyntaxTreeNode
-
     from edge.apps.serve.library import Served
-
-
-Element = str | dict[str, Any]
-"""A text, or an object with `tag`, `children` (elements), and where there are any `lines` (the first and the last) and
-`href`."""
-
-_TAGS = {
-    "paragraph": "p", "bullet_list": "ul", "ordered_list": "ol", "list_item": "li", "blockquote": "blockquote",
-    "table": "table", "thead": "thead", "tbody": "tbody", "tr": "tr", "th": "th", "td": "td", "hr": "hr",
-    "strong": "strong", "em": "em", "s": "s",
-}  # fmt: skip
-_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
-"""The page has headings of its own above those of a document."""
-
-_SCHEMES = frozenset({"http", "https", "mailto"})
-"""Of addresses that a link may lead to. `javascript:` is not among them."""
-
-_FARTHEST = 20
-"""More missing lines than this are one blank line: a document may consist of blank lines almost alone."""
-
-MOST_PARSED = 12_000_000
-"""Bytes that the elements of a document and their sources may take."""
-
-_PER_LINE, _PER_MARK, _PER_PIPE = 5_000, 1_300, 400
-_MARKS = re.compile(r"[*_`~\[\]()!]")
-"""Characters that may begin or end an element. Items of one letter took 3,800 bytes each, stars with one letter between
-them 1,100, the pipes of a table 240."""
-
-
-def parsed_nbytes(lines: Sequence[tuple[int, str]]) -> int:
-    """A bound on the memory that `rendered` takes for some lines, in bytes."""
-    marks = sum(len(_MARKS.findall(text)) for _, text in lines)
-    pipes = sum(text.count("|") for _, text in lines)
-    return _PER_LINE * len(lines) + _PER_MARK * marks + _PER_PIPE * pipes + 20 * sum(len(text) for _, text in lines)
-
-
-def rendered(lines: Sequence[tuple[int, str]]) -> list[Element]:
-    """The elements of a part of a Markdown document: a few harmless ones, from which the page makes nodes. No text
-    becomes HTML on the way.
-
-    Args:
-        lines: number and text of each. Blank lines are missing among them, as the index does not hold them.
-    """
-    from markdown_it.tree import SyntaxTreeNode
-
-    numbers: list[int] = []
-    texts: list[str] = []
-    for number, text in lines:
-        if numbers and number > numbers[-1] + 1:
-            gap = number - numbers[-1] - 1
-            blanks = gap if gap <= _FARTHEST else 1
-            numbers += [numbers[-1]] * blanks
-            texts += [""] * blanks
-        numbers.append(number)
-        texts.append(text)
-    tree = SyntaxTreeNode(_parser().parse("\n".join(texts)))
-    return [element for child in tree.children for element in _elements(child, numbers)]
-
-
-@cache
-def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-
-
-def _elements(node: SyntaxTreeNode, numbers: Sequence[int]) -> Iterator[Element]:
-    if node.type == "inline":
-        for child in node.children:
-            yield from _elements(child, numbers)
-    elif node.type == "text":
-        yield node.content
-    elif node.type == "softbreak":
-        yield "\n"
-    elif node.type == "hardbreak":
-        yield _element("br")
-    elif node.type == "code_inline":
-        yield _element("code", [node.content])
-    elif node.type in ("fence", "code_block"):
-        code = _element("code", [node.content.rstrip("\n")])
-        yield _element("pre", [code], lines=_spanned(node, numbers))
-    elif node.type == "image":
-        yield f"[{node.content or 'image'}]"  # a document's picture may be anywhere, and is not asked for
-    else:
-        children = [element for child in node.children for element in _elements(child, numbers)]
-        if node.type == "link":
-            yield from [_element("a", children, href=href)] if (href := _harmless(node)) else children
-        elif node.type == "heading":
-            yield _element(_HEADINGS[node.tag], children, lines=_spanned(node, numbers))
-        elif node.type in _TAGS:
-            yield _element(_TAGS[node.type], children, lines=_spanned(node, numbers))
-        else:
-            yield from children or [node.content]
-
-
-def _element(tag: str, children: Sequence[Element] = (), **details: Any) -> Element:
-    return {"tag": tag, "children": list(children), **{name: value for name, value in details.items() if value}}
-
-
-def _spanned(node: SyntaxTreeNode, numbers: Sequence[int]) -> list[int] | None:
-    if node.map is None:
-        return None
-    start, end = node.map
-    return [numbers[start], numbers[min(max(start, end - 1), len(numbers) - 1)]]
-
-
-def _harmless(node: SyntaxTreeNode) -> str:
-    """The address of a link; empty unless it leads elsewhere."""
-    href = str(node.attrs.get("href", ""))
-    try:
-        scheme = urlsplit(href).scheme.lower()
-    except ValueError:
-        return ""
-    return href if scheme in _SCHEMES else ""
 
 
 MOST_BYTES = 48_000
@@ -159,24 +39,18 @@ MOST_BYTES = 48_000
 LEAST_LINE = 24
 """A line counts as so many bytes at least, so that a preview has 2,000 lines at most."""
 
-_SPREADSHEETS = frozenset({"csv", "xlsx", "ods"})
-"""Kinds of documents of which each line is `column: value`, or a value alone where no row names the columns."""
-
 PER_BYTE = 100
-"""Memory of a preview for each byte of its text, besides that of its elements: lines, and the answer as JSON. Lines of
-one letter that count as `LEAST_LINE` bytes took 21 to 45."""
+"""Memory of a preview for each byte of its text: lines, and the answer as JSON. Lines of one letter that count as
+`LEAST_LINE` bytes took 21 to 45."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """A line of a document: its number from 1, its text, its page where the format has pages, the headings above it,
-    and whether it names the columns of the rows below it."""
+    """A line of a document: its number from 1, its text, and its page where the format has pages."""
 
     number: int
     text: str
     page: int | None
-    context: str
-    is_head: bool
 
 
 class PreviewBody(Struct, kw_only=True):
@@ -191,27 +65,18 @@ class PreviewBody(Struct, kw_only=True):
 
 def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
     """Reads the part of an indexed document around a passage or a line: `lines` as pairs of number and text, `pages`,
-    the passages before and after this part (`earlier`, `later`), `blocks` where the document is Markdown that is
-    not built to take memory, `sheets` where it is a spreadsheet, and whether its own program can show it (`opens`)."""
+    the passages before and after this part (`earlier`, `later`), and whether its own program can show it (`opens`)."""
     if body.id is None and not body.path:
         raise HttpRefusal(422, "the field `path` is missing")
     most = min(body.max_bytes or MOST_BYTES, MOST_BYTES)
     collection = call.library.collection(body.collection or "")
-    with call.server.budget.reserve("previews", MOST_PARSED + PER_BYTE * most):
+    with call.server.budget.reserve("previews", PER_BYTE * most):
         found = preview(collection, body.id, body.path or "", body.line or 1, most)
-        return {**found, "opens": call.server.opener.is_named and is_passive(Path(found["path"]))}
+        return {**found, "opens": call.server.options.opener.is_named and is_passive(Path(found["path"]))}
 
 
 def preview(collection: Served, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
-    """The document around a passage, or around a line of the document at a path.
-
-    Args:
-        passage: number of the passage, as a search result has it; None goes by `path` and `line`.
-        most: bytes of text, in UTF-8. One passage is always shown, cut at this size.
-
-    Raises:
-        NotIndexed: there is no such passage or document.
-    """
+    """The document around a passage, or around a line of the document at a path."""
     catalog = Catalog()
     with collection.database.read() as db:
         if passage is not None:
@@ -223,27 +88,18 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
         chunks = catalog.chunks(db, file.id)
         at = _place(chunks, passage, line)
         lines, first, last = _around(db, chunks, at, most)
-        sheets = _sheets(db, chunks, lines) if file.kind in _SPREADSHEETS else None
-    numbered = [(line.number, line.text) for line in lines]
-    markdown = file.kind == "markdown" and parsed_nbytes(numbered) <= MOST_PARSED
     return {
         "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
         "modified": modified(file.mtime_ns) or None,
-        "lines": [list(pair) for pair in numbered],
+        "lines": [[line.number, line.text] for line in lines],
         "pages": _pages(lines),
         "earlier": chunks[first - 1].id if first > 0 else None,
         "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
-        "blocks": rendered(numbered) if markdown else None,
-        "sheets": sheets,
     }  # fmt: skip
 
 
 def indexed_file(db: Connection, path: str) -> FileRow:
-    """The row of an indexed document.
-
-    Raises:
-        NotIndexed: the collection does not hold it.
-    """
+    """The row of an indexed document."""
     file = Catalog().find(db, path)
     if file is None or file.status != "indexed":
         raise NotIndexed(f"{path} is not indexed in this collection")
@@ -258,8 +114,7 @@ def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int
 
 
 def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -> tuple[list[NumberedLine], int, int]:
-    """Lines of the chunk `at` and of as many neighbours as fit, by turns after and before it; the places of the first
-    and the last chunk."""
+    """Lines of the chunk `at` and of its neighbours, as many as fit; the places of the first and last chunk."""
     first = last = at
     found = _lines(db, chunks[at], most)
     left = most - _nbytes(found)
@@ -286,25 +141,7 @@ def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[NumberedLine]:
     hit = read_hits(db, [chunk.id])[chunk.id]
     text = hit.text.encode()[:most].decode("utf-8", "ignore")
     pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
-    heads = {end for kind, end in hit.kinds if kind == COLUMNS}
-    found, at = [], -1
-    for number, line in pairs:
-        at += 1 + len(line)
-        if line.strip():
-            found.append(NumberedLine(number, line, hit.page, hit.context, at in heads))
-    return found
-
-
-def _sheets(db: Connection, chunks: Sequence[StoredChunk], lines: Sequence[NumberedLine]) -> list[dict[str, Any]]:
-    """The sheets of a spreadsheet in `lines`: their pages, their names, and the lines that name their columns (0 and an
-    empty text where none does). These may stand above, among a sheet's first chunks."""
-    found = []
-    for page, context in {line.page: line.context for line in lines}.items():
-        first = islice((chunk for chunk in chunks if chunk.page == page), 3)
-        head = next((line for chunk in first for line in _lines(db, chunk, MOST_BYTES) if line.is_head), None)
-        number, text = (head.number, head.text) if head else (0, "")
-        found.append({"page": page, "name": context.rpartition(" > ")[2], "head": number, "columns": text})
-    return found
+    return [NumberedLine(number, line, hit.page) for number, line in pairs if line.strip()]
 
 
 def _nbytes(lines: Sequence[NumberedLine]) -> int:
@@ -347,25 +184,20 @@ def draw(call: Call, body: PageBody) -> Any:
     # As for indexing, a process of its own opens the document, under limits of time and memory. Each page has its
     # own, so that its memory is given back at once.
     with call.server.drawing, budget.reserve("page pictures", PICTURE_NBYTES), Extractor(budget=budget) as extractor:
-        picture = extractor.picture(Path(body.path), body.page or 1, lines)
+        picture = extractor.picture(Path(on_disk(body.path)), body.page or 1, lines)
     call.hold_more(2 * len(picture.png))
     headers = {"Edge-Pages": str(picture.pages), "Cache-Control": "no-store"}
     return Response(picture.png, media_type="image/png", headers=headers)
 
 
 def _check(collection: Served, path: str) -> None:
-    """Looks whether a document may be drawn.
-
-    Raises:
-        NotIndexed: the collection does not hold it.
-        HttpRefusal: it is no PDF, or has changed since it was indexed.
-    """
+    """Looks whether a document may be drawn."""
     with collection.database.read() as db:
         file = indexed_file(db, path)
     if file.kind != "pdf":
         raise HttpRefusal(422, f"{path} has no pages that could be drawn")
     try:
-        now = os.stat(path)
+        now = os.stat(on_disk(path))
     except OSError as error:
         raise HttpRefusal(409, f"{path} cannot be read now: {error.strerror}") from None
     if (file.size, file.mtime_ns) != Stamp.of(now)[:2]:
@@ -386,17 +218,18 @@ def open_document(call: Call, body: OpenBody) -> dict[str, Any]:
     """Opens the document at a `path` in the editor that `edge serve --editor` names, at a `line` or `page`; with `own`
     in the program of its type. Only an indexed document is opened."""
     server = call.server
-    editor = server.opener if body.own else server.editor
+    editor = server.options.opener if body.own else server.options.editor
     if not editor.is_named:
         needed = "--token on a machine with a screen" if body.own else "--editor COMMAND"
         raise HttpRefusal(501, f"the server opens no documents so: `edge serve {needed}` does")
     with call.library.collection(body.collection or "").database.read() as db:
         file = indexed_file(db, body.path)
-    if not Path(file.path).is_file():
+    place = Path(on_disk(file.path))
+    if not place.is_file():
         raise HttpRefusal(409, f"{body.path} is not there any more; `edge index` takes it out")
-    if body.own and not is_passive(Path(file.path)):
+    if body.own and not is_passive(place):
         raise HttpRefusal(403, f"{body.path} is no kind of file that its own program only shows; open it yourself")
-    editor.open(Path(file.path), body.line or 1, body.page or 1)
+    editor.open(place, body.line or 1, body.page or 1)
     return {"opened": body.path}
 
 

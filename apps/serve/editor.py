@@ -53,9 +53,6 @@ class Editor:
         """
         Args:
             command: words as for a shell, such as `code --goto {path}:{line}`. No shell sees them. Empty for no editor.
-
-        Raises:
-            ConfigError: the command does not say where the path belongs, or its quotes do not close.
         """
         try:
             self._words = shlex.split(command)
@@ -74,14 +71,7 @@ class Editor:
         return bool(self._words)
 
     def open(self, path: Path, line: int, page: int) -> None:
-        """Starts the editor, and does not wait for it.
-
-        Args:
-            line, page: from 1.
-
-        Raises:
-            CapabilityError: it cannot be started.
-        """
+        """Starts the editor, and does not wait for it."""
         values = ((_PATH, str(path)), (_LINE, str(line)), (_PAGE, str(page)))
         words = [self._words[0]]
         for word in self._words[1:]:

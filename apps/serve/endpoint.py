@@ -63,11 +63,7 @@ class Events:
                 self._append(name, data)
 
     def put(self, name: str, data: Any) -> None:
-        """Sends an event, and waits for its turn.
-
-        Raises:
-            Withdrawn, DeadlinePassed: the client has gone, or is too slow.
-        """
+        """Sends an event, and waits for its turn."""
         with self._urgency.heard(self._wake), self._changed:
             while len(self._waiting) >= _MOST:
                 self._urgency.check()
@@ -131,13 +127,7 @@ def event_answer(
     run: Callable[[Callable[[], None]], Coroutine[Any, Any, None]], urgency: Urgency, work: Callable[[Events], None],
     failed: Callable[[Events, HttpRefusal], None],
 ) -> Any:  # fmt: skip
-    """An answer of events that a thread sends: an ASGI application, which starts the work.
-
-    Args:
-        run: runs work in a thread.
-        work: sends the events.
-        failed: tells the client of an error in an event: the status is on its way by then.
-    """
+    """An answer of events that a thread sends: an ASGI application, which starts the work."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         events, ends = Events(urgency), False
@@ -182,13 +172,7 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as a handler sees it.
-
-    Attributes:
-        lease: holds the memory of the request until the answer is written.
-        urgency: how urgent the request is.
-        events: takes pieces of the answer, if the client asked for a stream.
-    """
+    """One request, as a handler sees it."""
 
     server: HttpServer
     request: Request
@@ -279,7 +263,7 @@ class Endpoint:
         if path.query is not None:
             given.append(read_query(request.query_params, path.query))
         large = server.requests.is_large(lease)
-        urgency = urgency_of(request, server.limits, PERSON if path.for_person else BATCH if large else PROGRAM)
+        urgency = urgency_of(request, server.options.limits, PERSON if path.for_person else BATCH if large else PROGRAM)
         run = partial(server.workers.run, urgency, large=large)
         call = Call(server, request, lease, urgency)
         if self._on_loop:

@@ -36,9 +36,9 @@ from edge.runtimes.scoring import LayerReport, Watch
 from edge.trace import Trace
 
 if TYPE_CHECKING:
-    from edge.apps.cluster.calling import Places
     from edge.apps.cluster.served import ServedCluster
     from edge.apps.collection.report import CollectionStatus, IndexedFile
+    from edge.apps.serve.server import ServerOptions
     from edge.apps.store.database import Database
 
 OWN_LLM = "llm"
@@ -91,11 +91,7 @@ class Picture:
 
 
 class ServedModels(ModelPool):
-    """The models of one server.
-
-    Attributes:
-        picture: what the last reranking saw and decided; None before the first.
-    """
+    """The models of one server."""
 
     def __init__(self, budget: MemoryBudget, config: Config, trace: Trace, tuning: Tuning | None = None) -> None:
         super().__init__(budget)
@@ -116,15 +112,8 @@ class ServedModels(ModelPool):
     @contextmanager
     def generator(self, llm: str, beside: int) -> Iterator[Generator]:
         """The language model of a name, path or address, open inside the block. All requests share it, and with it one
-        engine and one knowledge tree.
-
-        Args:
-            beside: bytes that searches of this request need. If the open model has left less, it is opened again when
-                its requests have ended.
-
-        Raises:
-            As `open_llm`.
-        """
+        engine and one knowledge tree. If it has left less than the bytes that searches of this request need `beside`
+        it, it is opened again when its requests have ended."""
         self._beside = max(self._beside, beside)
         held: Held[Generator] = self.held(
             "generator", llm, kept=True,
@@ -183,12 +172,7 @@ MOST_ASSISTANTS = 8
 
 @dataclass(eq=False, slots=True)
 class _OpenAssistant:
-    """An assistant that is open, or is being opened. Its generator is the pool's.
-
-    Attributes:
-        opening: held by the thread that opens it.
-        users: requests that wait for it or use it.
-    """
+    """An assistant that is open, or is being opened. Its generator is the pool's."""
 
     opening: threading.Lock = field(default_factory=threading.Lock)
     assistant: Assistant | None = None
@@ -277,29 +261,15 @@ def identity_of(path: Path) -> Identity:
 class ServedLibrary:
     """Thread-safe. A request can only reach stores that have a name here: paths that a request brings open nothing."""
 
-    def __init__(
-        self, pool: ServedModels, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
-        longest_s: float = 300.0, private: bool = False, places: Places | None = None,
-    ) -> None:  # fmt: skip
-        """Opens nothing yet.
-
-        Args:
-            collections: names and directories of those that are served; if there are none, the usual one and all that
-                have a name (`edge collections`).
-            memory: directory of the memory; the usual one if not given.
-            llm: the generator, where a request does not choose one; see `Assistant`.
-            longest_s: a request works for at most so long.
-            private: all requests come from the owner, and may name the directory of any collection.
-            places: of the shards of the one collection, if it is in shards.
-        """
+    def __init__(self, pool: ServedModels, options: ServerOptions) -> None:
+        """Opens nothing yet."""
         self.pool = pool
-        self._chosen = [(name, locate(name)) for name in collections]
+        self._options = options
+        self._chosen = [(name, locate(name)) for name in options.collections]
         self._usual = locate(None)
-        self.memory_path = memory
-        self._llm = llm or pool.config.llm
-        self._longest_s = longest_s
-        self._private = private
-        self._places = places
+        self.memory_path = options.memory
+        self._llm = options.llm or pool.config.llm
+        self._places = options.places
         self._turns: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
         self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
         self._stores: dict[tuple[Hashable, str | None], tuple[Any, Path, Identity]] = {}
@@ -326,13 +296,7 @@ class ServedLibrary:
         return Catalogue.exists(path)
 
     def collection(self, name: str = "") -> Served:
-        """The collection of a name, opened for reading.
-
-        Raises:
-            CollectionMissing: no collection has it.
-            StorageError: there is none in its directory.
-            BudgetExceeded: it does not fit.
-        """
+        """The collection of a name, opened for reading."""
         return self._opened(self._path(name)) if self._places is None else self._spread(name)
 
     def _spread(self, name: str) -> ServedCluster:
@@ -359,7 +323,7 @@ class ServedLibrary:
         the owner. Raises as `collection` does."""
         if self._places is not None:
             raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
-        if not self._private and path not in self.names().values():
+        if not self._options.private and path not in self.names().values():
             raise InputError(f"the collection in {path} is not served")
         return self._opened(path)
 
@@ -367,12 +331,7 @@ class ServedLibrary:
         return self._current(path, "", lambda: (self._open(path), path / COLLECTION))
 
     def _current(self, kind: Hashable, name: str | None, opening: Callable[[], tuple[Store, Path]]) -> Store:
-        """An open store, opened if it is not or if another one was put in its place.
-
-        Args:
-            kind, name: its key. Of one kind, one store is opened at a time.
-            opening: gives the store and the file of its database.
-        """
+        """An open store, opened if it is not or if another one was put in its place."""
         with self._looking:
             turn = self._turns[kind]
         with patiently(turn):
@@ -437,16 +396,7 @@ class ServedLibrary:
     def assistant(
         self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain"
     ) -> AbstractContextManager[Assistant]:
-        """An assistant that answers questions from collections, open inside the block.
-
-        Args:
-            llm: one of `generators`, or empty for the server's own.
-
-        Raises:
-            InputError: there is no such generator or pipeline.
-            ModelError, CapabilityError: the generator cannot be used.
-            Others as `collection`.
-        """
+        """An assistant that answers questions from collections, open inside the block."""
         if llm and llm not in self.generators():
             raise InputError(f"no generator is called {llm[:80]!a}; the names are {', '.join(self.generators())}")
         chosen = self._llm if llm in ("", OWN_LLM) else llm
@@ -505,7 +455,7 @@ class ServedLibrary:
                 self._assistants.close(store)
             store.close()
 
-        timer = threading.Timer(self._longest_s, close)
+        timer = threading.Timer(self._options.limits.request_s, close)
         timer.daemon = True
         timer.start()
 

@@ -1,4 +1,4 @@
-"""The bounds of a server, and the threads that work on requests, shared among its clients.
+"""The bounds of a server, and the threads that work on requests.
 
 A thread works with the urgency of its request, and ends when the request's client has gone.
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.security import CLIENT
 from edge.errors import CapabilityError
 from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Urgency, urgent
 
 if TYPE_CHECKING:
-    from anyio import CapacityLimiter, Event
+    from anyio import CapacityLimiter
     from starlette.requests import Request
 
     from edge.budget import OperationPlan
@@ -76,11 +74,7 @@ LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "u
 
 
 def load_libraries() -> None:
-    """Imports the libraries of HTTP and JSON. Call it before opening a budget, so that its baseline includes them.
-
-    Raises:
-        CapabilityError: one is missing.
-    """
+    """Imports the libraries of HTTP and JSON. Call it before opening a budget, so that its baseline includes them."""
     import importlib
 
     try:
@@ -116,16 +110,9 @@ PRIORITY, TIMEOUT = "x-edge-priority", "x-edge-timeout"
 
 _PRIORITIES = {"person": PERSON, "program": PROGRAM, "batch": BATCH}
 
-_MOST = 3
-"""One client may work in so many times as many threads as it leaves free: 18 of 24, if no other client works."""
-
 
 def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urgency:
-    """The urgency of a request, by its headers.
-
-    Raises:
-        HttpRefusal: a header says something else.
-    """
+    """The urgency of a request, by its headers."""
     name = request.headers.get(PRIORITY, "")
     if name and name not in _PRIORITIES:
         raise HttpRefusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")
@@ -139,50 +126,6 @@ def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urge
     return Urgency(_PRIORITIES.get(name, default), seconds=min(seconds, limits.request_s))
 
 
-class ThreadLine:
-    """The threads of a server, lent to requests. Used on the event loop only.
-
-    A free thread goes to the client that works in the fewest, and among its requests to the one that has waited
-    longest. The rule for one client's most threads is that of `Shares`.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._working: Counter[str] = Counter()
-        self._waiting: list[tuple[str, Event]] = []
-
-    @asynccontextmanager
-    async def turn(self, client: str) -> AsyncIterator[None]:
-        """Inside the block, a request of this client has a thread."""
-        import anyio
-
-        entry = (client, anyio.Event())
-        self._waiting.append(entry)
-        self._give()
-        try:
-            await entry[1].wait()
-            yield
-        finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            else:
-                self._working[client] -= 1
-            self._give()
-
-    def _give(self) -> None:
-        """Gives the free threads to the requests whose turn it is."""
-        for entry in sorted(self._waiting, key=lambda entry: self._working[entry[0]]):
-            if self._may(entry[0]):
-                self._working[entry[0]] += 1
-                self._waiting.remove(entry)
-                entry[1].set()
-        self._working = +self._working
-
-    def _may(self, client: str) -> bool:
-        left = self._threads - self._working.total() - 1
-        return left >= 0 and self._working[client] + 1 <= max(1, _MOST * left)
-
-
 class Workers:
     """The threads that work on requests."""
 
@@ -190,21 +133,21 @@ class Workers:
         self.limits = limits
         self.busy = 0
         self._changed = threading.Condition()
-        self._limiter: CapacityLimiter | None = None
-        self._line = ThreadLine(limits.workers)
-        self._large = ThreadLine(max(1, limits.workers // 2))
+        self._limiters: tuple[CapacityLimiter, CapacityLimiter] | None = None
 
     async def run(self, urgency: Urgency, work: Callable[[], Result], *, large: bool = False) -> Result:
-        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors. Large
-        requests wait in a line of their own first, which lets through half as many as there are threads.
+        """Runs `work` in a thread when one is free. Returns its result and raises its errors. Large requests work in at
+        most half of the threads.
 
         A task that is cancelled withdraws the work, and ends when the thread has: the request's memory is not given
         back while its work still uses it.
         """
         import anyio
 
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(self.limits.workers)
+        if self._limiters is None:  # they belong to the event loop
+            most = self.limits.workers
+            self._limiters = anyio.CapacityLimiter(most), anyio.CapacityLimiter(max(1, most // 2))
+        threads, half = self._limiters
 
         def counted() -> Result:
             urgency.check()
@@ -215,9 +158,9 @@ class Workers:
             finally:
                 self._count(-1)
 
-        client = CLIENT.get()
-        async with self._large.turn(client) if large else nullcontext(), self._line.turn(client):
-            thread = asyncio.ensure_future(anyio.to_thread.run_sync(counted, limiter=self._limiter))
+        async with half if large else nullcontext(), threads:
+            alone = anyio.CapacityLimiter(1)  # the thread need not wait any more
+            thread = asyncio.ensure_future(anyio.to_thread.run_sync(counted, limiter=alone))
             with anyio.CancelScope(shield=True):
                 cancelled = await settled(thread, urgency.cancel)
         if cancelled:
@@ -256,10 +199,7 @@ async def attending(receive: Callable[[], Awaitable[Any]], urgency: Urgency) -> 
 
 async def settled(work: asyncio.Future[Any], withdraw: Callable[[], None]) -> bool:
     """Waits for the end of some work, also if this task is cancelled meanwhile; each time, `withdraw` is called.
-
-    Returns:
-        Whether this task was cancelled.
-    """
+    Returns whether this task was cancelled."""
     cancelled = False
     while not await _awaited(work):
         cancelled = True

@@ -193,7 +193,7 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
     """Serves on some listening sockets until a signal ends it."""
     import uvicorn
 
-    limits = server.limits
+    limits = server.options.limits
     config = uvicorn.Config(
         application(server),
         http=bounded_protocol(limits),
@@ -264,12 +264,7 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        InputError: there is no such address here.
-        StorageError: the port is taken.
-    """
+    """A listening socket."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, ValueError) as error:  # of an encoding or a port, too

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.collection import Together
 from edge.apps.mcp.protocol import ANSWER
-from edge.apps.memory.console import DEFAULT_USER
+from edge.apps.memory.command import DEFAULT_USER
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.limits import attending
 from edge.apps.serve.refusals import HttpRefusal
@@ -42,8 +42,7 @@ class McpTools:
         """
         Args:
             stores: finds the open stores of this moment, by name.
-            making: makes the MCP server of some stores.
-        """
+            making: makes the MCP server of some stores."""
         self._server = server
         self._stores = stores
         self._making = making
@@ -94,7 +93,7 @@ class McpTools:
             stores = await call.server.workers.run(call.urgency, self._stores)
             if self._manager is None or stores != self._used:
                 if self._task is not None:  # another store was put in the place of one; requests on the old one may end
-                    asyncio.get_running_loop().call_later(call.server.limits.request_s, self._task.cancel)
+                    asyncio.get_running_loop().call_later(call.server.options.limits.request_s, self._task.cancel)
                 server = await call.server.workers.run(call.urgency, lambda: self._made(stores))
                 self._used, (self._task, self._manager) = stores, await _running(server)
             return self._manager
@@ -108,11 +107,7 @@ class McpTools:
         return self._making(stores)
 
     def _check_room(self) -> None:
-        """Modules stay loaded, so they are imported only where a search still fits beside them.
-
-        Raises:
-            HttpRefusal: it does not.
-        """
+        """Modules stay loaded, so they are imported only where a search still fits beside them."""
         server, needed = self._server, self._server.needed + import_nbytes(_LIBRARIES) + _TOOLS_BYTES
         if needed > server.config.memory:
             raise HttpRefusal(

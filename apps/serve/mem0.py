@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edge.apps.memory.arguments import SCOPE_FIELDS, Scope, check_metadata, check_text
-from edge.apps.memory.console import DEFAULT_USER
+from edge.apps.memory.command import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transfer import exported
 from edge.apps.serve.body import Whole, options_of, with_idle, with_options
@@ -335,11 +335,7 @@ def _told(call: Call, work: Callable[[Memory], dict[str, Any]]) -> dict[str, Any
 
 
 def _known(memory: Memory, names: Sequence[str]) -> Any:
-    """The last of some memories.
-
-    Raises:
-        HttpRefusal: one of them is missing. Nothing of a batch has been done then.
-    """
+    """The last of some memories."""
     found = None
     for name in names:
         found = memory.get(name)

@@ -69,11 +69,7 @@ def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
 
 
 def texts_of(given: Input, name: str) -> list[str]:
-    """The texts of a field.
-
-    Raises:
-        HttpRefusal: there is none, or there are numbers of tokens.
-    """
+    """The texts of a field."""
     given = [given] if isinstance(given, str) else given
     texts = [text for text in given if isinstance(text, str)]
     if len(texts) < len(given):
@@ -282,7 +278,7 @@ def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show
             raise HttpRefusal(
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
-    options = options_of(body, AskOptions, call.server.usual)
+    options = options_of(body, AskOptions, call.server.options.usual)
     told = [message for message in messages if message.role != "system"]
     said = [each for each in told if each.role not in _TOOLS and (each.content or each.role == "user")]
     if not told or told[-1].role != "user":

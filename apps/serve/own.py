@@ -22,8 +22,7 @@ from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.state import state
 from edge.apps.verbs.memories import OfMemory
 from edge.apps.verbs.requests import Ask, Embed, Rerank
-from edge.apps.verbs.table import VERBS
-from edge.apps.verbs.verb import Verb
+from edge.apps.verbs.verb import VERBS, Verb
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.embedder import Embedder
@@ -41,8 +40,8 @@ async def hello(call: Call) -> dict[str, Any]:
         "started": server.started,
         "settings": settings_of(server.config),
         "memory": {"limit": server.budget.limit, "resident": anonymous_resident()},
-        "body": server.limits.body,
-        "seconds": server.limits.request_s,
+        "body": server.options.limits.body,
+        "seconds": server.options.limits.request_s,
     }
 
 

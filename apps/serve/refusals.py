@@ -27,13 +27,7 @@ from edge.text.control_characters import escaped
 
 @dataclass(eq=False)
 class HttpRefusal(Exception):
-    """A request that is not served.
-
-    Attributes:
-        status: of HTTP.
-        message: one sentence, with the number that would do where there is one.
-        headers: that the answer carries besides.
-    """
+    """A request that is not served."""
 
     status: int
     message: str

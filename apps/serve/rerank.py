@@ -76,11 +76,7 @@ def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
 
 
 def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: int | None = None) -> Ranking:
-    """The ranking by the reranker that a request names.
-
-    Raises:
-        HttpRefusal: there is nothing to rank.
-    """
+    """The ranking by the reranker that a request names."""
     if not texts:
         raise HttpRefusal(422, "there are no documents to rank")
     count = None if top_n is None else min(top_n, len(texts))

@@ -120,7 +120,7 @@ class AskBody(Chosen, kw_only=True):
 def ask(call: Call, body: AskBody) -> dict[str, Any]:
     """Answers a question from collections, with citations. With `stream` the answer comes in events: `text` for each
     piece of it, then `answer` with the whole."""
-    options, events = options_of(body, AskOptions, call.server.usual), call.events
+    options, events = options_of(body, AskOptions, call.server.options.usual), call.events
     show: Show = None if events is None else lambda text: events.put("text", {"text": text})
     with call.library.assistant(body.names, body.llm or "", body.pipeline or "plain") as assistant:
         conversation = assistant.chat(options=options)
@@ -193,7 +193,7 @@ def offers(call: Call) -> dict[str, Any]:
         "version": importlib.metadata.version("edge-rag"),
         "pipelines": list(PIPELINES) if call.library.writes else ["plain"],
         "titles": titles,
-        "editor": call.server.editor.is_named,
+        "editor": call.server.options.editor.is_named,
     }
 
 

@@ -75,8 +75,7 @@ class Gate:
         """
         Args:
             rate: requests a minute for each token or address; 0 for no bound.
-            shapes: write the refusals of requests to these paths.
-        """
+            shapes: write the refusals of requests to these paths."""
         self._application = application
         self._hosts = frozenset(host.lower() for host in access.hosts)
         self._origins = frozenset(access.origins)
@@ -147,11 +146,7 @@ class Gate:
             raise HttpRefusal(403, "pages of other sites may not use this server")
 
     def _client(self, headers: dict[str, str], scope: Any) -> str:
-        """The name by which the rate of a request is counted: its token, or its address if it brings none that counts.
-
-        Raises:
-            HttpRefusal: a token is needed, and it brings none or another one.
-        """
+        """The name by which the rate of a request is counted: its token, or its address if none counts."""
         address = str((scope.get("client") or ("", 0))[0])
         if not self._token:
             return f"address {address}"
@@ -200,12 +195,8 @@ def by_socket(scope: Any) -> bool:
 
 
 def single_headers(headers: Any) -> dict[str, str]:
-    """Headers by their names.
-
-    Raises:
-        HttpRefusal: two headers of one name would let the checks see one and the application the other, or two headers
-            say where the body ends (RFC 9112, section 6.3).
-    """
+    """Headers by their names. Two of one name are refused, because the checks might see one and the application the
+    other; so are two that say where the body ends (RFC 9112, section 6.3)."""
     found: dict[str, str] = {}
     for raw, value in headers:
         name = raw.decode("latin-1").lower()
@@ -268,14 +259,7 @@ def token_file() -> Path:
 
 def known_token(*, new: bool = False) -> tuple[str, str]:
     """The SHA-256 of the token in hexadecimal, and the token itself where it is made now; empty where it was made
-    before, because only its checksum is stored.
-
-    Args:
-        new: make another one, which ends the old one.
-
-    Raises:
-        StorageError: it cannot be stored.
-    """
+    before, because only its checksum is stored."""
     path = token_file()
     try:
         stored = None if new else read_sealed(path)

@@ -1,9 +1,10 @@
-"""`HttpServer`: everything that one server holds. `application` serves it."""
+"""`HttpServer`: everything that one server holds, and what it counts and records. `application` serves it."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,8 @@ from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
 from edge.apps.serve.library import ServedLibrary, ServedModels
 from edge.apps.serve.limits import LEAVE_S, Limits, Workers, load_libraries, server_nbytes, serving_plan
-from edge.apps.serve.metrics import Metrics, TraceRecording
 from edge.apps.serve.security import Access
-from edge.budget import MemoryBudget
+from edge.budget import Lease, MemoryBudget
 from edge.config import Config
 from edge.resident import Closing, anonymous_resident
 from edge.runtimes.engine import Tuning
@@ -24,27 +24,122 @@ from edge.trace import Trace
 if TYPE_CHECKING:
     from edge.apps.cluster.calling import Places
 
+_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper ends of the classes of request times, in seconds."""
 
-@dataclass(slots=True)
-class HttpServer(Closing):
-    """A context manager; its application serves while it is open.
+
+class Metrics:
+    """Counts and times requests, and writes them as Prometheus reads them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.known: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._within: Counter[tuple[str, float]] = Counter()
+        self._seconds: Counter[str] = Counter()
+
+    def count(self, path: str, method: str, status: int, seconds: float) -> None:
+        """Notes a request that has ended."""
+        name = path if path in self.known else "other"
+        method = method if method in ("GET", "POST", "PUT", "DELETE", "PATCH") else "other"
+        with self._lock:
+            self._requests[name, method, status] += 1
+            for bound in _BOUNDS:
+                self._within[name, bound] += seconds <= bound
+            self._seconds[name] += seconds  # type: ignore[assignment]
+
+    @property
+    def served(self) -> int:
+        """Requests that have ended."""
+        with self._lock:
+            return sum(self._requests.values())
+
+    def text(self, budget: MemoryBudget, trace: Trace, levels: Mapping[str, float]) -> str:
+        """Everything in Prometheus' text format."""
+        lines = [
+            "# TYPE edge_memory_limit_bytes gauge", f"edge_memory_limit_bytes {budget.limit}",
+            "# TYPE edge_memory_leased_bytes gauge",
+            *(f'edge_memory_leased_bytes{{owner="{_label(name)}"}} {size}' for name, size in budget.holders().items()),
+            "# TYPE edge_memory_resident_bytes gauge", f"edge_memory_resident_bytes {anonymous_resident()}",
+        ]  # fmt: skip
+        for name, value in levels.items():
+            lines += [f"# TYPE edge_{name} gauge", f"edge_{name} {value:g}"]
+        with self._lock:
+            lines.append("# TYPE edge_requests_total counter")
+            for (path, method, status), count in sorted(self._requests.items()):
+                lines.append(f'edge_requests_total{{path="{path}",method="{method}",status="{status}"}} {count}')
+            lines.append("# TYPE edge_request_seconds histogram")
+            counts: Counter[str] = Counter()
+            for (path, _, _), count in self._requests.items():
+                counts[path] += count
+            for path, count in sorted(counts.items()):
+                lines += [
+                    f'edge_request_seconds_bucket{{path="{path}",le="{bound:g}"}} {self._within[path, bound]}'
+                    for bound in _BOUNDS
+                ]
+                lines += [
+                    f'edge_request_seconds_bucket{{path="{path}",le="+Inf"}} {count}',
+                    f'edge_request_seconds_sum{{path="{path}"}} {self._seconds[path]:.6f}',
+                    f'edge_request_seconds_count{{path="{path}"}} {count}',
+                ]
+        lines.append("# TYPE edge_engine_total counter")
+        for name, amount in sorted(trace.snapshot().items()):
+            lines.append(f'edge_engine_total{{counter="{_label(name)}"}} {amount:g}')
+        return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+
+
+MOST_EVENTS = 8192
+"""A reranking of 60 passages by a model of 12 layers has about 100."""
+
+_EVENT_BYTES = 1536
+"""Memory of a recorded event: its objects, and its text twice while the file is written."""
+
+
+class TraceRecording:
+    """A recording of the engine's work. The memory of the most events is held meanwhile.
+
+    Source of the format: Chrome's trace events, which ui.perfetto.dev opens.
+    """
+
+    def __init__(self, trace: Trace, budget: MemoryBudget) -> None:
+        self.trace = trace
+        self._lease: Lease = budget.reserve("trace", 0)
+
+    def state(self) -> dict[str, Any]:
+        """Whether a trace is recorded, and the number of its events."""
+        return {"recording": self.trace.recording, "events": self.trace.recorded, "most": MOST_EVENTS}
+
+    def begin(self) -> None:
+        """Begins anew."""
+        self._lease.resize(MOST_EVENTS * _EVENT_BYTES)
+        self.trace.record(MOST_EVENTS)
+
+    def end(self) -> None:
+        """Ends the recording and forgets its events."""
+        self.trace.forget()
+        self._lease.release()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a server serves, to whom, and within which bounds.
 
     Attributes:
-        usual: options of questions that do not say, see `AskOptions`.
+        collections: names and directories of those that are served; if there are none, the usual one and all that have
+            a name (`edge collections`).
+        memory: directory of the memory; the usual one if not given.
+        llm: the generator, where a request does not choose one (see `Assistant`); by default the configuration's.
         opener: opens a document in the program of its type.
-        drawing: held while a page is drawn.
-        writing: what ends each answer that is being written, by the names that the owner's programs gave them.
-        url: its address, as a browser takes it.
-        started: when the server was made, in seconds since 1970.
-        cut_off: whether something was still at work when the server was closed.
+        usual: options of questions that do not say, see `AskOptions`.
         private: whether it answers its owner's commands only, and those about any collection.
         idle_s: the server ends when it was not used for so many seconds; 0: it does not.
-        used: when the last request ended that was not about the server itself, by `time.monotonic`.
-        needed: the smallest limit under which it answers one search, in bytes.
         places: of the shards, if its one collection is in shards; the caller closes them.
     """
 
-    config: Config
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     collections: Sequence[str] = ()
@@ -57,6 +152,24 @@ class HttpServer(Closing):
     private: bool = False
     idle_s: float = 0.0
     places: Places | None = None
+
+
+@dataclass(slots=True)
+class HttpServer(Closing):
+    """A context manager; its application serves while it is open.
+
+    Attributes:
+        drawing: held while a page is drawn.
+        writing: what ends each answer that is being written, by the names that the owner's programs gave them.
+        url: its address, as a browser takes it.
+        started: when the server was made, in seconds since 1970.
+        cut_off: whether something was still at work when the server was closed.
+        used: when the last request ended that was not about the server itself, by `time.monotonic`.
+        needed: the smallest limit under which it answers one search, in bytes.
+    """
+
+    config: Config
+    options: ServerOptions = field(default_factory=ServerOptions)
     used: float = field(default_factory=time.monotonic, init=False)
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
@@ -75,39 +188,27 @@ class HttpServer(Closing):
     _leave_by: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Takes the memory of connections and threads, and nothing else before it is asked for.
-
-        Raises:
-            CapabilityError: the HTTP libraries are missing.
-            BudgetExceeded: a search does not fit beside that; the error names the smallest limit that works.
-        """
+        """Takes the memory of connections and threads, and nothing else before it is asked for."""
         load_libraries()
-        plan = serving_plan(self.config, self.limits)
+        limits = self.options.limits
+        plan = serving_plan(self.config, limits)
         held = anonymous_resident()
         self.needed = held + plan.nbytes
         if self.needed > self.config.memory:
             raise plan.refusal(self.config.memory, held)
         self.budget = MemoryBudget(self.config.memory)
-        self.budget.reserve("server", server_nbytes(self.limits))
-        self.pool = ServedModels(self.budget, self.config, self.trace, self.tuning)
-        self.library = ServedLibrary(
-            self.pool,
-            self.collections,
-            memory=self.memory,
-            llm=self.llm,
-            longest_s=self.limits.request_s,
-            private=self.private,
-            places=self.places,
-        )
-        self.requests = Requests(self.budget, self.limits, self.needed)
-        self.workers = Workers(self.limits)
+        self.budget.reserve("server", server_nbytes(limits))
+        self.pool = ServedModels(self.budget, self.config, self.trace, self.options.tuning)
+        self.library = ServedLibrary(self.pool, self.options)
+        self.requests = Requests(self.budget, limits, self.needed)
+        self.workers = Workers(limits)
         self.metrics = Metrics()
         self.recording = TraceRecording(self.trace, self.budget)
 
     @property
     def is_idle(self) -> bool:
         """Whether it was not used for so long that it ends."""
-        return bool(self.idle_s) and time.monotonic() - self.used > self.idle_s
+        return bool(self.options.idle_s) and time.monotonic() - self.used > self.options.idle_s
 
     def withdraw(self) -> None:
         """Begins the time in which all work must end: its requests have just been withdrawn."""

@@ -1,4 +1,7 @@
-"""Backups: a consistent copy of a database and of the segments that it names. Other processes may write meanwhile."""
+"""Backups: a consistent copy of a database and of the segments that it names, and the replacement of one database by
+another in one transaction. Other processes may write meanwhile. A kill at any moment leaves either the old or the new
+content whole; processes that have the database open see the new content afterwards.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import blake2b
@@ -16,21 +20,104 @@ from typing import Any
 
 import apsw
 
-from edge.apps.store.connections import plain
+from edge.apps.store.connections import LOCK, WriterLock, plain
 from edge.apps.store.database import Migration
-from edge.apps.store.failures import refuse_schema, translated
-from edge.apps.store.folder import SEGMENTS, claim, make_folder
-from edge.apps.store.lock import LOCK, WriterLock
-from edge.apps.store.overwriting import copy_whole, overwrite
+from edge.apps.store.failures import is_refusal, refuse_schema, translated
+from edge.apps.store.folder import SEGMENTS, claim, log_of, make_folder
+from edge.apps.store.salvage import move_log
 from edge.errors import InputError, StorageError, as_storage_error
 from edge.files.input_file import read_small
 from edge.files.sealed import flush
 from edge.ivf.storage.manifest import IndexManifest
 
+_PATIENCE_S = 30.0
+_PIECE = 1 << 20
+
+_LOG_PATIENCE_MS = 2_000
+"""How long to wait for readers before the log is emptied."""
+
+
+def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool] = lambda: True) -> bool:
+    """Replaces the content of the database `path` by that of `source`, all at once; returns whether it did. `path` may
+    be damaged or missing. If SQLite cannot open it, no process can use it, and its file is replaced. `ready` is called
+    when no other process can write any more; if it returns False, nothing is replaced."""
+    with translated(path, verbs, _PATIENCE_S):
+        try:
+            return _overwritten(path, source, ready)
+        except apsw.Error as error:
+            if is_refusal(error):
+                raise
+        ready()  # nobody can write to a file that SQLite does not open, so the answer is known
+        with as_storage_error(f"{path} cannot be written"):
+            # SQLite would move a log that is left behind into the new file. Its pages are moved into the old one before
+            # it is removed, so that a kill in between loses none.
+            move_log(path)
+            for beside in (log_of(path), path.with_name(path.name + "-shm")):
+                beside.unlink(missing_ok=True)
+            copy_whole(source, path)
+    return True
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies a file, and waits until the copy is durable under its name."""
+    partial = target.with_name(target.name + ".tmp")
+    with source.open("rb") as old, partial.open("wb") as new:
+        shutil.copyfileobj(old, new, _PIECE)
+        new.flush()
+        os.fsync(new.fileno())
+    partial.replace(target)
+    flush(target.parent)
+
+
+def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
+    """Copies the pages of `source` in one transaction of `path`; returns whether it did. Raises apsw's errors."""
+    new, old = plain(source), plain(path)
+    try:
+        old.set_busy_timeout(int(_PATIENCE_S * 1000))
+        with old.backup("main", new, "main") as copying:
+            copying.step(1)
+            if not ready():
+                return False
+            copying.step(-1)
+        # A recovery of a damaged log would stop before the pages that were just written. So empty the log.
+        old.set_busy_timeout(_LOG_PATIENCE_MS)
+        with suppress(apsw.BusyError):
+            old.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        old.close(True)
+        new.close(True)
+    return True
+
+
+def put_aside(path: Path) -> Path:
+    """Copies a database and its log into a new folder; returns the path of the copied database."""
+    folder = aside(path.parent)
+    with as_storage_error(f"{path} cannot be copied to {folder}"):
+        for source in (path, log_of(path)):
+            if source.exists():
+                shutil.copy2(source, folder / source.name)
+                flush(folder / source.name)
+        flush(folder)
+    return folder / path.name
+
+
+def aside(parent: Path) -> Path:
+    """Makes a new folder for copies of damaged files."""
+    name = f"damaged-{datetime.now():%Y%m%d-%H%M%S}"
+    for number in range(100):
+        folder = parent / (f"{name}-{number}" if number else name)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be made: {error.strerror}") from error
+        return folder
+    raise StorageError(f"{parent} has no room for one more folder of damaged files")
+
+
 _MANIFEST = "edge-backup.json"
 _VERSION = 1
-_PIECE = 1 << 20
-_PATIENCE_S = 30.0
 
 _TRIES = 10
 """Attempts to copy all segments. Maintenance in another process may remove a segment before it is copied."""
@@ -38,15 +125,7 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A collection or memory in its folder.
-
-    Attributes:
-        kind: `collection` or `memory`.
-        path: folder of the store.
-        database: file name of its database.
-        verbs: the command that has the verbs `backup` and `restore` for this kind, as messages name it.
-        migrations: the whole history of its schema.
-    """
+    """A collection or memory in its folder."""
 
     kind: str
     path: Path
@@ -56,12 +135,7 @@ class Store:
 
 
 def back_up(store: Store, target: Path) -> int:
-    """Copies a store into the new folder `target`, which appears when it is complete; returns the bytes of the copy.
-
-    Raises:
-        InputError: `target` exists and is not an empty folder.
-        StorageError: the folder has no store, the store is damaged, or the disk refuses.
-    """
+    """Copies a store into the new folder `target`, which appears when it is complete; returns the bytes of the copy."""
     if not (store.path / store.database).is_file():
         raise StorageError(f"there is no {store.kind} in {store.path}")
     target = Path(os.path.realpath(target))  # if `target` is a link to a folder, the link stays
@@ -92,13 +166,7 @@ def back_up(store: Store, target: Path) -> int:
 
 def restore(store: Store, source: Path, *, force: bool) -> int:
     """Verifies a backup and puts it in the place of a store; returns its bytes. The old store stays unchanged until one
-    transaction replaces it. Other processes may read and write meanwhile.
-
-    Raises:
-        InputError: `source` is no backup of such a store, or a store exists and `force` is not given.
-        StorageError: a file of the backup is damaged, a newer version made the backup, another process keeps writing or
-            restoring, or the disk refuses.
-    """
+    transaction replaces it. Other processes may read and write meanwhile."""
     entries = _verified(store, source)
     _refuse_unknown(store, source / store.database)
     path = store.path / store.database

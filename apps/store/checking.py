@@ -20,9 +20,8 @@ import numpy as np
 from edge.apps.store.backup import Store
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.database import Database
-from edge.apps.store.failures import StoreUnavailable
+from edge.apps.store.failures import Health, StoreUnavailable, note
 from edge.apps.store.folder import reading_uri
-from edge.apps.store.health import Health, note
 from edge.apps.store.rebuilding import Source
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
@@ -50,13 +49,7 @@ _LEAST_CACHE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of the stored data that is damaged or missing.
-
-    Attributes:
-        part: `database`, `texts`, `full text` or `vectors`.
-        text: describes the damage, as a sentence without its period.
-        items: the affected files or memories, if they are known.
-    """
+    """A part of the stored data that is damaged or missing."""
 
     part: str
     text: str
@@ -65,13 +58,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check.
-
-    Attributes:
-        findings: empty if no damage was found.
-        read_data: whether every stored byte was read.
-        nbytes: bytes of the files that were checked.
-    """
+    """The result of a check."""
 
     path: Path
     read_data: bool
@@ -126,13 +113,7 @@ class OpenedStore:
 
 
 class StoreCare(ABC):
-    """What check and repair need to know of a collection or a memory.
-
-    Attributes:
-        place: its folder.
-        noun: singular and plural of a row that has a vector.
-        full_text: name of the table of the full-text index.
-    """
+    """What check and repair need to know of a collection or a memory."""
 
     noun: tuple[str, str]
     full_text: str
@@ -179,10 +160,6 @@ def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> C
         read_data: whether to read every byte. Otherwise the check only tests that files exist and that the database's
             tables agree.
         noting: whether to record damage.
-
-    Raises:
-        StorageError: there is no such store, or it cannot be opened for a reason other than damage.
-        BudgetExceeded: the limit is too small.
     """
     started = time.perf_counter()
     report = CheckReport(care.place.path, read_data)
@@ -241,11 +218,7 @@ def _check_full_text(report: CheckReport, db: Connection, table: str, expected: 
 def _check_vectors(
     report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None, care: StoreCare
 ) -> None:
-    """Checks the vector index.
-
-    Args:
-        expected: ids that should have a vector, ascending; None while a rebuild is under way.
-    """
+    """Checks the index against the ids, ascending, that should have a vector; None while a rebuild is under way."""
     try:
         found = index.verify(db, read_data=report.read_data)
     except (CorruptBlock, StorageError) as error:
@@ -272,9 +245,6 @@ def checking_budget(limit: int, path: Path, table: str, repair: OperationPlan | 
         path: the database file.
         table: the table of texts; its number of rows decides how much memory the check needs.
         repair: the most that the repair may need. A limit that is too small for the check is told this one.
-
-    Raises:
-        BudgetExceeded: the limit is too small; the error names the smallest limit that works.
     """
     opening = OperationStage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
     own = _READING + _PER_TEXT * _rows(path, table)

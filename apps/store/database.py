@@ -14,9 +14,16 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store import health
 from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
-from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_schema, translated
+from edge.apps.store.failures import (
+    HEALTH_TABLE,
+    DamagedStore,
+    StoreUnavailable,
+    damaged,
+    not_writable,
+    refuse_schema,
+    translated,
+)
 from edge.apps.store.folder import can_be_written
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
@@ -62,10 +69,6 @@ class Database(Closing):
             cache: bytes of pages that each connection may keep.
             busy_seconds: how long to wait while another process writes.
             verbs: the command that has the verbs `check` and `repair` for this database, as messages name it.
-
-        Raises:
-            StorageError: the file cannot be opened, is no database, or its schema is newer or unknown.
-            BudgetExceeded: the cache does not fit the budget.
         """
         self.path = path
         self.read_only = read_only
@@ -84,13 +87,7 @@ class Database(Closing):
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: committed at the end of the block, rolled back if the block raises.
-
-        Raises:
-            StorageError: another process kept writing for too long, the disk refused, the file is damaged or was opened
-                for reading only, or this object has been closed.
-            BudgetExceeded: a connection's page cache does not fit.
-        """
+        """One transaction: committed at the end of the block, rolled back if the block raises."""
         if self.read_only:
             raise not_writable(self.path.parent)
         if self._pool.current() is not None:
@@ -107,12 +104,7 @@ class Database(Closing):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view of the last committed state; inside a transaction of this thread, the view of that one.
-
-        Raises:
-            StorageError: the file cannot be read, is damaged, or this object has been closed.
-            BudgetExceeded: a connection's page cache does not fit.
-        """
+        """One consistent view of the last committed state; inside a transaction of this thread, its view."""
         current = self._pool.current()
         if current is not None:
             yield current
@@ -126,22 +118,14 @@ class Database(Closing):
 
     def vacuum(self) -> bool:
         """Rewrites the file without its free pages and empties the log; returns whether the log could be emptied. If
-        so, no transaction that began earlier is still open in any process.
-
-        Raises:
-            StorageError: another process uses the file, or the disk has no room for a second copy.
-        """
+        so, no transaction that began earlier is still open in any process."""
         with self._writing, self._pool.borrowed() as db, self._translated():
             db.execute("VACUUM")
         return self.settle()
 
     def settle(self) -> bool:
         """Moves the log into the file as far as open readers allow; returns whether the log could be emptied. If so, no
-        transaction that began earlier is still open in any process.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        transaction that began earlier is still open in any process."""
         with self._writing, self._pool.borrowed() as db, self._translated():
             # SQLite empties the log only when nobody reads an older state (https://sqlite.org/c3ref/wal_checkpoint_v2).
             db.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
@@ -175,7 +159,7 @@ class Database(Closing):
 
     def _bring_up_to_date(self, migrations: Sequence[Migration]) -> None:
         with self.write() as db:
-            db.execute(health.TABLE)
+            db.execute(HEALTH_TABLE)
         for number, migration in enumerate(migrations, 1):
             if migration is None:
                 continue

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge.apps.store.connections import WriterLock
 from edge.apps.store.database import Database
-from edge.apps.store.health import forget, is_noted, note
+from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.lock import WriterLock
 from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Connection, MaintenanceReport
 from edge.ivf.index import VectorIndex
@@ -38,12 +38,7 @@ _BEYOND = (
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What is gone from every file of a store.
-
-    Attributes:
-        erased: how many of each kind, such as memories.
-        beyond: what the erasure cannot reach, and where the texts may still be.
-    """
+    """What is gone from every file of a store."""
 
     erased: Mapping[str, int]
     beyond: tuple[str, ...]
@@ -81,14 +76,7 @@ def compact(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> bool:
     """Writes the full text, the vectors and the database without what was deleted, and empties the log. Returns False
-    if another process is reading an older state: then the log and the old segments stay.
-
-    Args:
-        run: calls the maintenance of the index with enough memory.
-
-    Raises:
-        StorageError: another process maintains the vectors for too long, or the disk refuses.
-    """
+    if another process is reading an older state: then the log and the old segments stay."""
     deadline = time.monotonic() + _PATIENCE_S
     while index is not None and run(lambda: index.maintain(database.write, full=True, progress=progress)).busy:
         if time.monotonic() > deadline:
@@ -101,11 +89,8 @@ def compact(
 
 
 def finish(database: Database, work: Callable[[], bool]) -> None:
-    """Ends an erasure by `work`, which calls `compact`.
-
-    Raises:
-        StorageError: something is left. The store's next opening tries again.
-    """
+    """Ends an erasure by `work`, which calls `compact`. A `StorageError` says that something is left; the store's next
+    opening tries again."""
     if not work():
         raise StorageError(
             f"what was erased is deleted, but {database.path.parent} still holds bytes of it, because another process "

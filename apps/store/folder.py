@@ -23,12 +23,7 @@ _WHAT = {COLLECTION: "a collection", MEMORY: "a memory"}
 
 
 def claim(folder: Path, database: str) -> None:
-    """Makes the folder of a store if it is missing.
-
-    Raises:
-        InputError: the folder holds a store of the other kind and none of this kind.
-        StorageError: the folder cannot be made.
-    """
+    """Makes the folder of a store if it is missing."""
     # Path.exists raises OSError if a name is too long; such a folder cannot be made, either.
     if not os.path.exists(folder / database):
         for other, what in _WHAT.items():
@@ -38,11 +33,7 @@ def claim(folder: Path, database: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes the folder of a database if it is missing.
-
-    Raises:
-        StorageError: it cannot be made.
-    """
+    """Makes the folder of a database if it is missing."""
     with as_storage_error(f"{path} cannot be made"):
         output_file.make_folder(path)
 

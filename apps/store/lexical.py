@@ -1,9 +1,9 @@
-"""`LexicalIndex`: BM25 over texts in SQLite's FTS5; `Statistics`: the figures that scores need; and the longest query.
+"""`LexicalIndex`: BM25 over texts in SQLite's FTS5; `Statistics`: the figures that scores need; misspelled words; and
+fusion of several rankings into one, by scores if they are BM25 and cosine, otherwise by ranks.
 
 The table is contentless: the texts are stored elsewhere in the database, and a caller that deletes a row passes its
 text. Scores are computed here and not by FTS5, because FTS5 only knows the rows of its own table: the rows of several
-tables are scored alike if all are scored with the sum of their statistics.
-"""
+tables are scored alike if all are scored with the sum of their statistics."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +73,26 @@ POSTING_NBYTES = 120
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
+_BEGINNING = re.compile(r"(?<![\w*])([^\W_]{3,})\*(?![\w*])")
+"""The beginning of a word with a star behind it: `gann*` stands for every word that begins so."""
+
+_NAME = re.compile(
+    r"(?<![A-Za-z0-9_+#])(?:[A-Za-z][A-Za-z0-9]{0,9}\+\+|[A-Za-z]#)(?![A-Za-z_+#])"
+    r"|(?<![A-Za-z0-9_.])\.(?:NET|Net|net)(?![A-Za-z_])|(?<=[A-Za-z])\.NET(?![A-Za-z_])"
+)
+"""Names with signs that FTS5 takes for gaps: `C++` (also in `C++20`), `C#`, `.NET` (also in `ASP.NET`)."""
+
+_NUMBER = re.compile(
+    "(?<![A-Za-z0-9_.,'\u2019])[1-9][0-9]{0,2}"
+    "(?:(?P<apart>[,'\u2019\u00a0\u2009\u202f])[0-9]{3}(?:(?P=apart)[0-9]{3}){0,4}(?!(?P=apart)?[0-9])"
+    "|(?:\\.[0-9]{3}){1,5}(?=,[0-9]{1,2}(?![0-9])))"
+)
+"""A number whose thousands are apart: `1,200`, `1'200`, `1.200,50`."""
+
+_SIGNED = re.compile(f"{_NUMBER.pattern}|{_NAME.pattern}")
+_SHOWN = re.compile(rf"{_SIGNED.pattern}|[^\W_]+")
+_ASKED = re.compile(rf"{_BEGINNING.pattern}|{_SIGNED.pattern}|[^\W_]+")
+"""The words of a passage and of a query as people see them: `C++` and `1,200` are one word each."""
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002fa1f](?:q[0-9]{4})*"
@@ -94,12 +115,7 @@ _HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of all rows that BM25 needs. The sum of two stands for the rows of both.
-
-    Attributes:
-        rows, words: the number of rows, and of all their words.
-        counts: how many rows hold each term.
-    """
+    """The figures of all rows that BM25 needs. The sum of two stands for the rows of both."""
 
     rows: int = 0
     words: int = 0
@@ -150,17 +166,20 @@ class LexicalIndex:
     ...     lexical.search(db, "when does the river flood?", 10)  # [(1, 0.7...)]
     """
 
-    def __init__(self, table: str, *, ignored: frozenset[str] = frozenset()) -> None:
+    def __init__(self, table: str, *, ignored: frozenset[str] = frozenset(), signs: bool = False) -> None:
         """Opens the index.
 
         Args:
             table: the name that was passed to `create`.
+            signs: find `C++`, `C#` and `.NET` as words, and `1,200` as 1200. It must be the same for all changes of a
+                table.
             ignored: words in lower case that are left out of a query, unless it consists of them alone. Phrases in
                 quotes stay, and so do words with other capitals than a sentence's first one: "May", "WHO" and "IT" are
                 names.
         """
         self.table = table
         self._ignored = ignored
+        self._signs = signs
         self._state: list[bytes] = []
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -176,17 +195,25 @@ class LexicalIndex:
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Adds rows; an id must not be there yet."""
-        rows = zip(ids, map(_spaced, texts), strict=True)
+        rows = zip(ids, map(self._indexed, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
 
     def delete(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Deletes rows; `texts` must be exactly the texts that were added."""
-        rows = zip(ids, map(_spaced, texts), strict=True)
+        rows = zip(ids, map(self._indexed, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
+    def clear(self, db: Connection) -> None:
+        """Deletes all rows."""
+        db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('delete-all')")
+
     def terms(self, query: str) -> list[str]:
-        """The different words and phrases of a query, as FTS5 strings."""
-        return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
+        """The different words, beginnings of words and phrases of a query, as FTS5 strings."""
+        found = list(dict.fromkeys(_terms(query, self._ignored, self._signs)))
+        return found or list(dict.fromkeys(_terms(query, signs=self._signs)))
+
+    def _indexed(self, text: str) -> str:
+        return _spaced(text, self._signs)
 
     def statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
         """The figures of the committed rows, for some terms of queries."""
@@ -219,7 +246,8 @@ class LexicalIndex:
         """The `k` best rows as (id, BM25 score), best first, and the rows whose scores equal the last of them. Rows
         with equal scores are in the order of their ids.
 
-        Any text is a valid query. A row matches if it holds one of its words, or one of its phrases in double quotes.
+        Any text is a valid query. A row matches if it holds one of its words, one of its phrases in double quotes, or
+        a word that begins like one of its words with a star behind it.
 
         Args:
             whole: the statistics of all rows that compete; those of this table if not given.
@@ -286,18 +314,24 @@ class LexicalIndex:
 
 def shown_terms(query: str) -> dict[str, str]:
     """The words of a query, each with its FTS5 string. Function words are left out beside others."""
-    every = _WORD.findall(unicodedata.normalize("NFC", query))
+    every = [word[0] for word in _ASKED.finditer(unicodedata.normalize("NFC", query))]
     told = [word for word in every if word.lower() not in FUNCTION_WORDS] or every
-    return {word: next(_written(word), '""') for word in told}
+    return {word: next(_terms(word, signs=True), '""') for word in told}
+
+
+def shown_words(text: str, start: int = 0, end: int | None = None) -> Iterator[re.Match[str]]:
+    """The words of a part of a passage as people see them: `C++` and `1,200` are one word each."""
+    return _SHOWN.finditer(text, start, len(text) if end is None else end)
+
+
+def plain_word(word: str) -> str:
+    """A name or number with signs as the letters and digits that it is found by; any other word unchanged."""
+    return word if word.isalnum() else _SIGNED.sub(_letters, word)
 
 
 def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
     """The query's words with their inverse document frequencies. Snippets are chosen by them, and mark them. Words that
-    most rows have hardly count.
-
-    Args:
-        statistics: those of `shown_terms(query)`.
-    """
+    most rows have hardly count."""
     words = shown_terms(query)
     chosen = set(statistics.significant(dict.fromkeys(words.values())))
     return {
@@ -308,11 +342,7 @@ def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
 
 
 def bounded_query(text: str) -> str:
-    """Returns the text of a query.
-
-    Raises:
-        InputError: it is longer than `LONGEST_QUERY`.
-    """
+    """Returns the text of a query."""
     if len(text) > LONGEST_QUERY:
         raise InputError(f"the query has {len(text):,} characters, and {LONGEST_QUERY:,} are the most")
     return text
@@ -336,8 +366,7 @@ def _score(
 
 
 def _integers(block: bytes) -> list[int]:
-    """The integers in one of FTS5's records: seven bits in each byte, the highest first; the last byte of an integer
-    is below 128."""
+    """The integers in a record of FTS5: seven bits in a byte, the highest first; a last byte is below 128."""
     found = [0]
     for byte in block:
         found[-1] = found[-1] << 7 | byte & 127
@@ -361,27 +390,39 @@ def _numbered(sign: re.Match[str]) -> str:
     return f" u{number} " if kind == "So" and (0x2600 <= number < 0x2C00 or number >= 0x1F000) else sign[0]
 
 
-def _spaced(text: str) -> str:
+def _letters(sign: re.Match[str]) -> str:
+    """A name with signs in letters, as people write it where they cannot write the sign; a number as its digits."""
+    if sign[0][0].isdigit():
+        return "".join(filter(str.isdigit, sign[0]))
+    return sign[0].lower().replace("+", "plus").replace("#", "sharp").replace(".", "dot")
+
+
+def _spaced(text: str, signs: bool = False) -> str:
     """A text as it is indexed: spelled for FTS5, with spaces around characters that are words, and with the parts of
-    `CamelCase` behind it."""
+    `CamelCase` behind it; if `signs` count, also with the letters of `C++` and the digits of `1,200`."""
+    if signs:
+        text = _SIGNED.sub(lambda sign: f"{sign[0]} {_letters(sign)} ", text)
     text = _CAMEL.sub(lambda word: f"{word[0]} {_HUMP.sub(' ', word[0])}", _spelled(text))
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 
-def _terms(query: str, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Phrases and words of a query as FTS5 strings, without the `ignored` words. The query's text can never act as an
-    operator."""
+def _terms(query: str, ignored: frozenset[str] = frozenset(), signs: bool = False) -> Iterator[str]:
+    """Phrases, words and beginnings of words of a query as FTS5 strings, without the `ignored` words. The query's text
+    can never act as an operator."""
     query = _spelled(query).strip()
     query = query[:1].lower() + query[1:] if query[1:2].islower() else query
     for phrase, free in _PART.findall(query):
         if phrase:
-            words = _WORD.findall(_spaced(phrase))
+            words = _WORD.findall(_spaced(phrase, signs))
             if words:
                 yield _quoted(words)
-        for word in _WORD.findall(free):
+        free = _SIGNED.sub(_letters, free) if signs else free
+        begun = [f"{_quoted([word])} *" for word in _BEGINNING.findall(free)]
+        for word in _WORD.findall(_BEGINNING.sub(" ", free)):
             if word in ignored or (word == "I" and "i" in ignored):
                 continue
             yield from _written(word)
+        yield from begun
 
 
 def _written(word: str) -> Iterator[str]:
@@ -397,3 +438,169 @@ def _written(word: str) -> Iterator[str]:
 
 def _quoted(words: Sequence[str]) -> str:
     return '"' + " ".join(words) + '"'
+
+
+SHORTEST = 5
+"""The fewest letters of a word that is looked up. Shorter words resemble too many others."""
+
+_LONG = 7
+"""From this length two letters may differ, otherwise one."""
+
+_ENDING = 5
+"""The most letters that the stem of a word is shorter."""
+
+_FIRST = 500
+"""Characters of a query whose words are looked up. A longer text is no question."""
+
+_STEMS = 8
+"""The most stems whose rows are read."""
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def unknown_words(query: str, ignored: Iterable[str] = ()) -> list[str]:
+    """The first words of a query that are long enough to be looked up. A query with phrases in quotes has none: a
+    phrase is searched as it is."""
+    if '"' in query:
+        return []
+    return [word for word in words_of(query) if len(word) >= SHORTEST and word.casefold() not in ignored]
+
+
+def words_of(query: str) -> list[str]:
+    """The words of letters of a query, each once."""
+    return list(dict.fromkeys(_LETTERS.findall(query[:_FIRST])))
+
+
+def stems_like(db: Connection, table: str, word: str) -> dict[str, int]:
+    """The stems in a full-text table that the beginning of a word resembles, each with the number of its rows, most
+    similar first, of equal ones the most frequent. A stem begins with the word's first letter."""
+    folded = folded_word(word)
+    first, most = folded[0], _most(folded)
+    db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table}_words USING fts5vocab(main, {table}, row)")
+    rows = db.execute(
+        f"SELECT term, doc FROM temp.{table}_words WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ?",
+        (first, chr(ord(first) + 1), len(folded) - _ENDING, len(folded) + most),
+    )
+    letters = set(folded)
+    found = []
+    for term, count in rows:
+        if len(set(term) - letters) <= most and (least := min(_distances(term, folded))) <= most:
+            found.append((least, -count, term))
+    return {term: -count for _, count, term in sorted(found)[:_STEMS]}
+
+
+def nearest_in(word: str, texts: Iterable[str]) -> str:
+    """The word of some texts that is nearest to a misspelled word, as `nearest_word` chooses."""
+    return nearest_word(word, Counter(other.lower() for text in texts for other in _LETTERS.findall(text)))
+
+
+def nearest_word(word: str, counts: Mapping[str, int]) -> str:
+    """The word that is nearest to a misspelled word; empty if too many letters differ. Of equally near ones, the most
+    frequent is taken."""
+    folded = folded_word(word)
+    best = min(
+        (
+            (distance, -count, other)
+            for other, count in counts.items()
+            if other[0] == folded[0]
+            and abs(len(other) - len(folded)) <= _most(folded)
+            and (distance := _distances(folded_word(other), folded)[-1]) <= _most(folded)
+        ),
+        default=(0, 0, ""),
+    )
+    return best[2]
+
+
+def respelled(query: str, words: Mapping[str, str]) -> str:
+    """A query with other words in place of some."""
+    return _LETTERS.sub(lambda match: words.get(match[0], match[0]), query) if words else query
+
+
+def folded_word(word: str) -> str:
+    """A word in lower case without accents, as the index holds it."""
+    plain = unicodedata.normalize("NFKD", word.lower())
+    return "".join(char for char in plain if not unicodedata.combining(char))
+
+
+def _most(word: str) -> int:
+    return 2 if len(word) >= _LONG else 1
+
+
+def _distances(word: str, other: str) -> list[int]:
+    """The number of letters to insert, delete, replace or exchange with their neighbours between a word and each
+    beginning of another (Damerau 1964, optimal string alignment)."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(word, 1):
+        before, last, row = row, before, [at]
+        for column, with_letter in enumerate(other, 1):
+            cost = min(before[column] + 1, row[-1] + 1, before[column - 1] + (letter != with_letter))
+            if at > 1 and column > 1 and letter == other[column - 2] and word[at - 2] == with_letter:
+                cost = min(cost, last[column - 2] + 1)
+            row.append(cost)
+    return row
+
+
+Key = TypeVar("Key", int, tuple[int, int], tuple[str, int])
+"""A number of a text, or the number or name of a source with the number of a text in it."""
+
+_LEAST = 1.0
+"""The smallest divisor for BM25 scores. A best score below it comes from words that most texts hold, so it is not
+scaled up to 1."""
+
+FULL_MATCH = 0.7
+"""The share of `Statistics.whole_score` from which a BM25 score counts in full, where that is asked for. In a store of
+a few short facts even "of" is a rare word. Without this share, a fact that has only "of" in common with a question gets
+all the weight of BM25, because no fact has a better score. So does a text in the question's language, if the answer is
+in another one."""
+
+_CONSTANT = 60
+"""Damps the first ranks in reciprocal rank fusion."""
+
+
+def convex_combination(
+    words: Mapping[Key, float],
+    near: Mapping[Key, float],
+    weight: float,
+    *,
+    full: float = 0.0,
+    floor: float = 0.0,
+) -> list[tuple[Key, float]]:
+    """Ids of both rankings with their fused scores in 0 ... 1, best first; ties in the order of their ids.
+
+    A fused score is `weight` times the BM25 score, relative to the query's best, plus `1 - weight` times the cosine
+    (Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", 2023). If one ranking is empty, the
+    scores come from the other alone.
+
+    Args:
+        words: BM25 scores by id; an id without a score counts as 0.
+        near: cosines by id; an id without a cosine gets the lowest one in `near`.
+        full: the least BM25 score that is scaled to 1. Without it the query's best is scaled to 1, even if it matches
+            only one insignificant word of the query.
+        floor: the cosine that counts as 0. Some embedders give every two texts a cosine of 0.7 and more. Without it
+            the differences of their cosines would weigh little beside those of BM25.
+    """
+    if not words or not near:
+        weight = 1.0 if words else 0.0
+    best = max([_LEAST, full, *words.values()])
+    last = min(near.values(), default=0.0)
+    scores = {
+        identifier: weight * words.get(identifier, 0.0) / best
+        + (1 - weight) * max(0.0, (near.get(identifier, last) - floor) / (1 - floor))
+        for identifier in {**near, **words}
+    }
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[Key]]) -> list[tuple[Key, float]]:
+    """Ids of all rankings, best first, with their fused scores; ties in the order of their ids. If a ranking repeats an
+    id, its first place counts.
+
+    An id's score is the sum of 1 / (60 + rank) over the rankings that hold it, ranks from 1 (Cormack, Clarke and
+    Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods", 2009).
+    """
+    scores: dict[Key, float] = {}
+    for ranking in rankings:
+        for rank, identifier in enumerate(dict.fromkeys(ranking), 1):
+            scores[identifier] = scores.get(identifier, 0.0) + 1 / (_CONSTANT + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))

@@ -40,15 +40,8 @@ _VECTORS = 3
 
 
 def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> EngineNeeds | None:
-    """The memory needs of a model that will be opened.
-
-    Args:
-        chosen: the model's name or path, or an open model, which needs no more memory.
-        default: the name if none was chosen.
-
-    Returns:
-        The needs; None if the model is open already, or cannot be opened. The error is reported when it is opened.
-    """
+    """The memory needs of a model that will be opened; None if it is open already, or cannot be opened. The error is
+    reported when it is opened."""
     if chosen is not None and not isinstance(chosen, str | Path):
         return None
     try:
@@ -61,22 +54,18 @@ def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> Eng
 
 
 def retrieval(
-    embedder: EngineNeeds | None, reranker: EngineNeeds | None, candidates: int, *, writes: bool = False
+    embedder: EngineNeeds | None, reranker: EngineNeeds | None, candidates: int, *, writes: bool = False, query: int = 0
 ) -> list[OperationStage]:
-    """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit.
-
-    Args:
-        candidates: the number of passages read from the database, which are judged if there is a reranker.
-        writes: whether vectors are added to the index, too.
-    """
+    """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit. `query` is
+    what encoding the query takes (see `query_nbytes`)."""
     hits = candidates * _PER_CANDIDATE
     stages = [OperationStage("a second connection to the database", kept=CONNECTION)]
     if embedder is not None:
-        stages.append(OperationStage("embedding the query", own=embedder.own, libraries=embedder.libraries))
+        stages.append(OperationStage("embedding the query", own=embedder.own + query, libraries=embedder.libraries))
     held = 0 if embedder is None else embedder.held
     stages.append(OperationStage("searching the index", own=held + _INDEX + hits, libraries=_CODECS))
     if reranker is not None:
-        stages.append(OperationStage("reranking", own=reranker.own + hits, libraries=reranker.libraries))
+        stages.append(OperationStage("reranking", own=reranker.own + hits + query, libraries=reranker.libraries))
     if writes:
         stages.append(OperationStage("keeping the index in order", own=_INDEX + MAINTENANCE_NBYTES, libraries=_CODECS))
     return stages
@@ -93,21 +82,15 @@ def retrieval_plan(
     writes: bool = False,
     extra: Sequence[OperationStage] = (),
     databases: int = 0,
+    query: int = 0,
 ) -> OperationPlan:
-    """The plan of an operation that retrieves.
-
-    Args:
-        embedder, reranker: names or paths, or open models; None or an empty name for the configuration's.
-        writes: whether vectors are added to the index, too.
-        extra: further stages, which run while the models are open.
-        databases: the number of databases that are not open yet.
-    """
+    """The plan of an operation that retrieves."""
     first = model_needs(embedder, "embedder", config, config.embedder or DEFAULT_EMBEDDER)
     second = model_needs(reranker, "reranker", config, config.reranker or DEFAULT_RERANKER) if rerank else None
     held = (0 if first is None else first.own) + (0 if second is None else second.held)
     more = [replace(stage, own=stage.own + held) for stage in extra]
     begin = OperationStage("opening the database", kept=databases * CONNECTION)
-    return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes), *more))
+    return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes, query=query), *more))
 
 
 def holding(plan: OperationPlan, nbytes: int) -> OperationPlan:
@@ -143,12 +126,7 @@ def opened_budget(
     extra: Sequence[OperationStage] = (),
     databases: int = 1,
 ) -> MemoryBudget:
-    """The memory budget of an operation that opens databases first.
-
-    Raises:
-        BudgetExceeded: the limit is too small even for the databases. The message names the smallest limit that is
-            enough for a whole search.
-    """
+    """The memory budget of an operation that opens databases first."""
     held = anonymous_resident()
     if held + databases * CONNECTION <= limit:
         return MemoryBudget(limit)
@@ -162,12 +140,7 @@ def opened_budget(
 def check_texts(
     operation: str, kind: Kind, config: Config, texts: Sequence[str], max_tokens: int | None, query: str = ""
 ) -> None:
-    """Checks, before the model is opened, that a request over texts in memory fits the limit.
-
-    Raises:
-        BudgetExceeded: the limit is too small. The message names the smallest limit that works.
-        ModelError: the model is missing or broken.
-    """
+    """Checks, before the model is opened, that a request over texts in memory fits the limit."""
     plan = texts_plan(operation, kind, config, texts, max_tokens, query)
     held = anonymous_resident()
     if held + plan.nbytes > config.memory:
@@ -177,11 +150,7 @@ def check_texts(
 def texts_plan(
     operation: str, kind: Kind, config: Config, texts: Sequence[str], max_tokens: int | None, query: str = ""
 ) -> OperationPlan:
-    """The memory plan of a request over texts that are in memory already.
-
-    Raises:
-        ModelError: the model is missing or broken.
-    """
+    """The memory plan of a request over texts that are in memory already."""
     chosen = config.reranker or DEFAULT_RERANKER if kind == "reranker" else config.embedder or DEFAULT_EMBEDDER
     with resolve(chosen, kind=kind, directory=config.models_dir or None) as model:
         spec = model.spec

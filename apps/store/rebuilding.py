@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.store.database import Database
-from edge.apps.store.failures import WrongValue
-from edge.apps.store.health import Trouble
+from edge.apps.store.failures import Trouble, WrongValue
 from edge.apps.store.rows import whole
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Connection
@@ -78,12 +77,7 @@ class Rebuilding(Generic[Made]):
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_LAST, str(last)))
 
     def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
-        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way.
-
-        Args:
-            what: a plural for the rows that have vectors, such as `passages`.
-            remedy: the command that continues the rebuild.
-        """
+        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way."""
         last = _last(db)
         if last is None:
             return None
@@ -132,14 +126,7 @@ def _last(db: Connection) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """The model that made a store's vectors.
-
-    Attributes:
-        name: name of the model.
-        source: the name or path to open it by; empty if the caller passed an open model that has no files.
-        fingerprint: changes with any of the model's weights.
-        dim: width of a vector.
-    """
+    """The model that made a store's vectors."""
 
     name: str
     source: str
@@ -152,11 +139,7 @@ class EmbedderIdentity:
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
-        """Reads the output of `to_json`.
-
-        Raises:
-            WrongValue: the text is none.
-        """
+        """Reads the output of `to_json`."""
         try:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):

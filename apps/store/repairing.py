@@ -15,13 +15,12 @@ from typing import Any
 import apsw
 import numpy as np
 
+from edge.apps.store.backup import aside, overwrite, put_aside
 from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, check
+from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.failures import translated
+from edge.apps.store.failures import forget, note, translated
 from edge.apps.store.folder import SEGMENTS, log_of
-from edge.apps.store.health import forget, note
-from edge.apps.store.lock import LOCK, WriterLock
-from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Progress
 from edge.apps.store.rows import Row, Table
 from edge.apps.store.salvage import Wreck, layout_of
@@ -43,13 +42,7 @@ Fill = Callable[[Wreck, Database], None]
 
 @dataclass(slots=True)
 class RepairReport:
-    """The result of a repair.
-
-    Attributes:
-        actions: in order, each a sentence without its period.
-        aside: folder with copies of the damaged files; None if nothing was damaged.
-        before, after: results of the checks before and after the repair.
-    """
+    """The result of a repair."""
 
     before: CheckReport
     after: CheckReport
@@ -68,16 +61,7 @@ class RepairReport:
 
 def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None = None) -> RepairReport:
     """Checks every stored byte, and repairs damage: the database from its rows that are proved, the full-text index,
-    the vectors, and lost rows from their source if they have one. Copies of the damaged files are kept.
-
-    Args:
-        progress: called with the number of rows whose vectors are made, and their total.
-
-    Raises:
-        StorageError: there is no such store, the disk refuses, or another process keeps writing.
-        ModelError: the embedder is missing; completed steps of the repair stay.
-        BudgetExceeded: the limit is too small.
-    """
+    the vectors, and lost rows from their source if they have one. Copies of the damaged files are kept."""
     place = care.place
     kept: Path | None = None
     actions: list[str] = []
@@ -101,12 +85,7 @@ def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None =
 
 def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budget: MemoryBudget, verbs: str) -> Path:
     """Replaces a damaged database by a new one, which `fill` writes; returns the folder with a copy of the damaged one.
-    A kill at any moment leaves either the old or the new database.
-
-    Raises:
-        StorageError: the disk refuses, has no room for two more copies, or another process keeps writing.
-        BudgetExceeded: the limit is too small.
-    """
+    A kill at any moment leaves either the old or the new database."""
     with as_storage_error(f"{path} cannot be repaired"), translated(path, verbs, _PATIENCE_S):
         for _ in range(_TRIES):
             state = _state(path)
@@ -160,16 +139,8 @@ def bring_rows(
     written: Callable[[Connection, list[Row]], None] = lambda db, rows: None,
     empty: str = "",
 ) -> tuple[int, int]:
-    """Copies the rows of a table that are proved, and that the new table accepts.
-
-    Args:
-        wanted: whether a row is copied, given the new database.
-        written: called with the rows that were copied, in their transaction.
-        empty: a column that is left empty.
-
-    Returns:
-        How many rows were copied, and how many were read that are not what was stored.
-    """
+    """Copies the rows of a table that are proved, and that the new table accepts. Returns how many, and how many were
+    read that are not what was stored."""
     brought = wrong = 0
     chosen = [name for name in table.columns if name != empty]
     places = [table.columns.index(name) for name in chosen]

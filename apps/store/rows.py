@@ -1,4 +1,5 @@
-"""Rows that prove themselves: each carries a checksum of its values, so a flipped bit in any of them is noticed."""
+"""Rows that prove themselves by a checksum, so that a flipped bit in any of them is noticed; and the memory of values
+that are read, and of a JSON text once it is parsed."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 import apsw
+import numpy as np
+import numpy.typing as npt
 
 from edge.apps.store.failures import WrongValue
 from edge.budget import MemoryBudget
@@ -52,11 +55,7 @@ def register(db: Connection) -> None:
 
 
 def whole(value: object) -> int:
-    """The number in a setting.
-
-    Raises:
-        WrongValue: it holds none.
-    """
+    """The number in a setting."""
     try:
         return int(str(value))
     except ValueError:
@@ -64,11 +63,7 @@ def whole(value: object) -> int:
 
 
 class Leasing(apsw.Connection):
-    """A connection whose rows are held within a budget.
-
-    Attributes:
-        budget: of the process.
-    """
+    """A connection whose rows are held within a budget."""
 
     budget: MemoryBudget
 
@@ -87,11 +82,7 @@ PER_JSON = 32
 
 
 class HeldList(list[Held]):
-    """What was made of rows. Their lease ends with the list.
-
-    Attributes:
-        rows: other held rows that live as long.
-    """
+    """What was made of rows. Their lease ends with the list."""
 
     rows: object = None
 
@@ -105,15 +96,8 @@ class HeldDict(dict[Key, Held]):
 def held(
     db: Connection, rows: Iterable[Row], make: Callable[[Row], Held], more: Callable[[Row], int] = lambda _: 0
 ) -> HeldList[Held]:
-    """What `make` makes of rows that are held beside each other, if they fit. Anybody may have written the file, and
-    many values that each pass could together exceed the limit.
-
-    Args:
-        more: bytes of what is made of a row beside its texts.
-
-    Raises:
-        BudgetExceeded: they do not fit. The error names a limit that is enough for all of them.
-    """
+    """What `make` makes of rows that are held beside each other. Anybody may have written the file, and many values
+    that each pass could together exceed the limit: `BudgetExceeded` then names one that is enough."""
     if not isinstance(db, Leasing):
         raise TypeError("rows are held within the budget of a pooled connection")
     nbytes = -ALWAYS_READ
@@ -159,3 +143,52 @@ class Table:
     name: str
     columns: tuple[str, ...]
     proves: Callable[[Row], bool]
+
+
+_ASCII, _WIDE, _PER_MARK = 8, 24, 260
+"""Memory of a text parsed by pydantic or Python's `json`, with one more copy of the arguments, which a tool may make:
+per byte of ASCII text, per byte if wider characters make Python's strings wide, and per mark of its structure."""
+
+_TYPED_ASCII, _TYPED_WIDE, _TYPED_MARK = 2, 8, 180
+"""Likewise for a text parsed by msgspec, with one more copy of its texts. Measured without the copy: 1 and 4 bytes per
+byte of a text, and 83 bytes per mark for objects of one field, no two of which have the same name."""
+
+_QUOTE = ord('"')
+_MARKS: npt.NDArray[np.bool_] = np.isin(np.arange(256), list(b"[{,:"))
+
+
+class JsonSize:
+    """Counts the marks of a JSON text piece by piece, without keeping or parsing it.
+
+    Attributes:
+        length: bytes so far.
+        structure: number of marks outside strings that begin a value or separate two values. Each costs an object when
+            parsed.
+        wide: whether a non-ASCII byte was read, or an escape that may stand for a non-ASCII character.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.structure = 0
+        self.wide = False
+        self._in_string = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Reads the next bytes."""
+        self.length += len(data)
+        # An escaped quote ends no string. Blanks take the places of such pairs; half a pair waits for the next piece.
+        plain = (self._rest + data).replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        self.wide = self.wide or not data.isascii() or b"\\u" in plain
+        self._rest = b"\\" if plain.endswith(b"\\") else b""
+        octets = np.frombuffer(plain, np.uint8, len(plain) - len(self._rest))
+        if octets.size:
+            inside = (np.cumsum(octets == _QUOTE, dtype=np.int32) + self._in_string) & 1
+            self.structure += int(np.count_nonzero(_MARKS[octets] & (inside == 0)))
+            self._in_string = int(inside[-1])
+
+    def nbytes(self, *, typed: bool = False) -> int:
+        """The most memory, in bytes, that the text so far takes while it is parsed or written."""
+        if typed:
+            return self.length * (_TYPED_WIDE if self.wide else _TYPED_ASCII) + self.structure * _TYPED_MARK
+        return self.length * (_WIDE if self.wide else _ASCII) + self.structure * _PER_MARK

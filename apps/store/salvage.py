@@ -117,12 +117,8 @@ class Wreck:
             waiting += [(middle + 1, high), (low, middle)]
 
     def small(self, table: str, columns: Sequence[str], *, order: bool = False) -> list[Row]:
-        """The rows of a table that can be read from its start or from its end, without duplicates.
-
-        Args:
-            order: reads in the order of the first column, from an index if one has all columns; then no row counts as
-                lost.
-        """
+        """The rows of a table that can be read from its start or from its end, without duplicates; with `order` in that
+        of the first column, from an index if one has all columns, and then no row counts as lost."""
         before = self.lost.get(table, 0)
         self.lost[table] = 0
         found: dict[Row, None] = {}
@@ -155,15 +151,8 @@ class Wreck:
 
 @contextmanager
 def opened(copy: Path, layout: Mapping[str, Sequence[str]]) -> Iterator[Wreck]:
-    """Opens a working copy of a damaged database; `copy` itself stays unchanged.
-
-    Args:
-        layout: the columns of each table, in the order of the table.
-
-    Raises:
-        apsw.Error, OSError: the disk refuses. This error does not mean lost rows, and callers must not count it as
-            such.
-    """
+    """Opens a working copy of a damaged database; `copy` itself stays unchanged. An error of the disk passes through:
+    it does not mean lost rows."""
     with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
         own = Path(folder) / copy.name
         for name in ("", "-wal"):
@@ -222,11 +211,7 @@ class Pages:
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the page numbers in the log.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Reads the page numbers in the log."""
         self._file: BinaryIO = path.open("rb")
         self._log: BinaryIO | None = log_of(path).open("rb") if log_of(path).exists() else None
         self.count = -(-path.stat().st_size // _PAGE)
@@ -282,11 +267,7 @@ class Pages:
 
 
 def move_log(path: Path) -> None:
-    """Writes the pages in the log of a database that SQLite cannot open into its file. The log stays.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Writes the pages in the log of a database that SQLite cannot open into its file. The log stays."""
     if not path.exists():
         return
     pages = Pages(path)
@@ -304,15 +285,7 @@ def move_log(path: Path) -> None:
 def carved(
     path: Path, layout: Mapping[str, Sequence[str]], table: str, columns: Sequence[str]
 ) -> Iterator[tuple[Value, ...]]:
-    """Rows in the pages of a database file that have as many columns as `table`: its own rows, and perhaps others.
-
-    Args:
-        layout: the columns of each table, in the order of the table; the first one is its integer key.
-        columns: the columns that are wanted.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Rows in the pages of a database file that have as many columns as `table`: its own rows, and perhaps others."""
     names = layout[table]
     wanted = [names.index(column) for column in columns]
     pages = Pages(path)
@@ -367,11 +340,7 @@ def _payload(pages: Pages, page: bytes, at: int, length: int, usable: int) -> by
 
 
 def _types(record: bytes) -> tuple[list[int], int]:
-    """The types of the values of a record, and the place of the first value.
-
-    Raises:
-        ValueError, IndexError: the bytes do not begin with the head of a record.
-    """
+    """The types of a record's values, and the place of the first. ValueError or IndexError where none begins."""
     header, at = _varint(record, 0)
     types: list[int] = []
     while at < header <= _PAGE:
@@ -383,11 +352,7 @@ def _types(record: bytes) -> tuple[list[int], int]:
 
 
 def _values(record: bytes) -> list[Value]:
-    """The values of a record.
-
-    Raises:
-        ValueError, IndexError: the bytes are no whole record.
-    """
+    """The values of a record."""
     types, at = _types(record)
     values: list[Value] = []
     for kind in types:

@@ -33,11 +33,7 @@ def ask(home: Home, asked: Ask, listener: Listener) -> dict[str, Any]:
 
 
 def written(stream: AnswerStream, show: Callable[[str], None] | None = None) -> Answer:
-    """The finished answer. `show` is called with each piece of its text; a withdrawn request ends the writing.
-
-    Raises:
-        Withdrawn, DeadlinePassed: see `edge.scheduling.waiting_line`.
-    """
+    """The finished answer. `show` is called with each piece of its text; a withdrawn request ends the writing."""
     urgency = current_urgency()
     with stream, urgency.heard(stream.cancel):
         for text in stream:

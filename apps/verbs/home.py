@@ -25,12 +25,7 @@ Result = TypeVar("Result")
 
 
 class Home(Protocol):
-    """Opens what a verb needs. What is open inside a block may be closed behind it.
-
-    Attributes:
-        trace: counts what is done.
-        limit: bytes that the process may hold.
-    """
+    """Opens what a verb needs. What is open inside a block may be closed behind it."""
 
     trace: Trace
     limit: int
@@ -58,11 +53,7 @@ class Home(Protocol):
 
 
 class OwnHome:
-    """This process. A context manager around its work; a command whose work the server does never enters it.
-
-    Attributes:
-        trace: inside the block.
-    """
+    """This process. A context manager around its work; a command whose work the server does never enters it."""
 
     trace: Trace
     _watch: ResidentWatch
@@ -74,8 +65,7 @@ class OwnHome:
         Args:
             trace: file for a trace, see `write_trace`.
             max_tokens: longest sequence of reranker and embedder.
-            kv_cache: whether documents' KV states are kept.
-        """
+            kv_cache: whether documents' KV states are kept."""
         self.config = config
         self.limit = config.memory
         self._file = trace
@@ -101,11 +91,7 @@ class OwnHome:
         return self._watch.high_water
 
     def write_trace(self) -> None:
-        """Writes the trace of what was done here, if one is wanted.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Writes the trace of what was done here, if one is wanted."""
         if self._file is not None and self._worked:
             self.trace.write(self._file)
 

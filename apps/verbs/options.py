@@ -85,12 +85,7 @@ class RequestOptions:
 
     @classmethod
     def of(cls: type[Options], options: Options | None = None, **named: Any) -> Options:
-        """Options for a Python call: those given, changed by arguments that are named one by one.
-
-        Raises:
-            ArgumentError: there is no option of a name, or its value is of the wrong type.
-            InputError: a value makes no sense.
-        """
+        """Options for a Python call: those given, changed by arguments that are named one by one."""
         if not named and options is not None:
             return options
         known: dict[str, object] = cast("Any", cls).__dataclass_fields__
@@ -106,11 +101,7 @@ class RequestOptions:
 
     @classmethod
     def from_json(cls: type[Options], values: Mapping[str, Any]) -> Options:
-        """Reads the options from a JSON object, which may hold other members. A member that is null counts as absent.
-
-        Raises:
-            InputError: a value has the wrong type, or makes no sense.
-        """
+        """Reads the options from a JSON object, which may hold other members. A null counts as absent."""
         options = cls.options().items()
         return cls(**{
             each.name: _read(name, value_type(each), values[name])
@@ -181,11 +172,7 @@ class RequestOptions:
         return decorate
 
     def __post_init__(self) -> None:
-        """Checks the bounds of the numbers.
-
-        Raises:
-            InputError: a number is outside its bounds.
-        """
+        """Checks the bounds of the numbers."""
         for each, option in self.options().values():
             value = getattr(self, each.name)
             if option.choices and value is not None and value not in option.choices:
@@ -203,11 +190,7 @@ _CLICK_TYPES: dict[type, type] = {list: str, dict: str, object: str}
 
 
 def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
-    """A JSON object given on the command line.
-
-    Raises:
-        InputError: the text is not a JSON object.
-    """
+    """A JSON object given on the command line."""
     if text is None:
         return None
     name = parameter.opts[-1]

@@ -49,6 +49,8 @@ class SearchOptions(RequestOptions):
         min_score: leaves out hits whose `score` is lower.
         pool: number of candidates that are reranked; more if `top_k` needs more.
         rerank: False keeps the fused order and leaves the reranker closed.
+        files: one result a file, its best passage, which names the other places that were found; results that most
+            probably do not answer are left out beside better ones. What people see; programs get passages.
         max_tokens: the most tokens of the passages of all results with their contexts, as `most_tokens` bounds them.
             The best results that fit are kept.
     """
@@ -63,6 +65,10 @@ class SearchOptions(RequestOptions):
         what="the number of candidates to rerank", least=1, most=MOST,
     )  # fmt: skip
     rerank: bool = option(True, "Keep the fused order of words and vectors; quicker, less exact.", "--no-rerank")
+    files: bool = option(
+        False, "One result a file, with its other places, and without results below .02 beside better ones; or all "
+        "passages. Text and Markdown list files if not told otherwise, other formats passages.", "--files/--passages",
+    )  # fmt: skip
     max_tokens: int | None = option(
         None, "The best results whose passages have at most so many tokens together, for any common tokenizer.",
         "--max-tokens", what="the number of tokens", least=1,
@@ -84,8 +90,8 @@ class SearchOptions(RequestOptions):
     @property
     def candidates(self) -> int:
         """How many passages are retrieved: twice as many as results, because neighbouring hits are merged, and at least
-        `POOL` for the reranker, whose scores compare with those."""
-        return max(POOL, self.judged) if self.rerank else 2 * self.top_k
+        `POOL` for the reranker, whose scores compare with those, and for results that are one a file."""
+        return max(POOL, self.judged) if self.rerank or self.files else 2 * self.top_k
 
     @property
     def judged(self) -> int:

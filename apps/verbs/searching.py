@@ -8,9 +8,10 @@ from typing import Any
 
 from edge.apps.collection.collection import Together
 from edge.apps.collection.filters import Filters, kinds_present
+from edge.apps.collection.query import Query, checked_query
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.console import modelled
-from edge.apps.store.spelling import respelled
+from edge.apps.store.lexical import respelled
 from edge.apps.verbs.home import Home
 from edge.apps.verbs.requests import POOL, Search, SearchOptions
 from edge.apps.verbs.verb import Listener
@@ -28,6 +29,8 @@ def search(home: Home, asked: Search, listener: Listener) -> SearchOutcome:
 
 def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
     """Searches open collections; the result has no costs. Raises as `Together.search` does."""
+    without = Query.parse(checked_query(query)).without
+    opened.check_room(query, options)
     spelled = opened.spelled(query)
     hits = [] if opened.is_nonsense(respelled(query, spelled)) else opened.search(query, options=options)
     return SearchOutcome(
@@ -35,7 +38,7 @@ def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
         {name: collection.health().to_json() for name, collection in opened.collections.items()},
         [str(trouble) for trouble in opened.health()],
         "" if hits else _nothing(opened, query, options.filters),
-        {"spelled": spelled},
+        {"spelled": spelled, "without": without},
     )
 
 

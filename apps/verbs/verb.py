@@ -1,5 +1,6 @@
-"""`Verb`: what is asked, the work, and the settings that its result depends on. `do` does the work in the user's server
-where that can be used, and otherwise in this process."""
+"""`Verb`: what is asked, the work, and the settings that its result depends on; the verbs that are done here or in the
+user's server. `do` does the work there where that can be used, and otherwise in this process.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edge.apps.serve.background import connected
-from edge.apps.serve.connection import OWN, Lost, OwnServer, Refused, Unserved
+from edge.apps.serve.connection import ASK as _ASK
+from edge.apps.serve.connection import MODELS as _MODELS
+from edge.apps.serve.connection import OWN, Lost, OwnServer, Refused, Unserved, connected
+from edge.apps.serve.connection import SEARCH as _SEARCH
 from edge.apps.verbs.options import RequestOptions
 from edge.errors import StorageError
 
@@ -89,13 +92,7 @@ def _imported(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a verb has done.
-
-    Attributes:
-        result: of its work. From a server it is as JSON holds it.
-        server: a note on the server, for `--stats`.
-        seconds: how long it took.
-    """
+    """What a verb has done."""
 
     result: Any
     server: str
@@ -104,10 +101,6 @@ class Done:
 
 def do(verb: Verb, asked: RequestOptions, home: OwnHome, *, alone: str = "", listener: Listener | None = None) -> Done:
     """Does a verb.
-
-    Args:
-        home: this process, for what the server does not do.
-        alone: why the server is not used; empty if it may be.
 
     Raises:
         StorageError: the server has ended, and the answer is not finished or it is not known whether something was
@@ -128,12 +121,7 @@ def do(verb: Verb, asked: RequestOptions, home: OwnHome, *, alone: str = "", lis
 
 
 def served(connection: OwnServer, verb: Verb, asked: RequestOptions, listener: Listener) -> Any:
-    """The server's result.
-
-    Raises:
-        Unserved: nothing was done and nothing was heard.
-        StorageError: as `do`.
-    """
+    """The server's result."""
     if verb.streams:
         return _Streamed(connection, verb, asked, listener).result()
     try:
@@ -179,12 +167,8 @@ class _Streamed:
             raise StorageError(f"the answer is not finished: {reason}") from None
 
     def _cancel(self) -> None:
-        """Ends the answer before its next token. The part that is written, with its citations, still arrives.
-
-        Raises:
-            KeyboardInterrupt: the server has not begun to answer, or cannot be told to end the answer. It ends the
-                answer when the connection is closed.
-        """
+        """Ends the answer before its next token; what is written still arrives. Raises `KeyboardInterrupt` where the
+        server has not begun to answer or cannot be told: the answer then ends with the connection."""
         try:
             done = self._connection.ask(f"{OWN}/end", {"name": self._asked["name"]}, _END_S)
         except Unserved:
@@ -210,3 +194,22 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+SEARCH = Verb("search", "requests:Search", "searching:search", _SEARCH)
+ASK = Verb("ask", "requests:Ask", "answering:ask", _ASK, streams=True)
+RERANK = Verb("rerank", "requests:Rerank", "ranking:rerank", _MODELS)
+EMBED = Verb("embed", "requests:Embed", "ranking:embed", _MODELS)
+
+REMEMBER = Verb("memory add", "memories:Remember", "remembering:remember", _SEARCH, writes=True)
+RECALL = Verb("memory search", "memories:Recall", "remembering:recall", _SEARCH)
+LIST_MEMORIES = Verb("memory list", "memories:ListMemories", "remembering:list_memories", _SEARCH)
+GET_MEMORY = Verb("memory get", "memories:OneMemory", "remembering:get", _SEARCH)
+CHANGE = Verb("memory update", "memories:Change", "remembering:change", _SEARCH, writes=True)
+DELETE = Verb("memory delete", "memories:Delete", "remembering:delete", _SEARCH, writes=True)
+SUPERSEDE = Verb("memory supersede", "memories:Supersede", "remembering:supersede", _SEARCH, writes=True)
+HISTORY = Verb("memory history", "memories:History", "remembering:history", _SEARCH)
+
+VERBS = (
+    SEARCH, ASK, RERANK, EMBED, REMEMBER, RECALL, LIST_MEMORIES, GET_MEMORY, CHANGE, DELETE, SUPERSEDE, HISTORY
+)  # fmt: skip

@@ -211,17 +211,20 @@ class WaitingLine(Generic[Task]):
                 self._working = False
                 self._changed.notify_all()
 
-    def _first(self) -> _Place[Task] | None:
-        waiting = [place for place in self._places if not place.taken and not place.done]
+    def _first(self, fits: Callable[[Task], bool] | None = None) -> _Place[Task] | None:
+        waiting = [
+            place for place in self._places if not place.taken and not place.done and (fits is None or fits(place.task))
+        ]
         return foremost(waiting, self.window, lambda place: place.urgency.priority)
 
-    def _take(self) -> _Place[Task] | None:
+    def _take(self, beside: Callable[[Task], bool] | None) -> _Place[Task] | None:
         with self._changed:
-            chosen = self._first()
+            chosen = self._first(beside)
             if chosen is not None:
                 chosen.taken = True
-                for place in self._places[: self._places.index(chosen)]:
-                    place.passed += not place.taken and not place.done
+                if beside is None:
+                    for place in self._places[: self._places.index(chosen)]:
+                        place.passed += not place.taken and not place.done
             return chosen
 
     def _wake(self) -> None:
@@ -236,9 +239,14 @@ class Taken(Generic[Task]):
     line: WaitingLine[Task]
     places: list[_Place[Task]] = field(default_factory=list)
 
-    def next(self) -> Task | None:
-        """Takes the next task; None if no task waits."""
-        place = self.line._take()
+    def next(self, beside: Callable[[Task], bool] | None = None) -> Task | None:
+        """Takes the next task; None if no task waits.
+
+        Args:
+            beside: tells the tasks that can be done beside those taken before. No task that waits for these to end
+                counts as overtaken.
+        """
+        place = self.line._take(beside)
         if place is None:
             return None
         self.places.append(place)

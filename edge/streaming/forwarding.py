@@ -64,6 +64,7 @@ def forward(
     prefixes: Sequence[Array] = (),
     on_layer: Callable[[], None] | None = None,
     wanted: Callable[[], bool] | None = None,
+    between: Callable[[], None] | None = None,
     trace: Trace,
 ) -> None:
     """Runs all sequences of `states` through the layers of `window`, until the observer keeps none.
@@ -78,6 +79,7 @@ def forward(
         on_layer: called after each layer, when its intermediate results are freed, to check resident memory.
         wanted: called before each chunk; if it returns False, the rest of the layer is left out, and the observer must
             keep none.
+        between: called before each chunk of a layer. It may run another pass through the same window.
     """
     active = states.order
     layers = len(window.order)
@@ -95,6 +97,8 @@ def forward(
             for chunk, hidden in states.stream(chunks):
                 if wanted is not None and not wanted():
                     break
+                if between is not None:
+                    between()
                 if before and (own := int(states.groups[chunk.ids[0]])) != group:
                     # The groups come one after the other, so that memory holds the context of one group at a time.
                     group, context = own, None

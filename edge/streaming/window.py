@@ -87,8 +87,9 @@ class _Slot:
 class SlidingWindow:
     """Blocks in a fixed order, read through as many buffers as the budget allows, at least two.
 
-    One thread uses the window. The budget may take the memory of pinned blocks back from another thread at any time,
-    and between passes the memory of all buffers.
+    One thread uses the window. While it uses a block, it may make a whole other pass; then the outer pass reads again
+    what it had read ahead. The budget may take the memory of pinned blocks back from another thread at any time, and
+    between passes the memory of all buffers.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class SlidingWindow:
         self._widest = min(len(self.order), max(SLIDING, widest or len(self.order)))
         self._slots: dict[int, _Slot] = {}
         self._free: list[Any] = []
-        self._in_use: int | None = None
+        self._in_use: list[int] = []  # the last one by the innermost pass
         self._lock = threading.RLock()  # taken inside the ledger's lock wherever the width may change
         self.buffers = 0
         self._passing = False
@@ -148,12 +149,14 @@ class SlidingWindow:
                 self._add_buffers(wanted)
 
     def prefetch(self) -> None:
-        """Requests the first blocks of the next pass, while the caller prepares it, as far as there are buffers."""
+        """Requests the first blocks of the next pass, while the caller prepares it, as far as there are buffers; within
+        a pass, its next blocks."""
         with self._lock:
             for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
                 self._drop(index)  # a read ahead that failed earlier; the block is read again
-            self._reclaim(keep=self._wanted(0))
-            self._request(0)
+            first = self._in_use[-1] if self._in_use else 0
+            self._reclaim(keep=self._wanted(first))
+            self._request(first)
 
     def start(self) -> None:
         """Begins a pass: reserves the sliding buffers until `finish`, and requests the first blocks."""
@@ -174,19 +177,21 @@ class SlidingWindow:
             self._reclaim(keep=self._wanted(index))
             self._request(index)
             slot = self._slots[index]
-            self._in_use = index
+            self._in_use.append(index)
         try:
             slot.ticket.wait()
             yield slot.buffer[: self._source.nbytes(self.order[index])]
         except BaseException:
             with self._lock:
-                self._drop(index)  # the block may not have arrived, so it must be requested again
+                if self._in_use.count(index) == 1:
+                    self._drop(index)  # the block may not have arrived, so it must be requested again
             raise
         finally:
             with self._lock:
-                self._in_use = None
+                self._in_use.pop()
                 if index >= self.pinned and not self.fully_resident:
-                    self._drop(index)
+                    if index not in self._in_use:
+                        self._drop(index)
                     self._request(index + 1)
 
     def close(self) -> None:
@@ -230,7 +235,7 @@ class SlidingWindow:
                 self._slots[wanted] = _Slot(buffer, ticket)
 
     def _reclaim(self, keep: list[int]) -> None:
-        for index in [i for i in self._slots if i not in keep and i != self._in_use]:
+        for index in [i for i in self._slots if i not in keep and i not in self._in_use]:
             self._drop(index)
 
     def _drop(self, index: int) -> None:
@@ -264,7 +269,7 @@ class SlidingWindow:
             for index in (*tail, *others):
                 if len(self._free) >= count:
                     break
-                if index != self._in_use:
+                if index not in self._in_use:
                     self._drop(index)
             count = min(count, len(self._free))
             for buffer in self._free[:count]:

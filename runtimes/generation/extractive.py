@@ -133,6 +133,10 @@ class ExtractiveGenerator:
     def _lead(self, question: str) -> str:
         return ""
 
+    def _cites(self, sentence: str) -> bool:
+        """Whether a sentence has a mark of its document."""
+        return True
+
     def _words(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> tuple[list[Piece], bool]:
         """The answer's words, and whether its length limit left some out."""
         lead = self._lead(question)
@@ -162,7 +166,9 @@ class ExtractiveGenerator:
             # Two rows of a table or list items would be unreadable on one line.
             gap = " " if _ENDED.search(before) and _ENDED.search(candidate.text) else "\n"
             words.append(Quoted((gap if before else "") + quoted[0]))
-            words += [*map(Quoted, quoted[1:]), Piece(f" [{candidate.document}]")]
+            words += map(Quoted, quoted[1:])
+            if cut or self._cites(candidate.text):
+                words.append(Piece(f" [{candidate.document}]"))
             before = candidate.text
             if cut:
                 break

@@ -18,7 +18,7 @@ from naive.waiting import result_of
 from edge.apps.cli import edge
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.memory.memory import Memory
-from edge.apps.store.health import note
+from edge.apps.store.failures import note
 from edge.config import Config
 
 SAID = "a check found damage"

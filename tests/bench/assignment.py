@@ -32,8 +32,7 @@ from bench.process import measure, say
 from bench.rag_index import IndexData
 from bench.rag_index import opened as opened_index
 from bench.rag_traces import PASSAGES, PIPELINES, SHIPPED
-from edge.apps.cluster.assignment import Assignment
-from edge.apps.cluster.calling import Latencies, Reading
+from edge.apps.cluster.calling import Assignment, Latencies, Reading
 from edge.apps.cluster.catalogue import Replica
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import DecayedHotness, charge_of

@@ -8,6 +8,7 @@ from edge.apps.options import LazyGroup
 
 _MODULES = {
     "answers": "answers",
+    "answer-odds": "answer_odds",
     "answers-check": "answers_check",
     "assignment": "assignment",
     "assistant": "assistant",

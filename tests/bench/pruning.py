@@ -24,7 +24,7 @@ from bench.texts import tasks
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.schema import action_text
+from edge.apps.memory.records import action_text
 from edge.apps.options import configure
 from edge.budget import MemoryBudget
 from edge.errors import InputError

@@ -22,11 +22,13 @@ from bench.process import say
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.command import HERE, connected
-from edge.apps.cluster.documents import ShardDocument, put
-from edge.apps.collection.catalog import Catalog, passage
+from edge.apps.cluster.messages import ShardDocument, put
+from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, reranked
-from edge.apps.collection.searching import Query, Within
+from edge.apps.collection.query import Query
+from edge.apps.collection.schema import passage
+from edge.apps.collection.searching import Within
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.apps.store.lexical import Statistics

@@ -181,7 +181,7 @@ class ForeignRows(Hostile):
     def attempt(self, case: Case, place: Path) -> Outcome:
         import apsw
 
-        from edge.apps.memory.schema import SEAL
+        from edge.apps.memory.records import SEAL
         from edge.apps.store.rows import register
 
         path, table, column, value, many, verb, limit = case.data

@@ -6,13 +6,14 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from naive.program import printed
 from naive.waiting import PATIENCE_S
 
-from edge.resident import ResidentWatch, anonymous_resident, measured_growth, trim_heap
+from edge.resident import ResidentWatch, anonymous_resident, group_limit, measured_growth, trim_heap
 
 CLOSE = 1_500_000
 """Arrays here are larger than anything the C library would keep in its heap when they are freed (32 MiB)."""
@@ -156,3 +157,25 @@ threads = [threading.Thread(target=work) for _ in range(8)]
 print(anonymous_resident() - before)
 """
     assert int(printed(code)) < 25_000_000  # eight threads' heaps would be 144 MB
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/work/own\n", {"work/own/memory.max": "max\n", "work/memory.max": "200000000\n"}, 200_000_000),
+        ("0::/\n", {"memory.max": "150000000\n"}, 150_000_000),
+        ("9:cpu:/a\n4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ("4:memory:/a/b\n0::/\n", {"memory/a/memory.limit_in_bytes": "90000000\n"}, 90_000_000),
+        ("nonsense\n0::/gone\n", {"memory.max": "what\n"}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_limit_of_a_container_is_that_of_its_groups(
+    groups: str | None, files: dict[str, str], limit: int | None, tmp_path: Path
+) -> None:
+    if groups is not None:
+        (tmp_path / "cgroup").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    assert group_limit(tmp_path / "cgroup", tmp_path / "root") == limit

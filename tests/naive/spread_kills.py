@@ -19,8 +19,8 @@ import psutil
 
 from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
-from edge.apps.cluster.documents import ShardDocument, put, stored
 from edge.apps.cluster.indexing import index
+from edge.apps.cluster.messages import ShardDocument, put, stored
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.config import Config

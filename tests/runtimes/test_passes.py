@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from edge.errors import BudgetExceeded, InputError, ModelError, Withdrawn
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Ranking, Reranker
-from edge.scheduling.waiting_line import Urgency, urgent
+from edge.scheduling.waiting_line import BATCH, PERSON, Urgency, urgent
 
 SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
 
@@ -243,3 +244,97 @@ def test_embedders_share_passes_too(packs: Callable[[str], Path], tmp_path: Path
             for _ in range(5):
                 for one, other in zip(alone, pool.map(embedder.embed, parts), strict=True):
                     np.testing.assert_array_equal(one, other)
+
+
+class Beside:
+    """Holds a long request in the middle of its second layer, between two chunks."""
+
+    def __init__(self, reranker: Reranker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.line = reranker.engine._line
+        self.held, self.go = threading.Event(), threading.Event()
+        self.pool = ThreadPoolExecutor(12)
+        window, aside = reranker.engine.window, reranker.engine._aside
+        seen: list[int] = []
+
+        def hold(*given: Any) -> None:
+            seen.extend(window._in_use)
+            if seen.count(1) == 3 and not self.held.is_set():
+                self.held.set()
+                assert self.go.wait(PATIENCE_S)
+            if reranker.engine._next_aside < math.inf:
+                reranker.engine._next_aside = 0.0  # whatever time the last one took
+            aside(*given)
+
+        self.aside: list[int] = []
+        """The requests of each pass that ran within another one."""
+        run = reranker.engine._pass
+
+        def noted(jobs: Any, taken: Any, *, aside: bool = False) -> None:
+            run(jobs, taken, aside=aside)
+            self.aside.extend([len(jobs)] * aside)
+
+        monkeypatch.setattr(reranker.engine, "_pass", noted)
+        monkeypatch.setattr(reranker.engine, "_aside", hold)
+        self.long = self.pool.submit(lambda: reranker.explain(*LONG, every_layer=True))
+        assert self.held.wait(PATIENCE_S)
+
+    start = Together.start
+
+    def finish(self) -> None:
+        self.go.set()
+        self.pool.shutdown()
+
+
+LONG = ("which river floods", texts(7, 120), 5)
+SMALL = [("when does it rain", texts(n, 1), 1) for n in range(3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tuning", TUNINGS[1:], ids=str)
+def test_small_requests_run_between_the_chunks_of_a_long_one(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, shape: str,
+    tuning: dict[str, Any],
+) -> None:  # fmt: skip
+    """Before its end, and with the results of each alone."""
+    reranker = opened(packs(shape), **{**tuning, "chunk_tokens": 60})
+    alone = [reranker.explain(*request, every_layer=True) for request in (LONG, *SMALL)]
+    beside = Beside(reranker, monkeypatch)
+    futures = [
+        beside.start(lambda r=request: reranker.explain(*r, every_layer=True))  # type: ignore[misc]
+        for request in SMALL
+    ]
+    unfit = beside.start(lambda: reranker.explain(SMALL[0][0], SMALL[2][1], retrieved=[]))
+    other = beside.start(lambda: reranker.explain(*LONG, every_layer=True))
+    beside.finish()
+    for future, expected in zip((beside.long, *futures), alone, strict=True):
+        same(future.result(), expected)
+    same(other.result(), alone[0])
+    with pytest.raises(InputError):
+        unfit.result()
+    assert sum(beside.aside) == len(SMALL)
+    assert set(reranker.budget.holders()).isdisjoint({"candidates", "tokens", "hidden states", "workspace"})
+
+
+@pytest.mark.parametrize("why", ["priority", "memory", "size"])
+def test_what_may_not_run_beside_a_long_request_waits(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    reranker = opened(packs("tiny-bert"), chunk_tokens=60)
+    alone = reranker.explain(*SMALL[2])
+    beside = Beside(reranker, monkeypatch)
+    if why == "memory":
+        plan_memory, refused = reranker.engine.room.__class__.plan_memory, []
+
+        def refuse(room: Any, batches: list[Any]) -> Any:
+            if not beside.long.done() and not refused:
+                refused.append(batches)
+                raise BudgetExceeded("not beside", owner="test", asked=1, free=0, needed=1)
+            return plan_memory(room, batches)
+
+        monkeypatch.setattr(type(reranker.engine.room), "plan_memory", refuse)
+    request = SMALL[2] if why != "size" else ("when", texts(3, 200), 1)
+    later = beside.start(lambda: reranker.explain(*request), Urgency(BATCH if why == "priority" else PERSON))
+    beside.finish()
+    if why != "size":
+        same(later.result(), alone)
+    assert beside.aside == []

@@ -1,15 +1,15 @@
 // A search result as a row of a list, and the arrow keys of such a list.
 
 import { el, fill, marked } from "./dom.js";
-import { day, fileName, folder, mailLine, shown } from "./format.js";
+import { count, day, fileName, folder, mailLine, shown } from "./format.js";
 
-/** The row of a hit. `open` is called when it is chosen. A known row keeps its node, so that it can glide and keep the
+/** The row of a hit. `open` is called with the hit when it is chosen, or with another place of its file. A known row keeps its node, so that it can glide and keep the
  * focus. */
 export function hitRow(hit, open, known = null) {
   const row = known || el("li", { class: "hit" });
   const focused = row.contains(document.activeElement);
   row.onclick = (event) => {
-    if (!event.target.closest("a, button") && getSelection().isCollapsed) open();
+    if (!event.target.closest("a, button") && getSelection().isCollapsed) open(hit);
   };
   row.className = "hit";
   const place = hit.page ? `page ${hit.page}` : `line ${hit.line || hit.line_start}`;
@@ -20,17 +20,27 @@ export function hitRow(hit, open, known = null) {
     hit.modified && !hit.mail && el("time", { datetime: hit.modified }, day(hit.modified)),
     hit.relevance !== null && hit.relevance !== undefined && `relevance ${hit.relevance.toFixed(2)}`,
   ].filter(Boolean);
-  const button = el("button", { type: "button", class: "open", onclick: open }, el("bdi", { class: "name" }, name));
+  const button = el("button", { type: "button", class: "open", onclick: () => open(hit) }, el("bdi", { class: "name" }, name));
   if (hit.title && hit.title !== name) button.append(" ", el("bdi", { class: "titled" }, shown(hit.title)));
   fill(
     row,
     el("h3", {}, button),
     hit.mail && el("p", { class: "mail", title: hit.mail.thread && `thread:${hit.mail.thread}` }, mailLine(hit.mail)),
     el("p", { class: "snippet" }, marked(hit.snippet || hit.text.slice(0, 240), hit.marks || [])),
+    hit.more && el("p", { class: "facts" }, `${count(hit.more.length, "more place")}: `, places(hit, open)),
     el("p", { class: "facts" }, facts.map((fact, at) => [at > 0 && " · ", fact])),
   );
   if (focused) button.focus({ preventScroll: true });
   return row;
+}
+
+/** The other places of a file's result, the best first, as buttons. */
+function places(hit, open) {
+  return hit.more.map((place, at) => {
+    const name = place.page ? `page ${place.page}` : `line ${place.line_start}`;
+    const onclick = () => open({ ...hit, ...place, line: place.line_start });
+    return [at > 0 && " · ", el("button", { type: "button", class: "place", onclick }, name)];
+  });
 }
 
 /** Arrow keys go from a field into the list and through it. */

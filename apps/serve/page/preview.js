@@ -3,9 +3,7 @@
 import { post } from "./api.js";
 import { announce, el, fill, problem } from "./dom.js";
 import { count, day, fileName, shown, size } from "./format.js";
-import { elements } from "./markdown.js";
 import { Paper } from "./paper.js";
-import { tables } from "./spreadsheet.js";
 
 /** Kinds of which the index leaves out nothing but blank lines. */
 const AS_IT_STANDS = new Set(["code", "markdown", "text"]);
@@ -91,8 +89,7 @@ export class Preview {
     this.shown = { collection: this.collection, path: found.path, page, line: paged ? 1 : line };
     const facts = [found.kind, size(found.size), found.modified && day(found.modified)].filter(Boolean).join(" · ");
     const body = el("div", { class: "body", tabindex: "0", role: "region", "aria-label": "Text of the document" });
-    const sheets = found.sheets && tables(found.sheets, paginated(found), (number, page) => markedAs(number, page, this.mark));
-    const modes = sheets ? ["Table", "Lines"] : found.blocks ? ["Rendered", "Source"] : found.kind === "pdf" && paged ? ["Text", "Page"] : [];
+    const modes = found.kind === "pdf" && paged ? ["Text", "Page"] : [];
     const buttons = modes.map((mode) =>
       el("button", { type: "button", class: "mode", onclick: () => draw(mode) }, mode),
     );
@@ -102,8 +99,7 @@ export class Preview {
         this.paper(found, body).show();
         return;
       }
-      const content = mode === "Table" ? [el("div", { class: "rendered" }, sheets)] : this.content(found, mode);
-      fill(body, this.more(found.earlier, "Earlier"), ...content, this.more(found.later, "Later"));
+      fill(body, this.more(found.earlier, "Earlier"), this.content(found), this.more(found.later, "Later"));
       const marked = body.querySelector(".best") || body.querySelector(".passage");
       if (marked) centre(marked, body);
     };
@@ -147,8 +143,7 @@ export class Preview {
     );
   }
 
-  content(found, mode) {
-    if (mode === "Rendered") return [el("div", { class: "rendered" }, elements(found.blocks, this.mark))];
+  content(found) {
     const pages = new Map(found.pages);
     const width = String(found.lines.at(-1)[0]).length;
     let last = 0;
@@ -164,7 +159,7 @@ export class Preview {
       rows.push(this.line(number === last ? "" : number, text, page, width));
       last = number;
     });
-    return [el("div", { class: "lines", "aria-label": count(found.lines.length, "line"), role: "group" }, rows)];
+    return el("div", { class: "lines", "aria-label": count(found.lines.length, "line"), role: "group" }, rows);
   }
 
   line(number, text, page, width) {
@@ -192,11 +187,6 @@ export function markOf(found) {
 /** The page of a line, by its place among the lines. */
 function pageAt(pages, place) {
   return pages.findLast(([start]) => start <= place)?.[1] ?? null;
-}
-
-/** The lines of a part, each with its page. */
-function paginated(found) {
-  return found.lines.map(([number, text], place) => ({ number, text, page: pageAt(found.pages, place) }));
 }
 
 /** The classes of a line. */

@@ -69,6 +69,7 @@ export class Search {
       collections: chosenIn("search-collection"),
       filters: byId("filters").value.trim().split(/\s+/).filter(Boolean),
       top_k: SHOWN,
+      files: true,
       rerank: byId("rerank").checked,
     };
     let begun = false;
@@ -125,7 +126,7 @@ export class Search {
     const rows = results.map((hit) => {
       const key = keyOf(hit);
       const known = this.rows.get(key);
-      const row = hitRow(hit, () => this.preview.openHit(hit, row.querySelector(".open")), known);
+      const row = hitRow(hit, (place) => this.preview.openHit(place, row.querySelector(".open")), known);
       this.rows.set(key, row);
       return [key, row];
     });
@@ -158,7 +159,7 @@ export class Search {
         documents.forEach((part, place) => {
           const hit = { ...part, ...these[place], snippet: part.text.slice(0, 240), marks: [], line: part.line_start };
           const row = this.rows.get(keyOf(hit));
-          if (row?.classList.contains("rising")) hitRow(hit, () => this.preview.openHit(hit, null), row); // not drawn since
+          if (row?.classList.contains("rising")) hitRow(hit, (place) => this.preview.openHit(place, null), row); // not drawn since
         });
       } catch (error) {
         if (!givenUp(error)) this.state(error.message);

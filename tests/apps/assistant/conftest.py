@@ -16,14 +16,23 @@ from edge.apps.assistant.reading import Answering, Reading
 from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.units import Unit
+from edge.apps.assistant.windows import Window
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import LookaheadOutcome
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered
+from edge.runtimes.reader import Span
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
+
+
+def answering(probability: float) -> Answering:
+    """The beginning of the best passage, as an answer of some probability."""
+    unit, span = Unit("", "sentence", 0, 0), Span(0, 0, probability)
+    window = Window((), (unit,))
+    return Answering(0, window, unit, span, probability, probability, probability=probability, around=probability)
 
 
 @pytest.fixture
@@ -154,7 +163,7 @@ class FakeLibrary:
         """As probable as `judged` says, or as the best passage's relevance."""
         relevance = max((hit.stages.reranker or 0.0 for hit in hits), default=0.0)
         probability, certain = self.judged or (relevance, 0.0)
-        return Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, probability, probability),), certain)
+        return Reading((answering(probability),), certain)
 
     def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
         self.log.append(("quote", question))

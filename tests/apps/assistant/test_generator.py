@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -30,20 +31,24 @@ class Models:
 
     def read(
         self, question: str, passages: Sequence[str], units: Sequence[Sequence[tuple[int, int]]]
-    ) -> list[Span | None] | None:
+    ) -> list[list[Span] | None] | None:
         assert len(units) == len(passages)
         self.calls.append(question)
         if not self._reads:
             return None
-        spans: list[Span | None] = []
-        for passage, answer in zip(passages, self._answers, strict=True):
+        found: list[list[Span] | None] = []
+        for passage, own, answer in zip(passages, units, self._answers, strict=True):
             at = passage.index(answer[0]) if answer else 0
-            spans.append(Span(at, at + len(answer[0]), answer[1]) if answer else None)
-        return spans
+            spans = [
+                Span(at, at + len(answer[0]), answer[1]) if answer and start <= at < end else Span(start, end, 0.0)
+                for start, end in own
+            ]
+            found.append(spans if answer else None)
+        return found
 
-    def answering(self, read: Sequence[float], relevance: Sequence[float]) -> list[tuple[float, float]]:
-        assert len(read) == len(relevance)
-        return [(chance, chance) for chance in read]
+    def answering(self, signals: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
+        chances = [round(1 / (1 + math.exp(-odds)), 6) for _, _, odds, _, _ in signals]
+        return [(chance, chance, chance) for chance in chances]
 
     def relevance(self, question: str, passages: Sequence[str]) -> list[float]:
         return [self._relevance] * len(passages)
@@ -81,7 +86,7 @@ def test_the_unit_around_an_answer_is_shown_without_a_denial(text: str, answer: 
 
 def test_a_unit_that_is_less_certain_is_shown_with_the_words_around_it() -> None:
     assert said(Models(("in spring", EXACT - 0.01)), RIVER) == (
-        "Ice floats. [1] The river floods in spring. [1] Bread needs flour. [1]"
+        "Ice floats. The river floods in spring. [1] Bread needs flour."
     )
 
 
@@ -89,7 +94,7 @@ def test_below_the_cost_of_a_wrong_answer_the_nearest_passage_is_shown_as_such()
     text = f"Dry {'bread ' * 60}is old. {RIVER} Old {'ice ' * 60}goes."
     shown = said(Models(("in spring", ANSWER - 0.01)), text)
     assert shown.startswith(f"{CLOSEST}\n")
-    assert shown.endswith("Ice floats. [1] The river floods in spring. [1] Bread needs flour. [1]")
+    assert shown.endswith("Ice floats. The river floods in spring. [1] Bread needs flour.")
 
 
 def test_the_same_passages_are_read_once_and_by_the_sentence_that_asks() -> None:

@@ -16,7 +16,7 @@ from edge.apps.assistant import ask
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.ask import shown
 from edge.apps.assistant.assistant import AnswerStream, Conversation, Texts, Turn, Turns, Writing
-from edge.apps.store.health import Health
+from edge.apps.store.failures import Health
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Ask
 from edge.errors import ModelError

@@ -14,13 +14,13 @@ import pytest
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import Cancelled, NotInDocuments
-from edge.apps.assistant.reading import Answering, Reading
+from edge.apps.assistant.reading import Reading
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.units import Unit
 from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.scheduling.predictor import PromptWork, TimePredictor
+from tests.apps.assistant.conftest import answering
 
 QUESTION = "When does the river Ombra flood its valley?"
 
@@ -166,7 +166,7 @@ def test_more_passages_are_judged_than_a_language_model_is_given(
     judged: list[int] = []
     monkeypatch.setattr(library, "candidates", lambda *_, **__: [hits[: options.get("pool", 8)]])
     monkeypatch.setattr(library, "rerank", lambda question, found, top_k, judged: list(found[:judged][:top_k]))
-    reading = Reading((Answering(0, Unit("", "sentence", 0, 0), 0, 0, 0.9, 0.9),))
+    reading = Reading((answering(0.9),))
     monkeypatch.setattr(library, "read", lambda question, found: judged.append(len(found)) or reading)
     made = steps(generator(str, follows_instructions=writes), **options)
     assert [found.id for found in made.retrieve(QUESTION)] == [found.id for found in hits[:given]]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from naive.spread import QUERIES, Small, invented
 
-from edge.apps.cluster.assignment import Assignment
+from edge.apps.cluster.calling import Assignment
 from edge.apps.cluster.catalogue import Replica
 from edge.ivf.base import CodecSpec, Quantizer
 

@@ -11,8 +11,7 @@ import pytest
 from naive.spread import QUERIES, Small, invented, told
 
 from edge.apps.cluster.calling import LocalPlaces
-from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.rendezvous import home
+from edge.apps.cluster.catalogue import Replica, home
 from edge.errors import InputError
 
 

@@ -1,8 +1,9 @@
-"""`edge index --cluster`: shards are filled from folders as one collection would be, and a killed run loses nothing."""
+"""Shards are filled and searched as one collection would be, to the bit, and a killed run loses nothing."""
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from naive.program import output_of
 from naive.spread import QUERIES, Small, invented, told
+from naive.spread_kills import check, killed_after, started
 
 from edge.apps.cluster.indexing import index
+from edge.config import Config
 from edge.errors import InputError
 
 
@@ -110,3 +113,28 @@ def test_the_command_fills_shards(home: Path, files: Path) -> None:
     for words in (["--watch", "--cluster", "here", str(files)], ["--readers", "2", str(files)], there):
         with pytest.raises(InputError, match="--cluster"):
             output_of(edge, "index", *words)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, 8])
+@pytest.mark.parametrize("lists", ["flat", "lists"])
+def test_shards_are_searched_as_one_collection_would_be(small: Callable[..., Small], shards: int, lists: str) -> None:
+    one = small(shards, lists=lists == "lists")
+    texts = invented(shards, 220)
+    names = list(texts)
+    one.add({name: texts[name] for name in names[:150]})
+    one.cluster.finish()
+    assert (one.share() > 1) == (lists == "lists")
+    one.add({name: texts[name] for name in names[150:]})
+    one.remove(names[3:120:13])
+    one.cluster.publish()
+    one.check(rerank=False)
+    one.check(rerank=True)
+    if lists == "flat":
+        one.check(where="type:text", rerank=False)
+
+
+def test_a_killed_writer_leaves_a_complete_collection(model_folder: Path, tiny_config: Config, tmp_path: Path) -> None:
+    chance = random.Random(4)
+    for seed in range(3):
+        killed_after(started("write", tmp_path, model_folder, seed), tmp_path, chance.randint(5, 25), chance)
+        check(tmp_path, tiny_config)

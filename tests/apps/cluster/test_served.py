@@ -104,7 +104,8 @@ def test_a_lost_shard_is_an_error_or_a_marked_result(sites: tuple[Site, Site], m
     assert spread.server.library.together([]).read([f"#{spread.passage}"])[0].path == spread.document
     with pytest.raises(NotIndexed, match="no passage #99999 in"):
         spread.server.library.together([]).read(["#99999"])
-    places, send = spread.server.places, type(spread.server.places).send
+    places = spread.server.options.places
+    send: Any = type(places).send
 
     def lost(self: Any, replica: Any, *rest: Any) -> Any:
         if replica.shard == "s1":

@@ -17,8 +17,8 @@ from naive.rewriting import rewrite
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.models import CollectionModels
+from edge.apps.store.backup import overwrite
 from edge.apps.store.checking import CheckReport, check
-from edge.apps.store.overwriting import overwrite
 from edge.apps.store.repairing import repair
 from edge.budget import MemoryBudget
 from edge.config import Config

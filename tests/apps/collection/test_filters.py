@@ -110,7 +110,7 @@ def test_what_passes_is_what_the_naive_twin_lets_pass(some: list[File], conditio
 @pytest.mark.parametrize("text", ["type:md", "path:notes/x"])
 def test_many_alternatives_are_refused_at_once(text: str) -> None:
     Filters.parse([text] * MOST_ALTERNATIVES)
-    with pytest.raises(InputError, match="more than 100 paths, types or names"):
+    with pytest.raises(InputError, match="more than 100 paths, types, names or words"):
         Filters.parse([text] * 100_000)
 
 

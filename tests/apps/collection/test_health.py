@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.store.lock import WriterLock
+from edge.apps.store.connections import WriterLock
 from edge.config import Config
 from edge.errors import InputError, ModelError
 

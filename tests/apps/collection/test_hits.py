@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection import hits as hits_module
-from edge.apps.collection.hits import Hit, merge
+from edge.apps.collection.hits import Hit, Stages, by_file, merge, reranked
+from edge.apps.documents.base import Mail
+from edge.runtimes.reranker import Ranked
 
 
 def hit(identifier: int, file: int = 1, ordinal: int = 0, page: int | None = None, text: str = "") -> Hit:
@@ -35,6 +38,49 @@ def test_hits_stay_apart_on_other_pages_and_when_they_would_get_too_long() -> No
 def test_a_text_that_occurs_twice_appears_once() -> None:
     found = merge([hit(0, text="the same\ntext"), hit(1, file=2, text="the  same text"), hit(2, file=3)], 10)
     assert [one.id for one in found] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ([(1, 0.9), (2, 0.5), (1, 0.3), (1, 0.2)], [(0, [2, 3]), (1, [])]),
+        ([(1, 0.9), (2, 0.02), (3, 0.0199), (1, 0.001)], [(0, []), (1, [])]),
+        ([(1, 0.0199), (2, 0.001), (1, 0.0001)], [(0, [2]), (1, [])]),
+        ([(1, None), (2, None), (1, None)], [(0, [2]), (1, [])]),
+    ],
+)
+def test_one_result_a_file_names_the_others_and_leaves_out_the_improbable(
+    given: list[tuple[int, float | None]], shown: list[tuple[int, list[int]]]
+) -> None:
+    hits = [
+        replace(hit(number, file, 10 * number), score=score or 0.0, stages=Stages(reranker=score))
+        for number, (file, score) in enumerate(given)
+    ]
+    assert [(one.id, [place.id for place in one.more]) for one in by_file(hits)] == shown
+
+
+def test_each_mail_of_a_mailbox_is_a_result() -> None:
+    mail = Mail("ann", "bo", "cheese", "", "1", "1")
+    hits = [replace(hit(number, page=page), mail=mail) for number, page in enumerate((1, 2, 1))]
+    assert [one.id for one in by_file(hits)] == [0, 1]
+
+
+def test_as_many_hits_are_ranked_as_cover_the_wanted_files() -> None:
+    asked: list[int] = []
+
+    class Models:
+        def rank(self, query: str, passages: list[str], top_k: int, *more: object) -> list[Ranked]:
+            asked.append(top_k)
+            return []
+
+        def confidence(self, scores: list[float]) -> list[float]:
+            return scores
+
+    hits = [hit(number, number // 4, 10 * number) for number in range(60)]
+    hits = [replace(one, stages=Stages(fused_score=one.score)) for one in hits]
+    for files, top_k in ((False, 5), (True, 5), (True, 1), (True, 50)):
+        reranked(cast(Any, Models()), "q", hits, top_k, files=files)
+    assert asked == [5, 10, 1, 60]
 
 
 def naive_merge(hits: list[Hit], limit: int) -> list[Hit]:

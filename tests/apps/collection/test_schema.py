@@ -10,7 +10,9 @@ import pytest
 from apsw import Connection
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.schema import passage
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 
 Make = Callable[..., Collection]
 
@@ -34,6 +36,31 @@ def test_a_collection_from_before_the_first_release_is_refused(
         make(read_only=read_only)
     assert old.execute("SELECT text FROM chunks").fetchall() == texts != []
     old.close()
+
+
+def test_an_older_collection_is_spelled_again_with_the_first_change(make: Make, tmp_path: Path) -> None:
+    collection = make()
+    collection.add(
+        ["written in C++", "written in C", "it costs 1,200.50", "to be deleted: C#"], ids=["a", "b", "c", "d"]
+    )
+    collection.close()
+    old = Connection(str(tmp_path / "collection" / "edge.db"))
+    old.execute("INSERT INTO chunks_text(chunks_text) VALUES ('delete-all')")
+    plain = LexicalIndex("chunks_text", ignored=FUNCTION_WORDS)  # as versions before spelled it
+    for row, context, text in old.execute("SELECT id, context, text FROM chunks").fetchall():
+        plain.add(old, [row], [passage(context, text)])
+    version = old.execute("PRAGMA user_version").fetchall()[0][0] - 1
+    old.execute(f"PRAGMA user_version = {version}").fetchall()
+    old.close()
+    with pytest.raises(StoreUnavailable, match="open it once for writing, as `edge index` does"):
+        make(read_only=True)
+    collection = make()
+    for query, names in (("lex: C++", {"a"}), ("lex: 1200", {"c"}), ("lex: c#", {"d"}), ("lex: written", {"a", "b"})):
+        assert {hit.path for hit in collection.search(query, rerank=False)} == names
+    collection.delete(["d"])
+    with collection.database.write() as db:
+        db.execute("INSERT INTO chunks_text(chunks_text) VALUES ('integrity-check')")
+    assert not collection.search("lex: c#", rerank=False)
 
 
 @pytest.mark.parametrize(

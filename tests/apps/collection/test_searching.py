@@ -14,10 +14,10 @@ import pytest
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Query, Within, candidates
+from edge.apps.collection.searching import Within, candidates
 from edge.apps.verbs.requests import SearchOptions
 from edge.apps.verbs.searching import look
-from edge.errors import BudgetExceeded, InputError
+from edge.errors import BudgetExceeded
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
 from edge.models.registry import KNOWN, KnownModel
@@ -265,41 +265,6 @@ def test_a_question_finds_passages_in_another_language_with_an_embedder_of_many(
     known(0.0, "en")
     assert found(question) == judged
     assert asked == [{raised["de"].passage, raised["fr"].passage}, everything, None, None]
-
-
-def test_a_plain_question_is_looked_up_by_words_and_by_meaning() -> None:
-    for text in ("when does it flood", "what is a vec: in C", "see http://lex:80/ please"):
-        assert Query.parse(text) == Query(text, (text,), (), text)
-
-
-def test_parts_go_where_they_belong() -> None:
-    query = Query.parse('lex: "spring flood" river vec: when does it rise\nHYDE: It rises in May. vec: how high')
-    assert query.words == '"spring flood" river'
-    assert query.questions == ("when does it rise", "how high")
-    assert query.passages == ("It rises in May.",)
-    assert query.asked == "when does it rise\nhow high"
-    assert Query.parse("hyde: It rises.").asked == "It rises."
-    assert Query.parse("lex: river").questions == ()
-    for text in ('"spring flood"', ' "spring flood" "ice" '):
-        assert Query.parse(text) == Query(text, (), (), text)
-    for text in ('the "spring flood"', '"?"', '""', '"spring', '"a" b "c"'):
-        assert Query.parse(text).questions == (text,)
-
-
-@pytest.mark.parametrize("text", ["", " ", "lex:", "lex: river vec: ", "vec: hyde: x"])
-def test_nothing_to_look_up_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"empty|nothing follows"):
-        Query.parse(text)
-
-
-@pytest.mark.parametrize("part", ["lex: a ", "vec: a ", "hyde: a ", "lex: a vec: b hyde: c "])
-def test_a_query_has_a_bounded_number_of_parts(part: str) -> None:
-    Query.parse(part * (32 // part.count(":")))
-    for count in (33, 12_000):
-        with pytest.raises(
-            InputError, match=rf"the query has too many parts: {part.count(':') * count:,}, and it may have 32"
-        ):
-            Query.parse(part * count)
 
 
 def test_what_each_part_finds_is_leased(copies: Collection, monkeypatch: pytest.MonkeyPatch) -> None:

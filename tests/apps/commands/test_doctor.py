@@ -134,3 +134,11 @@ def test_the_sandbox_of_documents_is_told(edge_verb: Callable[..., Any]) -> None
         assert found["system calls"] is True
     off = edge_verb("doctor", EDGE_SANDBOX="off")
     assert " ".join(off.out.split()).count("missing switched off by EDGE_SANDBOX") == 2
+
+
+def test_a_limit_above_that_of_the_container(edge_verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "group_limit", lambda: 64_000_000)
+    ended = edge_verb("doctor", "--json")
+    (problem,) = json.loads(ended.out)["problems"]
+    assert "64.0 MB that the control group of this process allows" in problem
+    assert ended.code == 2

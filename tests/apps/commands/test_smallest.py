@@ -102,6 +102,11 @@ def test_doctor_shows_limits_that_work_at_the_first_try(
 NAMED = {
     "index": (["index", "docs", "-c", "other"], b""),
     "search": (["search", "-", "-c", "col"], b"river flood " * 500),
+    "search, marks": (["search", "-", "-c", "col"], "a\u0301\u0323".encode() * 30_000),
+    "search, one word": (["search", "-", "-c", "col"], b"a" * 99_000),
+    "search, Chinese": (["search", "-", "-c", "col"], "\u6cb3".encode() * 30_000),
+    "search, parts": (["search", "-", "-c", "col"], b" ".join([b"vec: " + b"river " * 200] * 16)),
+    "memory search, one word": (["memory", "search", "-", "--path", "mem"], b"a" * 99_000),
     "ask": (["ask", "when does the river flood", "-c", "col"], b""),
     "ask --llm": (["ask", "when does the river flood", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"], b""),
     "chat": (["chat", "-c", "col"], b"when does the river flood\n"),

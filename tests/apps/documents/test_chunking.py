@@ -1,18 +1,23 @@
+"""How blocks become passages, and which line of the document each line of a passage is."""
+
 from __future__ import annotations
 
 import base64
+import importlib.resources
 import itertools
 import math
 import random
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Block, Chunk
-from edge.apps.documents.chunking import CutUnit, _cut, chunks_of, estimate_pieces, units_of
+from edge.apps.documents.base import Block, Chunk, packed, unpacked
+from edge.apps.documents.chunking import MOST_PER_CHARACTER, CutUnit, _cut, chunks_of, estimate_pieces, units_of
 
 Cut = Callable[..., list[Chunk]]
 
@@ -219,3 +224,85 @@ def test_encoded_bytes_are_no_passages(cut: Cut, code: Callable[[bytes], Any], l
     found = cut("a.txt", f"Before it.\n\n{text}\n\n-----BEGIN CERTIFICATE-----\n{text}\n-----END\n\nBehind it.\n")
     assert " ".join(chunk.text for chunk in found).split() == ["Before", "it.", "Behind", "it."]
     assert cut("a.txt", "word" * 300) != []
+
+
+TEXTS = {
+    "prose": "The river leaves its bed in spring, when the snow in the mountains melts; the roads are impassable then, "
+    "and nobody in the village can say for how long it will last this year. ",
+    "german": "Der Fluss tritt im Frühjahr über die Ufer, wenn der Schnee in den Bergen schmilzt, und die Straßen "
+    "werden für die Dorfbewohner unpassierbar. ",
+    "russian": "Река выходит из берегов весной, когда тает снег в горах, и дороги становятся непроходимыми. ",
+    "chinese": "河流在春天泛滥，因为山上的雪融化了，村民们无法通过道路。",
+    "korean": "봄에 산의 눈이 녹으면 강이 범람하고 마을 사람들은 길을 지날 수 없게 됩니다. ",
+    "html": '<div class="nav-item"><a href="https://example.org/a/b.html?x=1&y=2">Link</a></div>\n',
+    "numbers": "1997-08-23T12:00:00Z 8.2, 13.75, 1000000; 0x1f9a 192.168.17.255\n",
+}
+
+
+@pytest.fixture(scope="session")
+def pieces() -> object:
+    """The bundled reranker's tokenizer, uncut: the vocabulary that the rule is fitted to."""
+    from tokenizers import Tokenizer
+
+    models = importlib.resources.files("edge.models") / "bundled"
+    (path,) = Path(str(models)).glob("*/tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("kind", [*TEXTS, "code"])
+def test_the_estimate_is_close_enough_for_a_chunk_to_fit_an_embedder(kind: str, pieces: object) -> None:
+    """220 estimated pieces must be fewer than 254 real ones, and not so few that chunks become small."""
+    if kind == "code":
+        text = (Path(sysconfig.get_path("stdlib")) / "textwrap.py").read_text("utf-8")
+    else:
+        text = TEXTS[kind] * 10
+    assert callable(pieces)
+    assert 0.8 < pieces(text) / estimate_pieces(text) < 254 / 220
+
+
+@given(st.text())
+def test_no_text_has_more_pieces_than_stated(text: str) -> None:
+    assert 0 <= estimate_pieces(text) <= MOST_PER_CHARACTER * len(text)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Z", "C")), min_size=1)))
+def test_words_add_up(words: list[str]) -> None:
+    assert estimate_pieces(" ".join(words)) == pytest.approx(sum(map(estimate_pieces, words)))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_numbers_survive_the_database(numbers: list[int]) -> None:
+    assert unpacked(packed(numbers), numbers[0], numbers[-1], len(numbers)) == tuple(numbers)
+
+
+def test_old_rows_have_none_and_end_where_the_passage_ends() -> None:
+    assert packed(None) is None
+    assert unpacked(None, 5, 7, 3) == (5, 6, 7)
+    assert unpacked(None, 5, 6, 4) == (5, 6, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "# One\n\n\n\nText of one.\n\n\n\n\n\nMore of\nit here.\n\n## Two\n\n- an item\n- b\n\n\n\nEnd.\n"),
+        ("a.txt", "\n\n\nFirst.\n\n\n\n\nSecond one.\nThird.\n\n\n\n\n\n\n\nFourth.\n"),
+        ("a.py", "import os\n\n\nclass A:\n    x = 1\n\n\n\n    y = 2\n\n\ndef f():\n    return os\n\n\n# the end\n"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("most", [32, 60, 220])
+def test_every_line_of_a_passage_is_that_line_of_the_file(cut: Cut, name: str, text: str, most: int) -> None:
+    file = text.split("\n")
+    seen = 0
+    for chunk in cut(name, text, most):
+        lines = chunk.text.split("\n")
+        numbers = unpacked(packed(chunk.lines), chunk.line_start, chunk.line_end, len(lines))
+        assert len(numbers) == len(lines)
+        assert numbers[0] == chunk.line_start
+        for number, line in zip(numbers, lines, strict=True):
+            if line.strip():
+                assert line.strip() in file[number - 1]
+                seen += 1
+    assert seen >= sum(bool(line.strip()) for line in file)

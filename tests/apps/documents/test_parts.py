@@ -96,7 +96,7 @@ PLAIN = "Rent\n====\n\nIt is 870 euros a month and\ndue at once. Pay it.\n- by b
             [
                 ("heading", "Lease", ""), ("sentence", "Rent is due monthly.", "Lease"),
                 ("sentence", "It is 870 euros.", "Lease"), ("sentence", "See the plan.", "Lease"),
-                ("sentence", "Before you begin: `edge index`", "Lease"), ("code", "$ edge index", "Lease"),
+                ("sentence", "Before you begin:", "Lease"), ("setting", "`edge index`", "Lease"),
                 ("item", "one cat is allowed", "Lease"), ("item", "nested", "Lease"),
                 ("sentence", "A quoted sentence.", "Lease"), ("sentence", "Another one.", "Lease"),
                 ("heading", "Tool, Time", "Lease"), ("row", "Tool: ours, Time: 0.7 s", "Lease"),
@@ -130,7 +130,7 @@ PLAIN = "Rent\n====\n\nIt is 870 euros a month and\ndue at once. Pay it.\n- by b
                 ("navigation", "Home", ""), ("navigation", "News", ""), ("heading", "Levels", ""),
                 ("sentence", "The river rises.", "Levels"), ("sentence", "It falls.", "Levels"),
                 ("item", "two eggs", "Levels"), ("heading", "Year, Level", "Levels"),
-                ("row", "Year: 1997, Level: 8.2 m", "Levels"), ("code", "x = 1", "Levels"), ("code", "y = 2", "Levels"),
+                ("row", "Year: 1997, Level: 8.2 m", "Levels"), ("code", "x = 1\ny = 2", "Levels"),
                 ("navigation", "Home | Visit | Contact", "Levels"),
             ],
         ),
@@ -159,8 +159,7 @@ PLAIN = "Rent\n====\n\nIt is 870 euros a month and\ndue at once. Pay it.\n- by b
         ),
         ("a.jsonl", '{"a": 1, "b": 2}\n', [("row", "a: 1, b: 2", "")]),
         ("a.rst", "Text::\n\n   x = f(y)\n   go()\n\nProse.\n",
-         [("sentence", "Text:: `x = f(y)`", ""), ("code", "x = f(y)", ""), ("code", "go()", ""),
-          ("sentence", "Prose.", "")]),
+         [("sentence", "Text::", ""), ("code", "x = f(y)\ngo()", ""), ("sentence", "Prose.", "")]),
         (
             "a.eml", "From: Ann <a@a.org>\nTo: b@b.org\nDate: x\nSubject: River\n\nIt floods.\n\n> He said so.\n",
             [
@@ -325,3 +324,44 @@ def test_the_kinds_of_books_pages_and_notebooks(cut: Cut, make_pdf: Make, make_e
     cells = [{"cell_type": "markdown", "source": "# Rivers\n- one"}, {"cell_type": "code", "source": "x = f(1)\n"}]
     found = read_units(cut, "a.ipynb", json.dumps({"cells": cells}))
     assert [unit.kind for unit in found] == ["heading", "item", "code"]
+
+
+DIRECTIVES = """Secrets
+=======
+
+.. _secrets:
+
+Use the following command to make one:
+
+.. code-block:: console
+   :caption: A key
+
+    python -c 'import secrets'
+
+.. warning:: Keep it secret. If it is lost,
+   all sessions are lost.
+
+.. py:data:: SECRET_KEY
+   :type: str
+
+   Signs the session.
+
+.. versionadded:: 3.1
+   Rotated keys.
+.. image:: key.png
+"""
+
+
+def test_directives_say_what_stands_in_them_and_not_their_marks(cut: Cut) -> None:
+    found = read_units(cut, "manual.rst", DIRECTIVES)
+    assert [(unit.kind, unit.text) for unit in found] == [
+        ("heading", "Secrets"),
+        ("sentence", "Use the following command to make one:"),
+        ("code", "python -c 'import secrets'"),
+        ("sentence", "Keep it secret."),
+        ("sentence", "If it is lost, all sessions are lost."),
+        ("heading", "SECRET_KEY"),
+        ("sentence", "Signs the session."),
+        ("sentence", "3.1 Rotated keys."),
+    ]
+    assert found[-2].heading.endswith("SECRET_KEY")

@@ -1,18 +1,25 @@
-"""PDFs whose text is not only drawn letters: scanned pages among others, forms, notes, hyphens at the ends of lines."""
+"""Pages of PDFs: their text in the order of reading, and their pictures."""
 
 from __future__ import annotations
 
+import base64
 import io
+import shutil
+import struct
+import subprocess
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from edge.apps.documents.base import DocumentBlocks, Extracted
+from edge.apps.documents.base import DocumentBlocks, Extracted, Skipped
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import OpenedFile
-from edge.apps.documents.pdf import drawn
+from edge.apps.documents.pdf import LONGER_SIDE, MOST_COMPRESSED, PagePicture, drawn
 from edge.budget import MemoryBudget
+from edge.errors import InputError
 
 Read = Callable[[str, bytes], DocumentBlocks]
 Make = Callable[..., bytes]
@@ -218,3 +225,181 @@ def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place(monkeypat
     page = PageText(Page(), raw)
     assert (len(page.text), page.text.index("b"), page.read(0)) == (8, 7, "\U0001d449 = a\nb")
     assert [line[2] for line in page.lines()] == ["\U0001d449 = a", "b"]
+
+
+RIVER = [
+    "The river floods in spring",
+    "when the snow melts and",
+    "comes down into the valley",
+    "where people live in old",
+    "houses on very high poles.",
+]
+BREAD = [
+    "Bread needs time and flour",
+    "and some water with salt",
+    "so that the dough can rise",
+    "for the whole night before",
+    "it goes into a hot oven.",
+]
+BOATS = [
+    "Boats lie on the dry bank",
+    "until the water comes up",
+    "and takes them to the sea",
+    "where fishermen wait for",
+    "them with their new nets.",
+]
+
+
+def rowwise(make: Make, columns: Sequence[Sequence[str]], *, step: int, title: str = "", end: str = "") -> bytes:
+    """A page whose rows go through all columns."""
+    runs = [(60, 760, 16, title)] if title else []
+    for row, texts in enumerate(zip(*columns, strict=True)):
+        runs += [(60 + step * at, 700 - 13 * row, 10, text) for at, text in enumerate(texts)]
+    return make([[*runs, *([(60, 560, 10, end)] if end else [])]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "step"), [((RIVER, BREAD), 260), ((RIVER, BREAD), 150), ((RIVER, BREAD, BOATS), 165)]
+)
+@pytest.mark.parametrize(
+    "end", ["", "A last line goes across the whole page below all of the columns, from edge to edge."]
+)
+def test_columns_are_apart(
+    read: Read, make_pdf: Make, tmp_path: Path, columns: Sequence[list[str]], step: int, end: str
+) -> None:
+    data = rowwise(make_pdf, columns, step=step, title="A title above all", end=end)
+    blocks = list(read("a.pdf", data).blocks)
+    shown = "\n".join(block.text for block in blocks)
+    expected = "\n".join(
+        ["A title above all", *(line for column in columns for line in column), *([end] if end else [])]
+    )
+    assert shown == expected
+    numbers = [number for block in blocks for number in block.lines or ()]
+    assert numbers == list(range(1, len(expected.split("\n")) + 1))
+    if shutil.which("pdftotext"):
+        (tmp_path / "b.pdf").write_bytes(data)
+        said = subprocess.run(["pdftotext", tmp_path / "b.pdf", "-"], capture_output=True, text=True, check=True).stdout
+        assert said.split() == expected.split()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (["Elbe", "Oder", "Main", "Saale", "Havel"], ["1094 km", "866 km", "524 km", "413 km", "334 km"]),
+        ([f"Number of the {n} customer" for n in "abcde"], ["Paid by the end of May"] * 5),
+        (RIVER[:4], BREAD[:4]),
+    ],
+    ids=["numbers", "cells", "few rows"],
+)
+def test_rows_of_tables_stay(read: Read, make_pdf: Make, columns: Sequence[list[str]]) -> None:
+    shown = [
+        line for block in read("a.pdf", rowwise(make_pdf, columns, step=260)).blocks for line in block.text.split("\n")
+    ]
+    assert shown == [" ".join(row) for row in zip(*columns, strict=True)]
+
+
+def test_many_gaps_take_no_time(read: Read, make_pdf: Make) -> None:
+    columns = [[f"w{row} and x y" for row in range(50)] for _ in range(40)]
+    assert read("a.pdf", rowwise(make_pdf, columns, step=90)).blocks
+
+
+MakePdf = Callable[..., bytes]
+
+PAGES = [
+    [
+        (72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring,"), (72, 676, 11, "when the snow melts."),
+        (72, 600, 11, "End."),
+    ],
+    [(72, 720, 11, "The second page.")],
+]  # fmt: skip
+BASES = (720, 690, 676, 600)
+HEIGHT = 792
+
+
+def rows_of(picture: PagePicture) -> list[bytes]:
+    """The rows of a PNG file's pixels, three bytes each."""
+    at, content = 8, b""
+    while at < len(picture.png):
+        (length,) = struct.unpack_from(">I", picture.png, at)
+        if picture.png[at + 4 : at + 8] == b"IDAT":
+            content += picture.png[at + 8 : at + 8 + length]
+        at += length + 12
+    raw, step = zlib.decompress(content), 3 * picture.width + 1
+    assert len(raw) == step * picture.height
+    return [raw[start + 1 : start + step] for start in range(0, len(raw), step)]
+
+
+def marked_rows(picture: PagePicture) -> list[float]:
+    """Heights above the lower edge of the page, in points, of the rows that have a marked pixel."""
+    scale = HEIGHT / picture.height
+    return [
+        HEIGHT - row * scale
+        for row, pixels in enumerate(rows_of(picture))
+        if any(red > 230 and blue < 160 for red, blue in zip(pixels[::3], pixels[2::3], strict=True))
+    ]
+
+
+@pytest.fixture
+def paper(make_pdf: MakePdf, tmp_path: Path) -> Path:
+    path = tmp_path / "paper.pdf"
+    path.write_bytes(make_pdf(PAGES))
+    return path
+
+
+@pytest.mark.parametrize("lines", [(), (1,), (2, 3), (4,)])
+def test_the_lines_of_a_passage_are_marked_and_no_others(
+    extractor: Extractor, paper: Path, lines: tuple[int, ...]
+) -> None:
+    picture = extractor.picture(paper, 1, lines)
+    assert (max(picture.width, picture.height), picture.pages, picture.marked) == (LONGER_SIDE, 2, bool(lines))
+    found = marked_rows(picture)
+    for number, base in enumerate(BASES, 1):
+        assert any(base <= height <= base + 6 for height in found) == (number in lines)
+
+
+def test_line_numbers_are_those_of_the_index(extractor: Extractor, paper: Path) -> None:
+    chunk = extractor.extract(paper).chunks[0]
+    assert chunk.lines is not None
+    wanted = [number for number, line in zip(chunk.lines, chunk.text.split("\n"), strict=True) if "snow" in line]
+    found = marked_rows(extractor.picture(paper, 1, wanted))
+    assert all(670 < height < 690 for height in found)
+
+
+def test_the_second_page_has_lines_of_its_own(extractor: Extractor, paper: Path) -> None:
+    assert extractor.picture(paper, 2, [1]).marked
+    assert not extractor.picture(paper, 2, [2]).marked
+
+
+def test_what_cannot_be_drawn_is_said_and_the_worker_goes_on(
+    extractor: Extractor, paper: Path, make_pdf: MakePdf, tmp_path: Path
+) -> None:
+    for page in (0, 3, 10**9):
+        with pytest.raises(InputError, match=rf"there is no page {page}; the document has 2"):
+            extractor.picture(paper, page)
+    (tmp_path / "text.pdf").write_text("no PDF at all")
+    with pytest.raises(InputError, match="a damaged PDF"):
+        extractor.picture(tmp_path / "text.pdf", 1)
+    (tmp_path / "secret.pdf").write_bytes(make_pdf(PAGES, encrypted=True))
+    with pytest.raises(Skipped, match="password"):
+        extractor.picture(tmp_path / "secret.pdf", 1)
+    with pytest.raises(Skipped):
+        extractor.picture(tmp_path / "none.pdf", 1)
+    assert extractor.extract(paper).kind == "pdf"
+
+
+ROWS = base64.b64encode(zlib.compress(b"\0\0\0\0")).decode()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"width": 0}, {"height": -1}, {"width": LONGER_SIDE + 1}, {"height": 10**9}, {"width": "wide"}, {"width": None},
+        {"rows": "no base64"}, {"rows": 5}, {"rows": base64.b64encode(bytes(MOST_COMPRESSED + 1)).decode()},
+        {"pages": []},
+    ],
+)  # fmt: skip
+def test_a_worker_that_was_taken_over_decides_about_pixels_only(wrong: dict[str, Any]) -> None:
+    answer = {"end": True, "width": 1, "height": 1, "pages": 1, "marked": False, "rows": ROWS}
+    assert PagePicture.of(answer).png.startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="could not be drawn"):
+        PagePicture.of({**answer, **wrong})

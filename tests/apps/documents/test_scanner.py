@@ -226,12 +226,6 @@ def test_only_some_names_of_a_folder(tmp_path: Path) -> None:
     assert listed(tmp_path, only=only) == (["sub/b", "sub/deep/d"], {})
 
 
-def test_a_plugin_may_take_what_would_be_binary(tmp_path: Path) -> None:
-    write(tmp_path, "a.xyz", data=b"\0\1\2")
-    assert listed(tmp_path)[1] == {"a.xyz": Reason.BINARY}
-    assert listed(tmp_path, plugins={".xyz": "some.module:extract"})[0] == ["a.xyz"]
-
-
 def test_folders_deeper_than_the_interpreter_recurses(tmp_path: Path) -> None:
     limit = 150
     folder = tmp_path.joinpath(*["d"] * (limit + 50))

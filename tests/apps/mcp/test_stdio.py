@@ -1,4 +1,4 @@
-"""Messages are read within leases: too long ones are refused unread, and those that do not fit now wait."""
+"""MCP over stdin and stdout: leases, long lines, and the ids of messages that are not read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from naive.waiting import result_of
 
+from edge.apps.mcp.protocol import _ENDS, ANSWER, MOST_BYTES, Messages, Output, answering, id_of
+from edge.apps.store.failures import Health
 from edge.budget import MemoryBudget
 
 anyio = pytest.importorskip("anyio")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
-
-from edge.apps.mcp.protocol import ANSWER, MOST_BYTES, answering  # noqa: E402
-from edge.apps.mcp.stdio import Messages, Output  # noqa: E402
-from edge.apps.store.health import Health  # noqa: E402
 
 MB = 1 << 20
 
@@ -206,3 +204,31 @@ def test_an_answer_is_bounded_and_held_until_it_is_written() -> None:
         asked({"texts": ["x" * 1000] * (MOST_BYTES // 1000)}, budget)
     with pytest.raises(ToolError, match="answers needs"):
         asked({"text": "\u4e00" * 300_000}, MemoryBudget(MB, baseline=0))
+
+
+LONG = {"text": 'a "quoted\\" {id}: 3, ["' + "x" * 1000, "id": 9}
+MESSAGES = [
+    ({"jsonrpc": "2.0", "id": 7, "method": "m", "params": LONG}, 7),
+    ({"id": "first", "method": "m", "params": LONG}, "first"),
+    ({"jsonrpc": "2.0", "method": "m", "id": -5, "params": LONG}, -5),
+    ({"method": "m", "params": LONG, "jsonrpc": "2.0", "id": "last"}, "last"),
+    ({"method": "m", "params": LONG, "id": 'with "quotes" and \\'}, 'with "quotes" and \\'),
+    ({"method": "m", "params": LONG}, None),
+    ({"method": "m", "params": "x" * 1000 + ',"id":5}'}, None),
+    ({"params": {"id": 1}, "method": "m" * 1000}, None),
+    ({"method": "m", "params": LONG, "id": None}, None),
+    ({"method": "m", "params": LONG, "id": True}, None),
+    ({"method": "m", "params": LONG, "id": "x" * 1000}, None),
+]
+
+
+@pytest.mark.parametrize(("message", "identifier"), MESSAGES)
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_the_id_is_found_at_either_end(message: object, identifier: object, separators: tuple[str, str]) -> None:
+    data = json.dumps(message, separators=separators).encode() + b"\n"
+    assert id_of(data[:_ENDS], data[-_ENDS:]) == identifier
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe{", b'{"id"', b'{"id": }', b"]]]}}}", b'"id": 3', b'{"id": 007}'])
+def test_other_bytes_have_no_id(data: bytes) -> None:
+    assert id_of(data, data) is None

@@ -10,14 +10,14 @@ import pytest
 from apsw import Connection
 
 from edge.apps.memory import searching
-from edge.apps.memory.conversations import (
+from edge.apps.memory.memory import Memory
+from edge.apps.memory.records import Record, read_records
+from edge.apps.memory.searching import (
     SHARE,
     beside_their_conversations,
     central_sentences,
     conversation_scores,
 )
-from edge.apps.memory.memory import Memory
-from edge.apps.memory.records import Record, read_records
 from edge.errors import InputError
 
 Make = Callable[..., Memory]

@@ -10,7 +10,7 @@ import pytest
 
 from edge.apps.memory.judge import judge, read
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.time_questions import time_asked
+from edge.apps.memory.validity import time_asked
 
 Make = Callable[..., Memory]
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)

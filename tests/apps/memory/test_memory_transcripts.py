@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.memory import importing, transcripts
+from edge.apps.memory import transcripts
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transcripts import ImportReport, _elements
 from edge.errors import InputError
@@ -173,9 +173,9 @@ def test_a_folder_is_read_whole_and_goes_on_where_it_ended(
         sample(folder)
     (folder / "other.json").write_text('{"x": [1]}', "utf-8")
     right = sum(map(len, SAMPLES.values()))
-    monkeypatch.setattr(importing, "TOGETHER", 2)
+    monkeypatch.setattr(transcripts, "TOGETHER", 2)
     done: list[int] = []
-    store_lines = importing.store_lines
+    store_lines = transcripts.store_lines
 
     def fails(*arguments: Any) -> int:
         if len(done) == 3:
@@ -184,7 +184,7 @@ def test_a_folder_is_read_whole_and_goes_on_where_it_ended(
         return done[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "store_lines", fails)
+        patch.setattr(transcripts, "store_lines", fails)
         with pytest.raises(KeyboardInterrupt):
             memory.import_transcripts(folder)
     assert len(stored(memory)) == sum(done) == 6

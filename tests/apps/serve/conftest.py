@@ -187,25 +187,13 @@ def site(start_server: Callable[..., Running], served_settings: dict[str, str]) 
 
 @pytest.fixture(scope="session")
 def papers(start_server: Callable[..., Running], served_settings: dict[str, str]) -> Running:
-    """A server with a collection of a PDF of two pages, a note and two spreadsheets."""
-    openpyxl = pytest.importorskip("openpyxl")
+    """A server with a collection of a PDF of two pages and a note."""
     base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
     documents = base / "papers"
     documents.mkdir()
     first = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring,"), (72, 676, 11, "when the snow melts.")]
     (documents / "rivers.pdf").write_bytes(pdf_bytes([first, [(72, 720, 11, "The bridge is closed then.")]]))
     (documents / "note.md").write_text("# A note\n\nThe garden is dry.\n")
-    (documents / "trips.csv").write_text('City,Note: short,Days\nPorto,rain: much,3\n,"two\nlines",\nLima,,5\n')
-    book = openpyxl.Workbook()
-    costs, people, numbers = book.active, book.create_sheet("People"), book.create_sheet("Numbers")
-    costs.title = "Costs"
-    for row in (["Costs: the house"], [], ["Item", "Room", "Price"], *([f"t{i}", None, i] for i in range(300))):
-        costs.append(row)
-    for row in (["Name", "Phone"], ["Ada", "12"], ["Bob", "34"]):
-        people.append(row)
-    for number in (3, 4):
-        numbers.append([number, number * number])
-    book.save(documents / "costs.xlsx")
     config = Config(
         memory=10**11, models_dir=served_settings["EDGE_MODELS_DIR"], embedder="tiny-embedder",
         scratch_dir=str(base / "scratch"),

@@ -22,7 +22,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
 from edge.apps.serve.application import application, paths
 from edge.apps.serve.editor import Editor
-from edge.apps.serve.server import HttpServer
+from edge.apps.serve.server import HttpServer, ServerOptions
 from edge.config import Config
 from edge.resident import anonymous_resident
 
@@ -330,10 +330,11 @@ def site(models: Path, base: Path, *, shards: int = 0) -> Iterator[Site]:
         else:
             with Collection(base / "collection", config=config) as collection:
                 collection.index([base / "documents"])
-        server = stack.enter_context(HttpServer(
-            config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}"),
+        options = ServerOptions(
+            collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}"),
             opener=Editor("true {path}"), places=places,
-        ))  # fmt: skip
+        )  # fmt: skip
+        server = stack.enter_context(HttpServer(config, options))
         found = Site(server, base)
         added = server.library.memory().add("Ada likes the sea.", user_id="ada")
         found.memory_id = added["results"][0]["id"]

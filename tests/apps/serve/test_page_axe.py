@@ -23,23 +23,6 @@ def document(page: Page) -> None:
     page.locator("#document .passage").first.wait_for()
 
 
-def source(page: Page) -> None:
-    document(page)
-    page.get_by_role("button", name="Source", exact=True).click()
-
-
-def table(page: Page) -> None:
-    search(page)
-    page.locator(".hit", has_text="trips.csv").locator(".open").first.click()
-    page.locator("#document tr.passage").first.wait_for()
-
-
-def sheets(page: Page) -> None:
-    search(page)
-    page.locator(".hit", has_text="costs.xlsx").locator(".open").first.click()
-    page.locator("#document table").nth(2).wait_for()
-
-
 def paper(page: Page) -> None:
     search(page)
     page.locator(".hit", has_text="rivers.pdf").locator(".open").first.click()
@@ -102,15 +85,12 @@ def editing(page: Page) -> None:
 
 VIEWS = {
     "search": ("search?q=river", search), "document": ("search?q=river", document),
-    "source": ("search?q=river", source), "refused": ("search", refused), "token": ("search", token),
+    "refused": ("search", refused), "token": ("search", token),
     "ask": ("ask", answer), "memory": ("memory", memory), "editing": ("memory", editing),
     "collections": ("collections", collections), "engine": ("engine", engine), "help": ("search", dialog),
 }  # fmt: skip
-PAPERS = {
-    "table": ("search?q=Lima+days", table), "sheets": ("search?q=phone+of+Ada", sheets),
-    "paper": ("search?q=snow+melts", paper),
-}  # fmt: skip
-"""Views of the server of PDFs and spreadsheets."""
+PAPERS = {"paper": ("search?q=snow+melts", paper)}
+"""Views of the server of PDFs."""
 
 
 @pytest.mark.parametrize("width", [1200, 360])

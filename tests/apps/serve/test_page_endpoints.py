@@ -1,22 +1,21 @@
-"""What the page asks for and no other client: parts of documents, dates, scopes."""
+"""What the page asks for and no other client, and how its files are served."""
 
 from __future__ import annotations
 
-import json
+import os
+import re
 import sqlite3
-import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import search
-from edge.apps.serve.documents import MOST_PARSED, Element, parsed_nbytes, preview, rendered
+from edge.apps.serve.application import FOLDER, TYPES
+from edge.apps.serve.documents import preview
 from edge.config import Config
 from edge.errors import InputError
 from tests.apps.serve.conftest import TEXTS, Running
@@ -46,7 +45,6 @@ def test_a_preview_holds_the_passage_and_what_stands_around_it(server: Running) 
     assert found["path"] == hit["path"]
     assert found["lines"] == [[i + 1, line] for i, line in enumerate(lines) if line]
     assert (found["earlier"], found["later"], found["kind"]) == (None, None, "markdown")
-    assert found["blocks"][0] == {"tag": "h3", "children": [lines[0].removeprefix("# ")], "lines": [1, 1]}
     assert found["modified"] == hit["modified"]
 
 
@@ -106,122 +104,128 @@ def test_scopes_are_counted(server: Running) -> None:
     assert {"user_id": "scoped", "agent_id": "a", "run_id": None, "memories": 2} in scopes
 
 
-# Markdown
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "[x](javascript:alert(1))",
-    "[x](JaVaScRiPt:alert(1))",
-    "[x](\x01javascript:alert(1))",
-    "[x](data:text/html,<script>1</script>)",
-    "[x](vbscript:x)",
-    "[x](file:///etc/passwd)",
-    "[x](//example.com)",
-    "[x](http://[bad)",
-    "[x](https://example.com/ 'title')",
-    "![a](https://example.com/x.png)",
-    "<https://example.com>",
-    "<javascript:alert(1)>",
-    "[x][y]\n\n[y]: javascript:alert(1)",
-    "| a | <b> |\n|---|---|\n| c | `<i>` |",
-    "```\n<script>\n```",
-    "> - 1. deep",
-    "# <svg onload=alert(1)>",
-    "&lt;script&gt;",
-    "a\\\nb  \nc",
-    "~~gone~~ **bold** *em* `code`",
-]
-INLINE = {"strong", "em", "s", "code", "br", "a"}
-BLOCKS = {"p", "ul", "ol", "li", "blockquote", "pre", "hr", "h3", "h4", "h5", "h6"}
-TAGS = INLINE | BLOCKS | {"table", "thead", "tbody", "tr", "th", "td"}
+FILES = sorted(FOLDER.iterdir())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+NAMESPACES = {"http://www.w3.org/2000/svg"}
+"""Names that look like addresses, and are asked for by nobody."""
 
 
-def walk(elements: list[Element]) -> Iterator[dict[str, Any]]:
-    for element in elements:
-        if isinstance(element, dict):
-            yield element
-            yield from walk(element["children"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_file_is_served_with_its_type_and_a_strict_policy(server: Running, path: Path) -> None:
+    with server.client() as client:
+        answer = client.get(f"/page/{path.name}")
+    assert answer.content == path.read_bytes()
+    assert answer.headers["content-type"] == TYPES[path.suffix]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    policy = dict(part.strip().partition(" ")[::2] for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert policy["trusted-types"] == "'none'"
+    assert policy["frame-ancestors"] == "'none'"
 
 
-def check(elements: list[Element], last: int) -> None:
-    for element in walk(elements):
-        assert element["tag"] in TAGS
-        assert set(element) <= {"tag", "children", "lines", "href"}
-        if "href" in element:
-            assert element["tag"] == "a"
-            assert element["href"].lower().startswith(("http://", "https://", "mailto:"))
-        if "lines" in element:
-            first, end = element["lines"]
-            assert 1 <= first <= end <= last
+def test_the_address_itself_is_the_page(server: Running) -> None:
+    with server.client() as client:
+        assert client.get("/").content == (FOLDER / "index.html").read_bytes()
+        for method in ("POST", "PUT", "DELETE"):
+            assert client.request(method, "/").status_code == 405
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_markdown_becomes_harmless_elements(text: str) -> None:
-    lines = text.split("\n")
-    check(rendered(list(enumerate(lines, 1))), len(lines))
-
-
-@given(
-    st.lists(
-        st.sampled_from([*HOSTILE, "", "    code", "- item", "1. one", "text", "---", "| a |", "***", "]["]),
-        max_size=12,
-    )
+@pytest.mark.parametrize(
+    "path", ["/page", "/page/", "/page/../page.py", "/page/%2e%2e/page.py", "/page/%2e%2e%2fpage.py", "/page/none.js"]
 )
-def test_mixed_markdown_becomes_harmless_elements(parts: list[str]) -> None:
-    lines = "\n".join(parts).split("\n")
-    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
-    check(rendered(numbered), len(lines))
+def test_nothing_beside_the_page_is_served(server: Running, path: str) -> None:
+    with server.client() as client:
+        assert client.send(client.build_request("GET", server.url + path)).status_code == 404
 
 
-def test_a_link_elsewhere_stays_a_link() -> None:
-    assert rendered([(7, "See [the site](https://example.com/a).")]) == [
-        {
-            "tag": "p",
-            "lines": [7, 7],
-            "children": ["See ", {"tag": "a", "children": ["the site"], "href": "https://example.com/a"}, "."],
-        }
-    ]
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_file_names_an_address_elsewhere(path: Path) -> None:
+    text = path.read_text("utf-8")
+    addresses = re.findall(r"(?:https?|wss?|ftp):?//[^\s\"'`)>]+|[\"'(=]//[\w.-]+", text, re.IGNORECASE)
+    assert set(addresses) <= NAMESPACES
+    assert not re.search(r"@import|url\(", text)
 
 
-def test_html_stays_text() -> None:
-    assert rendered([(1, "<b>x</b> <script>1</script>")])[0] == {
-        "tag": "p", "children": ["<b>x</b> <script>1</script>"], "lines": [1, 1],
-    }  # fmt: skip
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_turns_text_into_html_or_code(path: Path) -> None:
+    words = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|setHTMLUnsafe|createContextualFragment|DOMParser|"
+        r"srcdoc|\beval\b|new Function|javascript:|importScripts|trustedTypes"
+    )
+    assert not re.search(words, path.read_text("utf-8"))
 
 
-DENSE = {
-    "items": "- a\n", "headings": "# a\n", "lines": "x\n", "stars": "*a", "brackets": "[", "ticks": "`a",
-    "links": "[a](b)", "bold": "**a** ", "rules": "---\n\n", "pipes": "|" * 31 + "\n",
-    "images": "![", "entities": "&", "quotes": "> ",
-}  # fmt: skip
+def test_the_document_holds_no_script_and_no_style() -> None:
+    text = (FOLDER / "index.html").read_text("utf-8")
+    assert re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL) == [""]
+    assert not re.search(r"<style|\sstyle=|\son\w+=", text)
 
 
-@pytest.mark.parametrize("kind", DENSE)
-@pytest.mark.parametrize("nbytes", [2_000, 8_000, 48_000])
-def test_the_memory_of_elements_is_known_beforehand(kind: str, nbytes: int) -> None:
-    def lines_of(count: int) -> list[tuple[int, str]]:
-        return list(enumerate((DENSE[kind] * count).split("\n"), 1))
+def test_every_module_is_there_and_used() -> None:
+    """From what the document names, along the imports."""
+    waiting = re.findall(r'(?:src|href)="/page/([^"]+)"', (FOLDER / "index.html").read_text("utf-8"))
+    reached = {"index.html"}
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            if name.endswith(".js"):
+                waiting += re.findall(r'from "\./([^"]+)"', (FOLDER / name).read_text("utf-8"))
+    assert reached == {path.name for path in FILES}
 
-    most = nbytes // len(DENSE[kind])
-    lines = lines_of(min(most, int(most * MOST_PARSED / parsed_nbytes(lines_of(most)))))  # no more is ever parsed
-    rendered(lines[:1])  # the parser itself is made once
-    tracemalloc.start()
+
+def page(papers: Running, **asked: Any) -> Any:
+    with papers.client() as client:
+        return client.post("/v1/page", json=asked)
+
+
+@pytest.fixture(scope="module")
+def path(papers: Running) -> str:
+    with papers.client() as client:
+        hits = client.post("/v1/search", json={"query": "snow", "top_k": 5}).json()["results"]
+    return next(str(hit["path"]) for hit in hits if hit["path"].endswith(".pdf"))
+
+
+def test_a_page_comes_as_a_picture_with_a_passage_marked(papers: Running, path: str) -> None:
+    plain, marked = page(papers, path=path, page=1), page(papers, path=path, page=1, first=2, last=3)
+    for answer in (plain, marked):
+        assert (answer.status_code, answer.headers["content-type"], answer.headers["edge-pages"]) == (
+            200,
+            "image/png",
+            "2",
+        )
+        assert answer.content.startswith(b"\x89PNG")
+    assert plain.content != marked.content
+    endless = page(papers, path=path, page=1, first=1, last=10**12)  # no list of so many numbers is made
+    assert endless.content == page(papers, path=path, page=1, first=1, last=99).content
+    to_the_end = page(papers, path=path, page=1, first=2, last=1)  # the passage ends on the next page
+    assert to_the_end.content == page(papers, path=path, page=1, first=2, last=99).content
+
+
+def test_only_an_indexed_pdf_that_has_not_changed_is_opened(papers: Running, path: str) -> None:
+    secret = papers.folder / "secret.pdf"
+    secret.write_bytes(Path(path).read_bytes())
+    note = str(Path(path).with_name("note.md"))
+    for asked, status, said in (
+        ({"path": str(secret)}, 422, "is not indexed in this collection"),
+        ({"path": f"{path}/../../secret.pdf"}, 422, "is not indexed in this collection"),
+        ({"path": note}, 422, "has no pages"),
+        ({"path": path, "page": 3}, 422, "there is no page 3; the document has 2"),
+        ({"page": 1}, 422, "`path`"),
+    ):
+        answer = page(papers, **asked)
+        assert (answer.status_code, said in answer.json()["detail"]) == (status, True), answer.text
+    before = os.stat(path)
     try:
-        found = json.dumps(rendered(lines))
-        _, peak = tracemalloc.get_traced_memory()
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+        answer = page(papers, path=path)
+        assert (answer.status_code, "has changed since it was indexed" in answer.json()["detail"]) == (409, True)
+        Path(path).rename(secret)
+        assert "cannot be read now" in page(papers, path=path).json()["detail"]
     finally:
-        tracemalloc.stop()
-    assert found
-    assert peak <= parsed_nbytes(lines) + 200_000
-
-
-def test_blank_lines_take_no_memory() -> None:
-    lines = [(1_999 * place + 1, "a") for place in range(2_000)]
-    tracemalloc.start()
-    try:
-        rendered(lines)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= parsed_nbytes(lines)
+        if not Path(path).exists():
+            secret.rename(path)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert page(papers, path=path).status_code == 200

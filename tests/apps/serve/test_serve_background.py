@@ -12,7 +12,7 @@ import psutil
 import pytest
 from naive.waiting import until
 
-from edge.apps.serve import background
+from edge.apps.serve import connection
 from edge.apps.serve.command import running_pid
 from edge.apps.serve.connection import OwnServer
 from tests.apps.conftest import Ended
@@ -130,7 +130,7 @@ def test_a_server_that_would_not_be_used_is_not_started(verb: Verb, tmp_path: Pa
 
 def test_a_command_says_why_it_started_none(verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verb("index", str(tmp_path / "documents")).code == 0
-    monkeypatch.setattr(background, "_AUTO", ("--no-port", "--memory", "1MB"))
+    monkeypatch.setattr(connection, "_AUTO", ("--no-port", "--memory", "1MB"))
     found = verb("search", QUERY, EDGE_SERVER="auto")
     assert found.code == 0
     assert found.err.startswith("edge: no server was started: ")

@@ -25,7 +25,7 @@ from naive.waiting import PATIENCE_S, until
 from edge.apps.serve import openai
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.limits import GRACE_S, LEAVE_S
-from edge.apps.serve.server import HttpServer
+from edge.apps.serve.server import HttpServer, ServerOptions
 from edge.resident import anonymous_resident
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
@@ -174,7 +174,7 @@ def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
-    with HttpServer(config, collections=(), memory=tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(memory=tmp_path / "memory")) as server:
         yield server
 
 
@@ -205,6 +205,10 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
     class Streamed(Struct):
         stream: bool = streams
 
+    def held() -> tuple[int, int, int]:
+        assert server.workers._limiters is not None
+        return server.requests.open, server.workers.busy, int(server.workers._limiters[0].borrowed_tokens)
+
     async def serve() -> tuple[int, str]:
         asked = Asked(Endpoint(server, ServedPath("POST", "/", work, Streamed)), "/")
         asked.send(b"{}", last=True)
@@ -214,13 +218,12 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
         asked.task.cancel()  # as uvicorn and asyncio do once more
         for _ in range(20):
             await asyncio.sleep(0.001)
-        held = (server.requests.open, server.workers.busy, server.workers._line._working.total())
-        assert held == (1, 1, 1), "what the work uses was given back before its end"
+        assert held() == (1, 1, 1), "what the work uses was given back before its end"
         assert not asked.task.done()
         assert not server.workers.ended(0.001)
         work.ends.set()
         await asked.task
-        assert (server.requests.open, server.workers.busy, server.workers._line._working.total()) == (0, 0, 0)
+        assert held() == (0, 0, 0)
         assert server.workers.ended(PATIENCE_S)
         return asked.status, asked.text
 

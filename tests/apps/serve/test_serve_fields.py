@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.serve import documents, mem0, ollama, openai, own, rerank, search, state, tei
+from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
@@ -115,7 +115,7 @@ def test_the_published_fields_of_the_dialects_are_known() -> None:
           for client in (cohere.Client, cohere.ClientV2)),
         (rerank.RerankBody, JINA),
         (rerank.ScoreBody, SCORE),
-        (ollama.OllamaEmbedBody, OLLAMA),
+        (tei.OllamaEmbedBody, OLLAMA),
         (tei.EmbedBody, TEI["EmbedBody"]),
         (tei.TeiRerankBody, TEI["TeiRerankBody"]),
     ]  # fmt: skip

@@ -18,8 +18,7 @@ import pytest
 
 from edge.apps.serve.connection import Lost, Refused
 from edge.apps.verbs.requests import Ask
-from edge.apps.verbs.table import ASK
-from edge.apps.verbs.verb import served
+from edge.apps.verbs.verb import ASK, served
 from tests.apps.serve.conftest import Running
 
 pytest.importorskip("httpx")

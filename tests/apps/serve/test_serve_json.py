@@ -21,8 +21,8 @@ from edge.apps.serve.application import application
 from edge.apps.serve.body import MOST_VALUES, PathText, Texts, Whole, decoded, read_query
 from edge.apps.serve.endpoint import _response
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.server import HttpServer
-from edge.apps.store.json_size import JsonSize
+from edge.apps.serve.server import HttpServer, ServerOptions
+from edge.apps.store.rows import JsonSize
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
@@ -168,7 +168,7 @@ def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 4 * 10**9)
-    with HttpServer(config, collections=(), memory=tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(memory=tmp_path / "memory")) as server:
         yield server
 
 

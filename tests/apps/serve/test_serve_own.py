@@ -1,4 +1,4 @@
-"""The command line with a server of the same user: equal output, and what it does where the server cannot be used."""
+"""Commands with a server of the same user."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,8 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from naive.program import config_of
 
+from edge import Client
+from edge.apps.collection.collection import Collection
+from edge.apps.serve.connection import Lost, Refused, Unserved
+from edge.apps.verbs.home import OwnHome
+from edge.apps.verbs.memories import ListMemories, Remember
+from edge.apps.verbs.verb import LIST_MEMORIES, REMEMBER, do
+from edge.config import Config
+from edge.errors import CapabilityError, InputError, StorageError
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
 from tests.apps.serve.conftest import TEXTS, Running
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the owner's socket, as Linux checks it")
@@ -338,3 +351,136 @@ def test_a_search_that_the_server_answers_imports_nothing_heavy(shell: Shell) ->
     found, loaded = done.stdout.splitlines()
     assert json.loads(found)["stats"]["server"].startswith("used: ")
     assert [name for name in ast.literal_eval(loaded) if name in HEAVY] == []
+
+
+ANYTHING = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\d[T ][\d:.+Z]+")
+"""Ids and moments, which are others in every memory."""
+
+
+def story(shell: Shell, *, served: bool, path: Path) -> list[tuple[int, str, str]]:
+    """What a person sees who uses every verb that the server has; ids and moments left out."""
+    seen = []
+    place = ("--path", str(path), *(() if served else ("--no-server",)))
+
+    def edge(*arguments: str, given: str = "") -> Any:
+        done = shell.edge("memory", *arguments, *place, given=given)
+        seen.append((done.code, *(ANYTHING.sub("*", text).replace(str(path), "") for text in (done.out, done.err))))
+        return done
+
+    edge("list")
+    first = json.loads(edge("add", "Alice keeps bees.", "--metadata", '{"a": 1}', "--json").out)["results"][0]["id"]
+    edge("add", "Alice keeps bees.", "--metadata", '{"a": 1}')
+    edge("add", "-", "--user-id", "bob", given="Bob has a boat.\nBob sings.\n")
+    edge("search", "who keeps bees", "--explain", "--json")
+    edge("search", "who keeps bees", "--no-rerank", "-n", "1", "--neighbours", "1")
+    edge("search", "who keeps bees", "--filters", '{"a": {"bad": 1}}')
+    edge("search", " ")
+    edge("list", "--user-id", "bob")
+    edge("list", "--user-id", "nobody")
+    edge("get", first, "--json")
+    edge("get", first, "--user-id", "bob")
+    edge("update", first, "Alice keeps two hives.", "--pin", "--importance", "0.5")
+    edge("update", first, "--user-id", "bob", "--unpin")
+    edge("update", first, "--importance", "7")
+    edge("history", first)
+    edge("delete", first, "--json")
+    edge("delete", first)
+    edge("delete", "--all", "--user-id", "bob")
+    edge("list", "--user-id", "bob")
+    return seen
+
+
+def test_every_verb_does_what_it_does_alone(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    served, alone = tmp_path / "served", tmp_path / "alone"
+    running = start_server("--memory-path", str(served), runtime=tmp_path / "run")
+    shell = Shell(running)
+    expected = story(shell, served=False, path=alone)
+    found = story(shell, served=True, path=served)
+    for here, there in zip(found, expected, strict=True):
+        assert here == there
+    with running.client() as client:
+        counted = client.get("/metrics").text
+    assert 'path="/own/memory/search"' in counted, "the server was asked"
+    # Memories that the server has written are there when it has gone.
+    shell.edge("memory", "add", "Carol paints.", "--path", str(served))
+    running.stop()
+    assert "Carol paints." in shell.edge("memory", "list", "--path", str(served)).out
+
+
+class Faulty:
+    """A connection whose every request ends in one way."""
+
+    def __init__(self, reason: Unserved) -> None:
+        self._reason = reason
+
+    def ask(self, path: str, content: Any) -> Any:
+        raise self._reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "unsure"),
+    [
+        (Lost("it ended"), True),
+        (Refused(500, "an error"), True),
+        (Refused(504, "too late"), True),
+        (Refused(429, "no memory"), False),
+        (Refused(404, "not served"), False),
+        (Unserved("no server runs"), False),
+    ],
+    ids=str,
+)
+def test_a_write_is_repeated_only_where_nothing_was_written(
+    tmp_path: Path, tiny_models: Path, monkeypatch: pytest.MonkeyPatch, reason: Unserved, unsure: bool
+) -> None:
+    home = OwnHome(config_of(tiny_models, tmp_path / "scratch"))
+    monkeypatch.setattr("edge.apps.verbs.verb.connected", lambda *given: Faulty(reason))
+    whose = {"path": str(tmp_path / "memory"), "user_id": "a"}
+    adding = Remember(texts=["Alice keeps bees."], **whose)
+    if unsure:
+        with pytest.raises(StorageError, match="not known"):
+            do(REMEMBER, adding, home)
+    else:
+        assert do(REMEMBER, adding, home).result["result"]["results"][0]["event"] == "ADD"
+    listed = do(LIST_MEMORIES, ListMemories(**whose), home).result
+    assert len(listed["result"]["results"]) == (0 if unsure else 1), "reading is done alone"
+    assert listed["health"]["state"] == "ok"
+
+
+@pytest.fixture
+def config(server: Running, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The settings of the server, in its folders."""
+    for name, value in server.environment.items():
+        if name.startswith(("EDGE_", "XDG_")):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("EDGE_MEMORY", "10GB")
+    return Config.load()
+
+
+def test_results_equal_those_of_working_alone(server: Running, config: Config) -> None:
+    client, texts = Client(), list(TEXTS.values())
+    with Reranker(config=config) as reranker:
+        assert client.rank(QUERY, texts) == reranker.rank(QUERY, texts)
+        asked = client.rank(QUERY, texts, 1, retrieved=True, mode="top-k", threshold="inf")
+        assert asked == reranker.rank(QUERY, texts, 1, retrieved=True, mode="top-k", threshold="inf")
+    with Embedder(config=config) as embedder:
+        np.testing.assert_array_equal(client.embed(texts), embedder.embed(texts))
+        np.testing.assert_array_equal(client.embed([QUERY], query=True), embedder.embed([QUERY], query=True))
+    place = server.folder / "collection"
+    with Collection(place, config=config, read_only=True) as collection:
+        assert client.search(QUERY, 2, collection=place) == collection.search(QUERY, 2)
+        found = client.search(QUERY, rerank=False, collection=place, filters=["path:garden.md"])
+        assert found == collection.search(QUERY, rerank=False, where=["path:garden.md"])
+
+
+def test_what_cannot_be_done_is_said(server: Running, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    with pytest.raises(InputError, match="empty"):
+        client.rank(" ", ["text"])
+    with pytest.raises(InputError, match="not served"):
+        client.search(QUERY, collection=server.folder / "elsewhere")
+    monkeypatch.setenv("EDGE_RUNTIME", "numpy")
+    with pytest.raises(CapabilityError, match="its runtime is auto, not numpy"):
+        Client()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(Path(server.environment["XDG_RUNTIME_DIR"]) / "empty"))
+    with pytest.raises(CapabilityError, match="no server runs"):
+        Client()

@@ -1,4 +1,4 @@
-"""One client cannot take the memory or the threads of the others."""
+"""One client cannot take the memory of the others, and each token and each address has a rate of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from naive.program import config_of
 
 from edge.apps.serve.application import application
 from edge.apps.serve.body import Shares
-from edge.apps.serve.limits import Limits, ThreadLine
-from edge.apps.serve.security import Access, client_of
-from edge.apps.serve.server import HttpServer
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.security import Access, Gate, client_of
+from edge.apps.serve.server import HttpServer, ServerOptions
 from edge.resident import anonymous_resident
 from edge.scheduling.waiting_line import BATCH
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
@@ -37,7 +39,7 @@ GREEDY = 16
 def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
     limits = Limits(body=64 << 20, body_s=600, pause_s=600)
-    with HttpServer(config, limits, Access(), (), tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(limits, memory=tmp_path / "memory")) as server:
         yield server
 
 
@@ -128,7 +130,7 @@ def test_small_requests_are_not_behind_large_ones(
         release.set()
         assert {(await task)[0] for task in (*waiting, other)} == {200}
 
-    with HttpServer(config, Limits(workers=8), Access(), (), tmp_path / "memory") as server:
+    with HttpServer(config, ServerOptions(Limits(workers=8), memory=tmp_path / "memory")) as server:
         in_a_loop(flood(application(server)))
 
 
@@ -187,73 +189,58 @@ def test_a_client_is_an_address_and_a_key() -> None:
     assert not any("one" in client_of(each) or "two" in client_of(each) for each in every), "keys are not kept"
 
 
-class Working:
-    """Requests in a line; each ends when it is told to."""
-
-    def __init__(self, line: ThreadLine) -> None:
-        self.line = line
-        self.working: list[str] = []
-        self._ends: dict[str, asyncio.Event] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    async def come(self, *names: str) -> list[str]:
-        """Requests come, of the clients that their first letters name. Returns which work now."""
-        for name in names:
-            self._ends[name] = asyncio.Event()
-            self._tasks[name] = asyncio.create_task(self._request(name))
-            await asyncio.sleep(0)
-        return await self.now()
-
-    async def end(self, name: str) -> list[str]:
-        self._ends[name].set()
-        await self._tasks[name]
-        return await self.now()
-
-    async def leave(self, name: str) -> list[str]:
-        """A waiting request is given up."""
-        self._tasks[name].cancel()
-        await asyncio.wait([self._tasks[name]])
-        return await self.now()
-
-    async def now(self) -> list[str]:
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return sorted(self.working)
-
-    async def _request(self, name: str) -> None:
-        async with self.line.turn(name[0]):
-            self.working.append(name)
-            await self._ends[name].wait()
-            self.working.remove(name)
+TOKEN = "a token"
+RATE = 2
 
 
-def test_one_client_leaves_a_thread_free_and_the_next_one_goes_to_who_has_the_fewest() -> None:
-    async def line() -> None:
-        requests = Working(ThreadLine(4))
-        assert await requests.come("a1", "a2", "a3", "a4", "a5") == ["a1", "a2", "a3"]
-        assert await requests.come("b1") == ["a1", "a2", "a3", "b1"]
-        assert await requests.come("c1", "b2", "c2") == ["a1", "a2", "a3", "b1"], "no thread is left"
-        assert await requests.end("a2") == ["a1", "a3", "b1", "c1"], "though a4 came first"
-        assert await requests.leave("a4") == ["a1", "a3", "b1", "c1"]
-        assert await requests.end("a1") == ["a3", "b1", "c1"], "one is kept for others: each has one already"
-        assert await requests.end("b1") == ["a3", "b2", "c1"]
-        assert await requests.end("a3") == ["a5", "b2", "c1"]
-
-    in_a_loop(line())
+async def _served(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
 
 
-@pytest.mark.parametrize("threads", [1, 2, 24])
-def test_every_request_gets_its_turn(threads: int) -> None:
-    async def line() -> int:
-        every, done = ThreadLine(threads), 0
+def statuses(gate: Gate, requests: list[tuple[str, str, dict[str, str]]]) -> list[int]:
+    """The statuses of requests, each with its address, its path and its headers."""
+    found: list[int] = []
 
-        async def request(client: str) -> None:
-            nonlocal done
-            async with every.turn(client):
-                await asyncio.sleep(0)
-                done += 1
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            found.append(message["status"])
 
-        await asyncio.gather(*(request("abc"[number % 3]) for number in range(90)))
-        return done
+    async def ask() -> None:
+        for address, path, headers in requests:
+            named = {"host": "localhost", **headers}
+            raw = [(name.encode(), value.encode()) for name, value in named.items()]
+            scope = {
+                "type": "http", "method": "GET", "path": path, "headers": raw,
+                "client": (address, 1), "server": ("127.0.0.1", 8777),
+            }  # fmt: skip
+            await gate(scope, None, send)
 
-    assert in_a_loop(line()) == 90
+    with ThreadPoolExecutor(1) as apart:  # a browser of other tests may keep a loop running in this thread
+        apart.submit(asyncio.run, ask()).result()
+    return found
+
+
+def test_a_token_has_one_bucket_however_it_is_brought_and_from_wherever() -> None:
+    gate = Gate(_served, Access(token=sha256(TOKEN.encode()).hexdigest()), RATE)
+    brought = [{"authorization": f"Bearer {TOKEN}"}, {"x-api-key": TOKEN}, {"api-key": TOKEN}]
+    assert statuses(gate, [(f"10.0.0.{n}", "/v1/engine", headers) for n, headers in enumerate(brought)]) == [
+        200, 200, 429,
+    ]  # fmt: skip
+
+
+def test_who_has_no_token_takes_nothing_from_those_who_have() -> None:
+    """Open paths need none: a stranger's bucket is that of the address, whatever is written into the headers."""
+    gate = Gate(_served, Access(token=sha256(TOKEN.encode()).hexdigest()), RATE)
+    wrong = {"x-api-key": "another"}
+    strangers = [("10.0.0.1", "/health", wrong), ("10.0.0.1", "/health", {}), ("10.0.0.1", "/health", {"api-key": "c"})]
+    assert statuses(gate, strangers) == [200, 200, 429]
+    assert statuses(gate, [("10.0.0.2", "/health", {}), ("10.0.0.1", "/v1/engine", {"x-api-key": TOKEN})]) == [200, 200]
+    assert statuses(gate, [("10.0.0.3", "/v1/engine", wrong)]) == [401]
+
+
+def test_without_a_token_each_address_has_its_own() -> None:
+    gate = Gate(_served, Access(), RATE)
+    sent = {"authorization": "Bearer what a client sends anyway"}
+    asked = [("10.0.0.1", "/v1/engine", sent)] * 3 + [("10.0.0.2", "/v1/engine", sent)]
+    assert statuses(gate, asked) == [200, 200, 429, 200]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +195,49 @@ def test_a_reader_of_an_older_state_is_told_and_waited_for(memory: tuple[Path, s
     with open_memory(place) as opened:
         assert opened.health()
         assert holds(place, found) == []
+
+
+def test_beside_writers_and_searches_nothing_is_left_and_nothing_else_is_lost(
+    memory: tuple[Path, str, list[bytes]],
+) -> None:
+    place, name, found = memory
+    kept: list[str] = []
+    erased = threading.Event()
+
+    def write(number: int) -> None:
+        count = 0
+        while not erased.is_set() or count < 5:
+            added = opened.add(f"The bridge of town {number} has arch {count}", user_id="cyd")
+            kept.append(added["results"][0]["id"])
+            count += 1
+
+    def search() -> None:
+        while not erased.is_set():
+            opened.search("The safe opens with", 5, user_id="ann", rerank=False)
+
+    with open_memory(place) as opened, ThreadPoolExecutor(3) as threads:
+        work = [threads.submit(write, 0), threads.submit(write, 1), threads.submit(search)]
+        try:
+            report = patiently_erased(opened, name)
+        finally:
+            erased.set()
+        for each in work:
+            each.result()
+        assert report["erased"]["memories"] in (0, 1), "0 if an attempt before could not reach all bytes"
+        assert opened.history(name) == []
+    with open_memory(place) as opened:
+        assert holds(place, found) == []
+        assert opened.health(thorough=True)
+        assert {memory["id"] for memory in opened.get_all(user_id="cyd", top_k=10_000)["results"]} == set(kept)
+
+
+def patiently_erased(opened: Memory, name: str) -> dict[str, Any]:
+    """The report of an erasure, which is asked for again while somebody still reads an older state."""
+    for _ in range(50):
+        with suppress(StorageError):
+            return opened.delete(name, purge=True)
+        time.sleep(0.05)
+    raise AssertionError("the erasure never came through")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process is forked for each end")

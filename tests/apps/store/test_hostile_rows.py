@@ -23,7 +23,7 @@ from edge.apps.collection.discovery import Discovery
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.report import Tally
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.schema import SEAL
+from edge.apps.memory.records import SEAL
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.rows import register
 from edge.budget import MemoryBudget

@@ -1,16 +1,32 @@
+"""Full-text search: scores, their fusion with vectors', and misspelled words."""
+
 from __future__ import annotations
 
 import itertools
 import math
 import random
 from collections import Counter
+from functools import cache
 
+import apsw
 import pytest
 from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.lexical import LexicalIndex, Statistics, shown_terms, shown_weights
+from edge.apps.store.lexical import (
+    LexicalIndex,
+    Statistics,
+    _distances,
+    convex_combination,
+    nearest_in,
+    reciprocal_rank_fusion,
+    respelled,
+    shown_terms,
+    shown_weights,
+    stems_like,
+    unknown_words,
+)
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
 
@@ -252,3 +268,127 @@ def test_any_text_can_be_added_and_deleted(texts: list[str]) -> None:
     db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
     assert db.execute("SELECT count(*) FROM fts_docsize").fetchone()[0] == 0
     db.close()
+
+
+rankings = st.lists(st.lists(st.integers(0, 30), max_size=12, unique=True), max_size=4)
+
+
+@given(rankings)
+def test_scores_are_the_formula_s(lists: list[list[int]]) -> None:
+    fused = reciprocal_rank_fusion(lists)
+    ids = {i for ranking in lists for i in ranking}
+    assert dict(fused) == pytest.approx({i: sum(1 / (61 + r.index(i)) for r in lists if i in r) for i in ids})
+    assert [(-s, i) for i, s in fused] == sorted((-s, i) for i, s in fused)
+
+
+def test_agreement_beats_a_single_first_place() -> None:
+    assert reciprocal_rank_fusion([[7, 1, 2], [9, 1, 3]])[0][0] == 1
+
+
+def test_a_repeated_id_counts_once() -> None:
+    assert reciprocal_rank_fusion([[4, 4, 5]]) == [(4, 1 / 61), (5, 1 / 62)]
+
+
+def test_words_and_vectors_are_fused_by_their_scores() -> None:
+    fused = convex_combination({1: 8.0, 2: 4.0, 9: 2.0}, {1: 0.1, 2: 0.9, 3: 0.95, 4: -0.5}, 0.4)
+    expected = {1: 0.4 + 0.6 * 0.1, 2: 0.2 + 0.6 * 0.9, 3: 0.6 * 0.95, 9: 0.1, 4: 0.0}
+    assert [i for i, _ in fused] == sorted(expected, key=lambda i: -expected[i])
+    assert dict(fused) == pytest.approx(expected)
+
+
+def test_what_the_vectors_did_not_reach_is_as_near_as_the_last_of_them() -> None:
+    assert dict(convex_combination({1: 5.0}, {2: 0.8, 3: 0.6}, 0.5))[1] == pytest.approx(0.5 + 0.3)
+
+
+def test_words_that_say_nothing_weigh_nothing() -> None:
+    """FTS5 gives a term that most rows hold a weight near zero; that must not become the best there is."""
+    assert dict(convex_combination({1: 1e-6}, {1: 0.5}, 0.4))[1] == pytest.approx(0.6 * 0.5, abs=1e-5)
+
+
+def test_a_match_of_a_part_of_the_query_is_not_scaled_to_a_whole_one() -> None:
+    near = {1: 0.5, 2: 0.6}
+    assert dict(convex_combination({1: 2.0}, near, 0.4, full=8.0))[1] == pytest.approx(0.4 * 2 / 8 + 0.6 * 0.5)
+    assert convex_combination({1: 9.0}, near, 0.4, full=8.0) == convex_combination({1: 9.0}, near, 0.4)
+
+
+def test_one_ranking_alone_has_all_the_weight() -> None:
+    assert convex_combination({1: 4.0, 2: 2.0}, {}, 0.2) == [(1, 1.0), (2, 0.5)]
+    assert convex_combination({}, {1: 0.5, 2: 0.7}, 0.2) == [(2, 0.7), (1, 0.5)]
+    assert convex_combination({}, {}, 0.2) == []
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), st.floats(0, 30)), st.dictionaries(st.integers(0, 20), st.floats(-1, 1)),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_fused_scores_are_between_zero_and_one_and_sorted(
+    words: dict[int, float], near: dict[int, float], weight: float
+) -> None:
+    fused = convex_combination(words, near, weight)
+    assert {i for i, _ in fused} == {*words, *near}
+    assert all(0 <= score <= 1 for _, score in fused)
+    assert fused == sorted(fused, key=lambda item: (-item[1], item[0]))
+
+
+def test_cosines_count_from_the_floor_of_the_embedder() -> None:
+    words, near = {1: 5.0, 2: 1.0}, {1: 0.78, 2: 0.86}
+    assert convex_combination(words, near, 0.2)[0][0] == 1, "BM25 outweighs the small difference of the cosines"
+    fused = dict(convex_combination(words, near, 0.2, floor=0.7))
+    assert fused == pytest.approx({1: 0.2 + 0.8 * 0.08 / 0.3, 2: 0.04 + 0.8 * 0.16 / 0.3})
+    assert fused[2] > fused[1]
+    assert dict(convex_combination(words, {1: 0.5}, 0.2, floor=0.7))[1] == pytest.approx(0.2), "no less than 0"
+
+
+MISSPELLED_TEXTS = [
+    "The insurance pays for the dishwasher. Insurance!",
+    "A receipt for the bicycle, 12 Öre",
+    "Der Bäcker kennt Straßen",
+    "tax return",
+]
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("insurrance", "insurance"),
+        ("recipt", "receipt"),
+        ("dishwaser", "dishwasher"),
+        ("bycicle", "bicycle"),
+        ("Becker", "bäcker"),
+        ("insulation", ""),
+        ("retrun", "return"),
+        ("zzqqy", ""),
+    ],
+)
+def test_the_nearest_word_of_the_documents_is_found(word: str, found: str) -> None:
+    db = apsw.Connection(":memory:")
+    db.execute(LexicalIndex.create("notes"))
+    lexical = LexicalIndex("notes")
+    lexical.add(db, range(len(MISSPELLED_TEXTS)), MISSPELLED_TEXTS)
+    terms = stems_like(db, "notes", word)
+    rows = [row for term in terms for row, _ in lexical.search(db, term, 3)]
+    assert nearest_in(word, [MISSPELLED_TEXTS[row] for row in rows]) == found
+
+
+def test_only_free_words_that_are_long_enough_are_looked_up() -> None:
+    assert unknown_words("when is my recipt due, recipt 12?", {"when"}) == ["recipt"]
+    assert unknown_words('"my recipt"') == []
+    assert respelled("recipt of recipts", {"recipt": "receipt"}) == "receipt of recipts"
+
+
+@cache
+def naive(word: str, other: str) -> int:
+    """The definition of the distance."""
+    if not word or not other:
+        return len(word) + len(other)
+    found = min(
+        naive(word[:-1], other) + 1, naive(word, other[:-1]) + 1, naive(word[:-1], other[:-1]) + (word[-1] != other[-1])
+    )
+    if len(word) > 1 and len(other) > 1 and (word[-1], word[-2]) == (other[-2], other[-1]):
+        found = min(found, naive(word[:-2], other[:-2]) + 1)
+    return found
+
+
+@given(st.text("abc", max_size=6), st.text("abc", max_size=6))
+def test_distances_are_those_of_the_definition(word: str, other: str) -> None:
+    assert _distances(word, other) == [naive(word, other[:end]) for end in range(len(other) + 1)]

@@ -1,0 +1,346 @@
+"""The page in a real browser: open documents, hostile texts, narrow screens, and what it says of what is missing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.apps.serve.conftest import HOSTILE, SETTLED, Opened, Running, stream
+
+
+def test_a_document_opens_at_its_passage(opened: Opened) -> None:
+    page = opened.go("search?q=melts")
+    page.locator(".hit", has_text="river.md").locator(".open").click()
+    document = page.locator("#document")
+    expect(document.locator("h2")).to_have_text("The river")
+    best = document.locator(".line.passage", has_text="floods every spring")
+    expect(best.locator(".number")).to_have_text("3")
+    expect(document.locator(".line").nth(0)).to_contain_text("# The river")
+    opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.keyboard.press("c")
+    expect(page.locator("#announcement")).to_have_text(re.compile(r"Copied .*river\.md:\d+$"))
+    document.get_by_role("button", name="Close").click()
+    expect(document).to_be_hidden()
+
+
+def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(browser: Any, papers: Running) -> None:
+    tab = Opened(browser, papers.url)
+    page = tab.go("search?q=snow")
+    page.locator(".hit", has_text="snow melts").locator(".open").click()
+    document = page.locator("#document")
+    expect(document.locator(".lines")).to_contain_text("when the snow melts.")
+    document.get_by_role("button", name="Page", exact=True).click()
+    sheet = document.locator("canvas.sheet")
+    expect(sheet).to_have_attribute("aria-label", re.compile(r"Page 1 of 2\. Marked: .*when the snow melts\."))
+    assert sheet.evaluate("sheet => sheet.width") > 900
+    yellow = """sheet => {
+      const { data } = sheet.getContext("2d").getImageData(0, 0, sheet.width, sheet.height);
+      for (let at = 0; at < data.length; at += 4) if (data[at] > 230 && data[at + 2] < 160) return true;
+      return false;
+    }"""
+    assert sheet.evaluate(yellow)
+    expect(document.get_by_role("button", name="Previous page")).to_be_disabled()
+    document.get_by_role("button", name="Next page").click()
+    expect(sheet).to_have_attribute("aria-label", "Page 2 of 2")
+    assert not sheet.evaluate(yellow)
+    expect(document.get_by_role("button", name="Next page")).to_be_disabled()
+    document.get_by_role("button", name="Text", exact=True).click()
+    expect(document.locator(".lines")).to_contain_text("when the snow melts.")
+    tab.context.close()
+    assert not tab.complaints
+    assert not tab.elsewhere
+
+
+def test_a_key_opens_the_document_in_the_editor(
+    browser: Any, start_server: Callable[..., Running], tmp_path: Path
+) -> None:
+    noting = "import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]))"
+    editor = f'"{sys.executable}" -c "{noting}" {tmp_path / "noted"} {{path}}:{{line}}'
+    running = start_server("--editor", editor, runtime=tmp_path / "run")
+    tab = Opened(browser, running.url)
+    page = tab.go("search?q=river")
+    hit = page.locator(".hit", has_text="river.md")
+    expect(page.locator("#search-state")).to_have_text(SETTLED)
+    hit.locator(".open").click()
+    expect(page.get_by_role("button", name="Open in editor")).to_be_visible()
+    page.locator("#document h2").press("e")
+    expect(page.locator("#announcement")).to_have_text("Opened in the editor")
+    for _ in range(100):
+        if (tmp_path / "noted").exists() and (tmp_path / "noted").read_text():
+            break
+        page.wait_for_timeout(50)
+    assert re.fullmatch(r".*/river\.md:\d+", (tmp_path / "noted").read_text())
+    tab.context.close()
+    assert not tab.complaints
+
+
+def cells(table: Any, kind: str) -> list[list[str]]:
+    return [row.locator(kind).all_text_contents() for row in table.locator("tbody tr").all()]
+
+
+RUN = "() => typeof window.pwned"
+
+
+def check(page: Page) -> None:
+    assert page.evaluate(RUN) == "undefined"
+    for foreign in (
+        "img",
+        "iframe",
+        "main script",
+        "#document script",
+        "object",
+        "embed",
+        "[onclick]",
+        "[onerror]",
+        "[onload]",
+    ):
+        assert page.locator(foreign).count() == 0, foreign
+    assert page.locator("a[href^='javascript' i]").count() == 0
+
+
+@pytest.fixture
+def page(opened: Opened, site: Running) -> Page:
+    found: Page = opened.go("search")
+    found.locator("#search-collection").select_option(label="hostile-collection")
+    found.locator("#query").fill("quarry")
+    expect(found.locator(".hit")).to_have_count(len(HOSTILE))
+    expect(found.locator("#search-state")).to_contain_text("results in")
+    return found
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_document_stays_text(page: Page, name: str) -> None:
+    row = page.locator(".hit").filter(has=page.locator(".name", has_text=name))
+    row.locator(".open").click()
+    document = page.locator("#document")
+    expect(document.locator(".path")).to_contain_text(name)
+    expect(document).to_contain_text("pwned=1" if name != "quarry.html" else "<script>pwned=1</script>")
+    check(page)
+
+
+def test_hostile_memories_scopes_and_addresses_stay_text(opened: Opened, site: Running) -> None:
+    bad = "<img src=x onerror=pwned=1>"
+    with site.client() as client:
+        body = {"messages": f"{bad} is remembered.", "user_id": bad, "metadata": {bad: bad}}
+        client.post("/memories", json=body).raise_for_status()
+    page = opened.go("memory")
+    page.locator("#scope").select_option(label=f"user {bad} (1)")
+    card = page.locator("#memories .card", has_text=f"{bad} is remembered.")
+    card.get_by_role("button", name="History").click()
+    expect(card.locator(".history")).to_contain_text(bad)
+    check(page)
+    page = opened.go(f"search?q={'%3Cimg%20src%3Dx%20onerror%3Dpwned%3D1%3E'}")
+    expect(page.locator("#query")).to_have_value(bad)
+    check(page)
+    page = opened.go("collections")
+    page.locator("summary", has_text="4 documents").click()
+    expect(page.locator(".files")).to_contain_text([bad])
+    check(page)
+
+
+def test_the_policy_stops_a_script_that_got_in_all_the_same(opened: Opened) -> None:
+    page = opened.go("search")
+    page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            try { script.setAttribute("src", "data:text/javascript,window.pwned=1"); } catch {}
+            try { script.textContent = "window.pwned = 1"; } catch {}
+            document.body.append(script);
+            try { document.body.insertAdjacentHTML("beforeend", "<b>x</b>"); } catch { window.refused = true; }
+        }"""
+    )
+    page.wait_for_timeout(200)
+    assert page.evaluate(RUN) == "undefined"
+    assert page.evaluate("() => window.refused") is True
+    assert opened.complaints
+    opened.complaints.clear()
+
+
+WIDTH, HEIGHT = 340, 640
+
+BROKEN_WORDS = """() => {
+  const found = [];
+  for (const cell of document.querySelectorAll("#engine th, #engine td")) {
+    for (const word of cell.textContent.split(/[\\s-]+/)) {
+      const node = [...cell.childNodes].find((child) => child.nodeType === 3 && child.data.includes(word));
+      if (!word || !node) continue;
+      const range = document.createRange();
+      range.setStart(node, node.data.indexOf(word));
+      range.setEnd(node, node.data.indexOf(word) + word.length);
+      if (range.getClientRects().length > 1) found.push(word);
+    }
+  }
+  return found;
+}"""
+"""Words of the engine room's tables that take more than one line."""
+
+
+@pytest.fixture
+def narrow(browser: Any, site: Running) -> Iterator[Opened]:
+    tab = Opened(browser, site.url, viewport={"width": WIDTH, "height": HEIGHT})
+    yield tab
+    tab.context.close()
+    assert not tab.complaints
+
+
+def within(page: Page, selector: str) -> bool:
+    """Whether an element lies within the window as a whole."""
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None
+    return box["x"] >= 0 and box["y"] >= 0 and box["x"] + box["width"] <= WIDTH and box["y"] + box["height"] <= HEIGHT
+
+
+def test_every_view_can_be_chosen(narrow: Opened) -> None:
+    page = narrow.go("search")
+    for view in ("search", "ask", "memory", "collections", "engine"):
+        assert within(page, f'#tabs a[href="#{view}"]')
+
+
+def test_a_document_opens_at_its_passage_below_its_buttons(narrow: Opened) -> None:
+    """The text before the passage is longer than the window."""
+    lines = [[number, f"Line {number} of the text."] for number in range(1, 200)]
+    hit = {"path": "/notes/long.txt", "id": 1, "collection": "", "line_start": 150, "line_end": 151, "line": 150}
+    told = {"path": "/notes/long.txt", "kind": "text", "size": 5000, "modified": None, "title": ""}
+    page = narrow.go("search?q=river")
+    expect(page.locator("#search-state")).to_have_text(SETTLED)
+    page.route(
+        "**/v1/preview",
+        lambda route: route.fulfill(json={**told, "lines": lines, "pages": [], "earlier": None, "later": None}),
+    )
+    page.route(
+        "**/v1/search",
+        lambda route: route.fulfill(
+            content_type="text/event-stream", body=stream(("final", {"results": [{**hit, "text": "Line 150"}]}))
+        ),
+    )
+    page.locator("#query").fill("line")
+    page.locator(".hit .open", has_text="long.txt").click()
+    expect(page.locator("#document h2")).to_be_focused()
+    expect(page.locator("#document .best")).to_be_in_viewport()
+    expect(page.get_by_role("button", name="Close", exact=True)).to_be_in_viewport()
+    expect(page.get_by_role("main")).to_be_visible()  # where the link to the content leads
+    page.get_by_role("button", name="Close", exact=True).click()
+    expect(page.locator(".hit .open").first).to_be_focused()
+
+
+def test_tables_break_no_word(narrow: Opened) -> None:
+    page = narrow.go("engine")
+    page.locator(".track").first.wait_for()
+    assert page.evaluate(BROKEN_WORDS) == []
+
+
+VIEWS = ("search", "ask", "memory", "collections", "engine")
+DECEIVING = "/notes/gpj.\u202eexe\n.txt"
+SHOWN = "gpj.\\u202eexe\\n.txt"
+
+
+def used(opened: Opened, view: str) -> Page:
+    """A view whose requests are sent."""
+    page = opened.go(view)
+    if view in ("search", "ask"):
+        field = page.locator({"search": "#query", "ask": "#question"}[view])
+        field.fill("river")
+        field.press("Enter")
+    return page
+
+
+def streamed(*events: tuple[str, Any]) -> dict[str, str]:
+    """An answer of server-sent events, as Playwright takes it."""
+    return {"content_type": "text/event-stream; charset=utf-8", "body": stream(*events)}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("status", [413, 429])
+def test_a_refusal_is_said_in_the_server_s_words(browser: Any, site: Running, view: str, status: int) -> None:
+    tab = Opened(browser, site.url)
+    tab.go("search")
+    detail = "the request needs 20 MB but 3 MB are free; a limit of 317 MB is the smallest that works"
+    tab.page.route("**/v1/**", lambda route: route.fulfill(status=status, json={"detail": detail, "status": status}))
+    page = used(tab, view)
+    expect(page.locator(f"#view-{view}").get_by_role("alert").first).to_have_text(detail)
+    tab.context.close()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_server_that_does_not_answer_is_said_in_every_view(browser: Any, site: Running, view: str) -> None:
+    tab = Opened(browser, site.url)
+    tab.go("search")
+    tab.page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
+    page = used(tab, view)
+    said = page.locator(f"#view-{view}").get_by_role("alert").first
+    expect(said).to_have_text("The server does not answer. Is edge serve still running?")
+    tab.page.unroute_all()
+    if view == "engine":
+        expect(said).to_be_hidden()  # it asks again by itself
+    tab.context.close()
+
+
+@pytest.mark.parametrize("view", ["search", "ask"])
+def test_an_answer_that_breaks_off_is_said(opened: Opened, view: str) -> None:
+    """What came before it stays: the results by words and vectors."""
+    hit = {"path": "/notes/river.md", "id": 1, "line_start": 1, "line_end": 1, "text": "The river."}
+    begun = streamed(("fused", {"results": [hit]})) if view == "search" else streamed(("text", {"text": "The riv"}))
+    opened.page.route(f"**/v1/{view}", lambda route: route.fulfill(**begun))
+    page = used(opened, view)
+    expect(page.get_by_role("alert")).to_have_text("The answer broke off. Is edge serve still running?")
+    if view == "search":
+        expect(page.locator(".hit .name")).to_have_text("river.md")
+        expect(page.locator("#search-state")).to_be_empty()
+    else:
+        expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+
+
+def test_a_name_that_deceives_is_shown_with_escapes(opened: Opened) -> None:
+    """Of all places that show a name, one test: results, document, citations, and the lists of a collection."""
+    hit = {"path": DECEIVING, "id": 1, "line_start": 1, "line_end": 1, "text": "The river.", "title": "a\u202eb"}
+    found = {
+        **hit, "kind": "text", "size": 5, "lines": [[1, "The river."]], "pages": [], "earlier": None,
+        "later": None, "title": "",
+    }  # fmt: skip
+    cited = {**hit, "number": 1, "snippet": "The river.", "line": 1}
+    stats = {"pipeline": "plain", "seconds": 1, "search_s": 1, "rerank_s": 0, "generate_s": 0}
+    answer = {
+        "text": "The river. [1]", "citations": [cited], "stats": stats, "found": True, "unsupported": [],
+        "rounds": [{"queries": ["q"], "passages": [{**cited, "relevance": 0.5}], "below": 0}],
+    }  # fmt: skip
+    page = opened.page
+    page.route("**/v1/search", lambda route: route.fulfill(**streamed(("final", {"results": [hit]}))))
+    page.route("**/v1/preview", lambda route: route.fulfill(json=found))
+    page.route("**/v1/ask", lambda route: route.fulfill(**streamed(("answer", answer))))
+    page.route("**/v1/collections/*/files", lambda route: route.fulfill(json={"files": [{**found, "chunks": 1}]}))
+    used(opened, "search")
+    expect(page.locator(".hit .name")).to_have_text(SHOWN)
+    expect(page.locator(".hit .titled")).to_have_text("a\\u202eb")
+    page.locator(".hit .open").click()
+    expect(page.locator("#document h2")).to_have_text(SHOWN)
+    expect(page.locator("#document .path")).to_have_text(f"/notes/{SHOWN}")
+    used(opened, "ask")
+    expect(page.locator(".sources .open")).to_have_text(f"{SHOWN}, line 1")
+    page.locator(".how summary").click()
+    expect(page.locator(".rounds ul li")).to_have_text(f"{SHOWN}, line 1, relevance 0.50")
+    opened.go("collections").locator("summary", has_text="documents").first.click()
+    expect(page.locator(".files .open").first).to_have_text(SHOWN)
+    assert "\u202e" not in page.locator("body").inner_text()
+
+
+def test_where_nothing_is_indexed_the_page_says_how(
+    browser: Any, start_server: Callable[..., Running], tmp_path: Path
+) -> None:
+    arguments = ("--port", "0", "-c", str(tmp_path / "none"), "--memory-path", str(tmp_path / "memory"))
+    server = start_server(*arguments, runtime=tmp_path / "run", usual=False)
+    tab = Opened(browser, server.url)
+    for view in ("search", "ask"):
+        expect(used(tab, view).locator("#no-collection")).to_contain_text("edge index FOLDER")
+        expect(tab.page.get_by_role("alert")).to_contain_text("there is no collection in")
+    with server.client() as client:
+        answer = client.post("/v1/search", json={"query": "river"})
+    assert answer.status_code == 404  # a condition of the request, and not a fault of the server
+    tab.context.close()
+    server.stop()
