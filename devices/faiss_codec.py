@@ -243,7 +243,6 @@ def _untrained(faiss: Any, name: str, dim: int, parts: int) -> Any:
 
 
 def _trained(name: str, index: Any) -> Any:
-    """The result of training: lowest values and ranges (SQ8), or centroids (PQ)."""
     return index.sq.trained if name == "sq8" else index.pq.centroids
 
 

@@ -143,7 +143,6 @@ class MetalDevice(HostMemory, MeasuredScan):
 
 
 def _decoder(mx: Any, spec: CodecSpec) -> Decode:
-    """A function that decodes codes [rows * code_size] to float32 vectors [rows, dim]."""
     dim = spec.dim
     state = mx.array(np.frombuffer(spec.state, "<f4").astype(np.float32))
     if spec.name == "flat":

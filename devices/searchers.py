@@ -251,12 +251,7 @@ class SearchersDevice:
             part.release()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Searches the stripes of the lists on every searcher, and merges the results.
-
-        Raises:
-            PartLost: a searcher does not answer any more, but others do.
-            DeviceLost: no searcher answers.
-        """
+        """Searches the stripes of the lists on every searcher, and merges the results."""
         if not request.lists:
             return request.seen
         if any(item.codes.lost for item in request.lists):
@@ -300,7 +295,6 @@ class SearchersDevice:
         return self._all([(each, future.result()) for each, future in zip(searchers, futures, strict=True)])
 
     def _all(self, settled: Sequence[tuple[StripeSearcher, T | _Failure]]) -> list[T]:
-        """The answers of the searchers. Searchers without an answer are marked as lost."""
         failed = ""
         for searcher, answer in settled:
             if isinstance(answer, _Failure):
@@ -373,7 +367,6 @@ def share_of_queue(results: int, queues: int, count: int) -> float:
 
 
 def _opened(kind: str, memory: MemoryBudget, trace: Trace | None, options: dict[str, Any]) -> SearchPlace:
-    """Opens a searcher with separate memory."""
     if kind == "cpu":  # the host's processor, with a cap on its part of the host's memory
         kind, options = "limited", {"bandwidth": math.inf} | options
     if kind == "searchers":

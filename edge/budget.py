@@ -362,7 +362,6 @@ class MemoryBudget:
         return any([cache.settle() for cache in list(self._caches) if cache.settle is not None])
 
     def _ask(self, wanted: Callable[[], int], below: float | None = None) -> None:
-        """Asks caches until the wanted bytes are free, or none gives any more."""
         held = -1
         while (nbytes := wanted()) > self.free and self.used != held:
             held = self.used
@@ -396,13 +395,8 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class OperationStage:
-    """A part of an operation, with its work worded for a message.
-
-    Attributes:
-        own: bytes that the stage needs while it runs, and afterwards frees or can give up.
-        kept: bytes that stay held until the operation ends.
-        libraries: modules that the stage imports, which stay loaded.
-    """
+    """A part of an operation, with its work worded for a message: bytes of its `own` that it frees or can give up
+    afterwards, bytes `kept` until the operation ends, and modules that it imports, which stay loaded."""
 
     name: str
     own: int = 0

@@ -388,9 +388,7 @@ class Link:
                 self.condition.notify_all()
 
     def _due(self, ticket: Ticket, nbytes: int, worked: float) -> float:
-        """The time at which a transfer ends whose work took `worked` seconds. A modelled link begins it on request, or
-        when one of those under way ends if there are as many as it is deep. Whether a thread had time for it then does
-        not matter."""
+        """The time at which a transfer ends whose work took `worked` seconds, on a modelled link of this depth."""
         full = len(self._ends) == self._depth
         begun = max(ticket._asked, self._ends[0]) if full else ticket._asked
         self._moved_by = max(begun, self._moved_by) + nbytes / self._bandwidth_limit

@@ -81,7 +81,6 @@ def _wrong(function: Callable[..., Any], signature: inspect.Signature, name: str
 
 
 def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """The annotation of each parameter; `Any` if it belongs to a module that is not loaded here."""
     scope = vars(sys.modules[function.__module__])
     found = {}
     for name, parameter in signature.parameters.items():

@@ -164,7 +164,6 @@ class Trace:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON types: numpy arrays and numbers become lists and numbers, infinities become text."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

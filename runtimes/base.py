@@ -127,12 +127,8 @@ class LayerKernel(ABC):
 
 
 class Runtime(ABC):
-    """Compiles layers for one execution library.
-
-    Attributes:
-        libraries: modules that the runtime imports. They stay in memory when its kernels are gone.
-        compiled_nbytes: upper bound on the bytes of a compiled layer, without its weights and its workspace.
-    """
+    """Compiles layers for one execution library. `libraries` stay in memory when its kernels are gone. A compiled layer
+    takes at most `compiled_nbytes`, without its weights and its workspace."""
 
     name: str
     libraries: tuple[str, ...] = ()
@@ -329,13 +325,7 @@ class Pass:
 
 class Workplace:
     """The memory for weights, intermediates and hidden states of a pass: that of this process. A device overrides each
-    method.
-
-    Attributes:
-        memory: the budget of that memory.
-        on_host: whether it is the memory of this process.
-        lane: the lane that transfers weights, for its counters.
-    """
+    method. `lane` transfers weights, for its counters."""
 
     on_host = True
 

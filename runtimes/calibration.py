@@ -42,15 +42,9 @@ _FOLDS = 4
 
 @dataclass(frozen=True, slots=True)
 class RecordedScores:
-    """The recorded scores and judgements of one query.
-
-    Attributes:
-        scores: logits of the candidates after each layer [layers, candidates]. The last row holds the final logits.
-        relevant: positions of the relevant candidates; None without judgements.
-        retrieved: the retrieval scores (see `models.blending`).
-        domain: name of the query's source.
-        weight: the model's share of the blend with retrieval.
-    """
+    """The recorded scores and judgements of one query: logits of the candidates after each layer [layers, candidates],
+    the last ones final; positions of the relevant candidates, or None; the retrieval scores (see `models.blending`),
+    and the model's share of the blend with them (`weight`)."""
 
     scores: Scores
     relevant: frozenset[int] | None
@@ -343,7 +337,6 @@ def _sighted(judged: Sequence[tuple[Scores, Scores]], layers: int) -> tuple[int,
 
 
 def _agreement(scores: Scores, final: Scores) -> float:
-    """The share of the final scores' better half that is also in the better half by `scores`."""
     half = max(1, len(final) // 2)
     best = [set(np.argsort(-values, kind="stable")[:half].tolist()) for values in (scores, final)]
     return len(best[0] & best[1]) / half

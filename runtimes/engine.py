@@ -8,7 +8,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -115,7 +115,8 @@ class Engine(Closing):
         self._lock = threading.RLock()
         self._line: WaitingLine[Job] = WaitingLine(self._work)
         self._closed = False
-        self._next_aside = 0.0
+        self._began = self._aside_s = 0.0
+        """When the present pass began, and the seconds of it that passes within it took."""
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
 
         chosen = runtime_for(runtime, model.spec.layer)
@@ -174,7 +175,6 @@ class Engine(Closing):
         return job.result
 
     def _work(self, taken: Taken[Job]) -> None:
-        """Runs one pass over the next jobs that share a pass."""
         with self._lock:
             jobs = self._gathered(taken)
             if not jobs:
@@ -192,10 +192,12 @@ class Engine(Closing):
                 raise
 
     def _gathered(self, taken: Taken[Job]) -> list[Job]:
-        """The first job in the queue and the next ones that are quicker in the same pass, all prepared. The list is
-        empty if the first job cannot be prepared; then the thread of the next job continues."""
+        """The first job in the queue and the next ones that are quicker in the same pass, all prepared. A long one does
+        not share the pass of shorter ones, which would wait for it. The list is empty if the first job cannot be
+        prepared; then the thread of the next job continues."""
         jobs: list[Job] = []
-        while (job := taken.next()) is not None:
+        fits: Callable[[Job], bool] | None = None
+        while (job := taken.next(fits)) is not None:
             try:
                 batches = [each.batch for each in jobs if each.batch is not None]
                 batch = self._begin(job)
@@ -214,10 +216,11 @@ class Engine(Closing):
             jobs.append(job)
             if not self.tuning.share:
                 break
+            if not self._is_long(len(batch.tokens)):
+                fits = partial(self._goes_first, BATCH, _LONG * self._small)
         return jobs
 
     def _begin(self, job: Job) -> TokenBatch:
-        """Begins a job, and tokenizes its texts while the first layers are being read."""
         if self._closed:
             raise InputError(f"the model {self.model.name} has been closed")
         texts = job.begin()
@@ -235,7 +238,6 @@ class Engine(Closing):
         return job.batch
 
     def _check_room(self, texts: Sequence[str], query: str) -> None:
-        """Frees memory for a request before any work is done for it."""
         # Tokenizer and layers can be released as well, because the pass needs only one of them at a time. What each
         # text needs besides its tokens is leased by then.
         needed = self.working + tokens_nbytes(texts, self.max_tokens, query)
@@ -247,7 +249,7 @@ class Engine(Closing):
         """Runs a pass over small requests that have come meanwhile, between two chunks of the `running` ones, which
         lose at most half of the time by it. What does not fit into memory beside them waits for their end."""
         started = time.perf_counter()
-        if not self._line.waiting or started < self._next_aside:
+        if not self._line.waiting or 2 * self._aside_s > started - self._began:
             return
         jobs: list[Job] = []
         least = min((job.urgency.priority for job in running if job.stats is None), default=BATCH)
@@ -271,16 +273,14 @@ class Engine(Closing):
                     self._put_back(job, taken)
                 elif job.stats is None:
                     job.error = job.error or error
-            jobs = [job for job in jobs if job.batch is not None]
             if isinstance(error, BudgetExceeded):
-                self._next_aside = math.inf  # for this pass
-                return
+                self._aside_s = math.inf  # for this pass
         finally:
             for job in jobs:
-                taken.done(job)
+                if job.stats is not None or job.error is not None:
+                    taken.done(job)
             self.window.prefetch()
-        ended = time.perf_counter()
-        self._next_aside = ended + (ended - started)
+            self._aside_s += time.perf_counter() - started
 
     def _goes_first(self, priority: int, tokens: int, job: Job) -> bool:
         """Whether a job is as urgent as `priority` and as small as `tokens`."""
@@ -327,7 +327,7 @@ class Engine(Closing):
         joined = JoinedJobs(jobs, ended)
         batch = joined.batch
         # On a device the layers of a pass are queued, not done.
-        is_long = self.tuning.share and self.place.on_host and len(batch.tokens) > _LONG * self._small
+        is_long = self.tuning.share and self.place.on_host and self._is_long(len(batch.tokens))
         held = batch.nbytes + LOOKUP_PER_TOKEN * len(batch.tokens)
         if len(jobs) > 1:  # the joined copy of the batches, and the states of all prefixes
             held += batch.nbytes + len(batch.prefix) * self.model.spec.layer.hidden * 4
@@ -342,7 +342,7 @@ class Engine(Closing):
                     if not aside:
                         self.window.start()
                         self.window.widen()
-                        self._next_aside = 0.0
+                        self._began, self._aside_s = time.perf_counter(), 0.0
                     feed = Feed(self.embedding, batch, self._dtype)
                     forward(
                         window=self.window,
@@ -374,13 +374,16 @@ class Engine(Closing):
             self._held.close()
             self.model.close()
 
+    def _is_long(self, tokens: int) -> bool:
+        """Whether a pass over so many tokens lets small requests go first."""
+        return tokens > _LONG * self._small
+
     @property
     def _small(self) -> int:
         """The most tokens that may run beside a long pass at once."""
         return max(self.room.saturating, self.max_tokens)
 
     def _check_fits(self) -> None:
-        """Frees memory for the engine before anything is loaded."""
         budget, needs = self.budget, self.needs
         budget.make_room(needs.nbytes)
         if needs.nbytes > budget.free:

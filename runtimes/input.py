@@ -159,7 +159,6 @@ class Feed:
         return states
 
     def _tokens(self, chunk: TokenChunk) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]:
-        """Ids and types of a chunk's tokens."""
         starts = self._starts[chunk.ids].tolist()
         at = np.concatenate(
             [np.arange(start, start + n) for start, n in zip(starts, chunk.lengths.tolist(), strict=True)]

@@ -50,14 +50,9 @@ _FRAME_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class EngineNeeds:
-    """Upper bounds on an engine's memory, in bytes.
-
-    Attributes:
-        libraries: modules that stay in the process when the engine is closed.
-        held: memory while the engine is open, with the smallest caches.
-        tokenizer: memory while the tables of the tokenizer are loaded.
-        working: memory for a pass over one longest sequence. Tokenizer and pass are not in memory at the same time.
-    """
+    """Upper bounds on an engine's memory, in bytes: held while it is open, with the smallest caches; while the
+    tokenizer's tables are loaded; and, at another time, for a pass over one longest sequence. `libraries` stay when it
+    is closed."""
 
     libraries: tuple[str, ...]
     held: int
@@ -166,13 +161,8 @@ def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
 
 @dataclass(slots=True)
 class Room:
-    """Arranges passes in the free memory.
-
-    Attributes:
-        place: the workplace, which has the memory.
-        offload: whether hidden states are kept on disk; None means only if they do not fit in memory.
-        saturating: number of tokens in a chunk that saturates the cores.
-    """
+    """Arranges passes in the free memory of a workplace. Hidden states are kept on disk if `offload`, or with None only
+    if they do not fit in memory. `saturating` tokens in a chunk saturate the cores."""
 
     model: PackedModel
     place: Workplace
@@ -226,7 +216,6 @@ class Room:
         return self.window.can_hold_all and missing * self.window.block_nbytes <= self.place.memory.free
 
     def _available(self) -> int:
-        """Bytes that are available for weights, workspace and states."""
         return self.place.memory.free + self.window.buffers * self.window.block_nbytes
 
     def _request(self, batches: Sequence[TokenBatch]) -> PassSizes:

@@ -189,13 +189,9 @@ class OnnxRuntime(Runtime):
 
 @dataclass(frozen=True, slots=True)
 class WorkMemory:
-    """The work memory of a run, allocated once for all groups and blocks, because new memory costs page faults.
-
-    Attributes:
-        q, context: [tokens, kv_heads, heads / kv_heads, head_size].
-        k, v: [tokens, kv_heads, head_size].
-        scratch: slots of the intermediates of `project` and `finish`.
-    """
+    """The work memory of a run, allocated once for all groups and blocks, because new memory costs page faults: q and
+    context [tokens, kv_heads, heads / kv_heads, head_size], k and v [tokens, kv_heads, head_size], and slots of
+    intermediates."""
 
     q: Array
     k: Array
@@ -267,7 +263,6 @@ class OnnxLayerKernel(LayerKernel):
         )  # fmt: skip
 
     def _memory(self, tokens: int, keys: int) -> WorkMemory:
-        """The memory for a group of `tokens` tokens whose sequences have at most `keys` keys."""
         spec = self.spec
         by_query = (tokens, spec.kv_heads, spec.heads // spec.kv_heads, spec.head_size)
         by_key = (tokens, spec.kv_heads, spec.head_size)
@@ -284,7 +279,6 @@ class OnnxLayerKernel(LayerKernel):
         prefix: Prefix | None,
         memory: WorkMemory,
     ) -> None:
-        """Runs the three stages on a group of packed sequences."""
         spec, tokens = self.spec, len(rows)
         q, k, v, context = memory.q[:tokens], memory.k[:tokens], memory.v[:tokens], memory.context[:tokens]
         extra: dict[str, npt.NDArray[Any]] = {}

@@ -179,13 +179,8 @@ class Job:
 
 @dataclass(slots=True)
 class JoinedJobs:
-    """The jobs of one pass, as one batch of sequences, job by job, and one observer.
-
-    Attributes:
-        batch: its prefix is that of a single job, or all prefixes one after another.
-        groups: number of the job that each sequence belongs to [n].
-        ended: called with each job that needs no further layer or has failed.
-    """
+    """The jobs of one pass, as one batch of sequences, job by job, and one observer. `groups` has the job of each
+    sequence [n], and `ended` is called with each job that needs no further layer or has failed."""
 
     jobs: Sequence[Job]
     ended: Callable[[Job], None]
@@ -263,7 +258,6 @@ class JoinedJobs:
         return np.concatenate(kept)
 
     def _parts(self, ids: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """For sequences in job order: each job's number, and the start and end of its part."""
         if len(self.jobs) == 1:
             return [(0, 0, len(ids))] if len(ids) else []
         owners = self.groups[ids]

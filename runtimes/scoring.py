@@ -114,13 +114,11 @@ def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
 
 
 def _normed(spec: ModelSpec, tensors: Head, vectors: Vectors) -> Vectors:
-    """Pooled vectors after the final norm; `pool` has normed the tokens of a mean."""
     return vectors if spec.head.token == "all" else final_norm(spec, tensors, vectors)
 
 
 def _gelu(x: Vectors) -> Vectors:
-    """x times the normal distribution function, whose error function has an error of at most 1.5e-7 (Abramowitz and
-    Stegun, 7.1.26)."""
+    """x times the normal distribution function, with an error of at most 1.5e-7 (Abramowitz and Stegun, 7.1.26)."""
     z = np.abs(x) / np.float32(math.sqrt(2))
     t = 1 / (1 + np.float32(0.3275911) * z)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))

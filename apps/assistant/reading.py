@@ -53,7 +53,7 @@ class Answering:
         unit: its unit that holds the answer.
         span: the answer itself, and the reader's probability of it.
         relevance: the reranker's probability of the passage.
-        judged: its probability of the window.
+        judged: its probability of the window; of one that it cannot read, the share of the question's words in it.
         signals: what the probabilities are told from (see `edge.models.evidence.ANSWER_SIGNALS`).
         worth: how well the window is worth showing; it compares those of one question.
         probability: the probability that the unit holds the answer.
@@ -152,8 +152,8 @@ class PassageReader:
             else:  # the unit is told by its words
                 unit = max(window.answers, key=lambda part: _shared(question, part.text))
                 span = Span(unit.start, unit.end, 0.0)
-                chance = relevance[number] if read is None else 0.0
-                foreign.append(Answering(number, window, unit, span, relevance[number], around=chance))
+                chance, shared = relevance[number] if read is None else 0.0, _shared(question, window.text)
+                foreign.append(Answering(number, window, unit, span, relevance[number], shared, around=chance))
         seen = known if read is not None else foreign
         texts = [f"{passages[each.passage].title}\n{each.window.text}" for each in seen]
         judged = zip(seen, self._collection.relevance(question, texts), strict=True)
@@ -192,7 +192,6 @@ class PassageReader:
 
 def _with_signals(question: str, windows: Sequence[Answering]) -> list[Answering]:
     odds = [log_odds(each.judged) for each in windows]
-    wanted = set(stems(WORD.findall(" ".join(content_words(question)))))
     return [
         replace(
             each,
@@ -200,7 +199,7 @@ def _with_signals(question: str, windows: Sequence[Answering]) -> list[Answering
                 log_odds(each.relevance),
                 own,
                 log_odds(each.span.probability),
-                len(wanted & set(stems(WORD.findall(each.window.text)))) / max(1, len(wanted)),
+                _shared(question, each.window.text),
                 own - median(odds),
             ),
         )
@@ -223,6 +222,7 @@ def title_of(hit: Hit) -> str:
     return " > ".join(line.strip() for line in (hit.context or hit.title).splitlines() if line.strip())
 
 
-def _shared(question: str, text: str) -> int:
-    """The number of the question's content words that a text holds, by stem."""
-    return len(set(stems(content_words(question))) & set(stems(content_words(text))))
+def _shared(question: str, text: str) -> float:
+    """The share of the question's content words that a text holds, by stem."""
+    wanted = set(stems(WORD.findall(" ".join(content_words(question)))))
+    return len(wanted & set(stems(WORD.findall(text)))) / max(1, len(wanted))

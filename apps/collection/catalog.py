@@ -19,12 +19,16 @@ from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.rebuilding import Floats
-from edge.apps.store.rows import ROW_SUM, Row, Value, held, row_sum
+from edge.apps.store.rows import ROW_SUM, Row, Value, held, row_sum, whole
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
 TEXT_ROOT = ""
 """The root of texts that were added directly. They lie below no folder, even if a name looks like a path."""
+
+_LAST_EVER = """SELECT max(ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0),
+    ifnull((SELECT max(id) FROM chunks), 0))"""
+"""The highest id that a chunk ever had, as AUTOINCREMENT finds it."""
 
 _GROUP = 500
 """Values in one `IN (...)`: old builds of SQLite take at most 999."""
@@ -183,16 +187,20 @@ class Catalog:
 
     def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
+        rows: list[tuple[Value, ...]] = []
         ids: list[int] = []
         texts: list[str] = []
-        for ordinal, chunk in chunks:
-            rows = db.execute(
-                f"INSERT INTO chunks({', '.join(PLACE)}, text, context, checksum) "
-                f"VALUES ({', '.join('?' * (len(PLACE) + 3))}) RETURNING id",
-                (*_place(file, ordinal, chunk), chunk.text, chunk.context, place_sum(file, ordinal, chunk)),
-            )
-            ids.append(int(rows.fetchall()[0][0]))
+        (last,) = db.execute(_LAST_EVER).fetchone()
+        for number, (ordinal, chunk) in enumerate(chunks, whole(last) + 1):
+            place = _place(file, ordinal, chunk)
+            rows.append((number, *place, chunk.text, chunk.context, row_sum("chunks", *place)))
+            ids.append(number)
             texts.append(passage(chunk.context, chunk.text))
+        db.executemany(
+            f"INSERT INTO chunks(id, {', '.join(PLACE)}, text, context, checksum) "
+            f"VALUES ({', '.join('?' * (len(PLACE) + 4))})",
+            rows,
+        )
         self.lexical.add(db, ids, texts)
         return np.array(ids, np.int64)
 

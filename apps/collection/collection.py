@@ -466,7 +466,7 @@ class Together(Closing):
             )
         )
 
-    def check_room(self, query: str, options: SearchOptions) -> None:
+    def check_search(self, query: str, options: SearchOptions) -> None:
         """Checks that the models fit a search, before anything of it opens one."""
         self.first.models.check_room(
             "searching", rerank=options.rerank, candidates=options.candidates, query=query_nbytes(checked_query(query))
@@ -488,7 +488,7 @@ class Together(Closing):
             seen: receives the results of each stage as soon as they exist. It does not change the results.
         """
         chosen = search_options(top_k, options, named)
-        self.check_room(query, chosen)
+        self.check_search(query, chosen)
         parts = Query.parse(respelled(query, self.spelled(query)))
         first, collections = self.first, self.collections.values()
         vectors: dict[str, Floats] = {}  # by fingerprint of the embedder

@@ -68,6 +68,8 @@ class Discovery:
         self._tally = tally
         self._retry = retry
         self._asked: FoundFile | None = None
+        self._row: FileRow | None = None
+        """The row of `_asked`, which has just been looked up."""
         self._seen = bytearray()
         with database.read() as db:
             self._mounts = Mounts.read(db)
@@ -115,7 +117,7 @@ class Discovery:
     def _is_known(self, found: FoundFile) -> bool:
         """Whether the collection has a file as it is on disk."""
         self._asked = found
-        row = self._known(written(found.path))
+        row = self._row = self._known(written(found.path))
         if row is None or row.due or row.reason == ASKED or (self._retry and row.status == "skipped"):
             return False
         return row.is_as(found.stamp)
@@ -131,7 +133,8 @@ class Discovery:
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
         path = written(entry.path)
-        row = self._known(path)
+        asked = self._asked if self._asked is not None and self._asked.path == entry.path else None
+        row = self._row if asked is not None else self._known(path)
         root = nearest(path, roots) or path
         self._mounts.see(path, root)
         if row is not None:
@@ -145,7 +148,6 @@ class Discovery:
                 self._tally.unreadable.add(path)
                 return None
         reason = entry.detail if isinstance(entry, SkippedFile) else None
-        asked = self._asked if self._asked is not None and self._asked.path == entry.path else None
         stamp = asked.stamp if asked is not None else NO_STAMP
         if row is not None and row.root == root:
             if reason is not None:

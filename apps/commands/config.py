@@ -83,7 +83,6 @@ def set_(name: str, value: str) -> None:
 
 
 def _place(model: str, directory: str) -> str:
-    """The path of a model, or the command that fetches it."""
     path = dict(reversed(list(installed(directory or None)))).get(model)
     if path is None and (named := Path(model).expanduser()).exists():
         path = named.absolute()

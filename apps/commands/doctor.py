@@ -132,7 +132,6 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _row(what: str, there: bool | None, detail: str) -> None:
-    """Prints a row of the table, wrapped at the width of the terminal."""
     begin = f"{what:24}{'' if there is None else 'on' if there else 'missing':9}"
     width = max(30, shutil.get_terminal_size().columns - 1 - len(begin))
     lines = textwrap.wrap(detail, width, break_long_words=False, break_on_hyphens=False)
@@ -223,7 +222,6 @@ def _model(name: str, kind: Kind, config: Config) -> dict[str, str]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or its nearest existing parent."""
     place = folder.absolute()
     while not os.path.exists(place):  # unlike pathlib's exists, this is False where access is denied
         place = place.parent

@@ -155,8 +155,8 @@ def _notice(text: str) -> None:
 
 
 def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) -> list[str]:
-    """The folders to index: the given paths, or the collection's roots. A project's collection may have come with a
-    cloned folder. So its own roots outside that folder are not indexed."""
+    """The given paths, or the collection's roots; of a project's collection, which may have been cloned, only those
+    within."""
     if paths or chosen is not None or collection.path.name != PROJECT:
         return list(paths)
     inside = allowed_roots(collection, chosen)

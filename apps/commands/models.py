@@ -229,7 +229,6 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -> None:
-    """Describes a pulled generator by its file's header."""
     from edge.runtimes.generation.gguf_file import GGUFFile
 
     path = find_generator(name, configure().models_dir or None)
@@ -261,7 +260,6 @@ def _licence(known: KnownModel | None) -> None:
 
 
 def _calibration(packed: PackedModel) -> tuple[Calibration | None, str | None]:
-    """A model's calibration, and the error message if it cannot be read."""
     try:
         return Calibration.load(packed.path, packed.fingerprint), None
     except CorruptBlock as error:

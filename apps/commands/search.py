@@ -131,7 +131,6 @@ def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], e
 
 
 def _shown(hit: Hit) -> str:
-    """The number of a result for people."""
     return f"{hit.score:.2f}"
 
 

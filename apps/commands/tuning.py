@@ -82,7 +82,6 @@ def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTun
 
 
 def _embedded(collection: Collection, questions: Path) -> npt.NDArray[np.float32]:
-    """The vectors [n, dim] of the questions of a file. The embedder is opened before the texts are in memory."""
     embedder, budget = collection.embedder, collection.budget
     documents = read_texts(str(questions), budget.limit)
     with budget.reserve("questions", sum(document.nbytes for document in documents)):

@@ -237,6 +237,8 @@ class WorkerProcess:
 
     def _watch(self, done: threading.Event, seconds: float, verdicts: list[Verdict]) -> None:
         """Kills the worker when it exceeds its time or memory, until `done` is set."""
+        if done.wait(_WATCH_SECONDS):  # as for most files
+            return
         started, seen, waited = self._computed(), time.monotonic(), 0.0
         while not done.wait(_WATCH_SECONDS):
             now = time.monotonic()

@@ -91,11 +91,23 @@ KINDS: tuple[tuple[str, str, str], ...] = (
 such a secret holds at least one; and an expression, of which the group is the secret if it has one. The formats are
 those that the rules of gitleaks and detect-secrets describe."""
 
-_PATTERNS = tuple(
-    (words.split("|"),
-     re.compile(expression if expression.startswith(("-", "(?m")) else f"{_WORD_BEGINS}(?:{expression})"))
-    for _, words, expression in KINDS
-)  # fmt: skip
+_FREQUENT = "etaoinsrhldcumfpgwybvk.,-AITSCE"
+"""Letters in the order of their frequency; others are rarer."""
+
+
+def _by_letter() -> tuple[tuple[str, list[tuple[str, re.Pattern[str]]]], ...]:
+    """The words with their expressions, by the rarest letter of each. Most texts hold no word, and most of the letters
+    neither, so that a text is not searched for each word."""
+    found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for _, words, expression in KINDS:
+        pattern = re.compile(expression if expression.startswith(("-", "(?m")) else f"{_WORD_BEGINS}(?:{expression})")
+        for word in words.split("|"):
+            letter = max(word, key=lambda letter: _FREQUENT.find(letter) % 1000)  # 999 for others
+            found.setdefault(letter, []).append((word, pattern))
+    return tuple(found.items())
+
+
+_BY_LETTER = _by_letter()
 
 LEFT_OUT = "[secret left out]"
 
@@ -161,9 +173,9 @@ class SecretParts:
 def _spans(text: str) -> list[tuple[int, int]]:
     """Where the secrets of a text are, in their order and apart from each other."""
     spans: list[tuple[int, int]] = []
-    for words, pattern in _PATTERNS:
-        if any(word in text for word in words):
-            spans += (match.span(match.lastindex or 0) for match in pattern.finditer(text))
+    held = [pattern for letter, words in _BY_LETTER if letter in text for word, pattern in words if word in text]
+    for pattern in dict.fromkeys(held):
+        spans += (match.span(match.lastindex or 0) for match in pattern.finditer(text))
     apart: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if apart and start <= apart[-1][1]:

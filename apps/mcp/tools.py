@@ -33,23 +33,24 @@ def files_server(collections: Together) -> MCPServer[Any]:
     """A server for collections. It never changes them."""
     catalog = Catalog()
 
-    def search(query: str, **options: Any) -> dict[str, Any]:
-        """Find passages in the indexed files, best first.
+    def search(query: str, whole: bool = False, **options: Any) -> dict[str, Any]:
+        """Find passages in the indexed files, best first: their places, and the words that fit best. `get` reads more.
 
         Args:
             query: a question, a description, or words; words in double quotes are searched as a phrase, and phrases
                 alone find only passages that hold one. Or several parts in one text, which must begin with one of them:
                 `lex: words`, `vec: a question`, `hyde: a passage as the answer might read`.
+            whole: the whole text of each passage, too.
         """
         hits = collections.search(query, options=SearchOptions.from_json(options))
         results = []
         for hit in hits:
             result = {
                 "path": hit.path, "line_start": hit.line_start, "line_end": hit.line_end, "line": hit.line,
-                "score": hit.score, "relevance": hit.relevance, "id": hit.id, "snippet": hit.snippet,
-                "text": hit.text, "context": hit.context,
+                "relevance": hit.relevance and round(hit.relevance, 3), "id": hit.id, "context": hit.context,
+                "snippet": hit.snippet,
             }  # fmt: skip
-            results.append(result | hit.optional)
+            results.append(result | ({"text": hit.text} if whole else {}) | hit.optional)
         return {"results": results}
 
     def get(path: str, line_start: int = 1, line_end: int | None = None, passage: int = 0) -> dict[str, Any]:

@@ -89,6 +89,10 @@ _NUMBER = re.compile(
 )
 """A number whose thousands are apart: `1,200`, `1'200`, `1.200,50`."""
 
+_DIGIT = re.compile("[0-9][,.'\u2019\u00a0\u2009\u202f][0-9]{3}")
+_SIGN_OF_NAME = re.compile(r"\+\+|[A-Za-z]#|\.[Nn]")
+"""What a number, or a name with signs, holds at least."""
+
 _SIGNED = re.compile(f"{_NUMBER.pattern}|{_NAME.pattern}")
 _SHOWN = re.compile(rf"{_SIGNED.pattern}|[^\W_]+")
 _ASKED = re.compile(rf"{_BEGINNING.pattern}|{_SIGNED.pattern}|[^\W_]+")
@@ -401,7 +405,9 @@ def _spaced(text: str, signs: bool = False) -> str:
     """A text as it is indexed: spelled for FTS5, with spaces around characters that are words, and with the parts of
     `CamelCase` behind it; if `signs` count, also with the letters of `C++` and the digits of `1,200`."""
     if signs:
-        text = _SIGNED.sub(lambda sign: f"{sign[0]} {_letters(sign)} ", text)
+        for written, pattern in ((_DIGIT, _NUMBER), (_SIGN_OF_NAME, _NAME)):
+            if written.search(text):  # which most texts end with
+                text = pattern.sub(lambda sign: f"{sign[0]} {_letters(sign)} ", text)
     text = _CAMEL.sub(lambda word: f"{word[0]} {_HUMP.sub(' ', word[0])}", _spelled(text))
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 

@@ -30,7 +30,7 @@ def search(home: Home, asked: Search, listener: Listener) -> SearchOutcome:
 def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
     """Searches open collections; the result has no costs. Raises as `Together.search` does."""
     without = Query.parse(checked_query(query)).without
-    opened.check_room(query, options)
+    opened.check_search(query, options)
     spelled = opened.spelled(query)
     hits = [] if opened.is_nonsense(respelled(query, spelled)) else opened.search(query, options=options)
     return SearchOutcome(

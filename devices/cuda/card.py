@@ -108,16 +108,8 @@ class _DirectStream:
 
 
 class Card:
-    """A GPU, or torch's CPU device in its place.
-
-    Attributes:
-        torch: the library.
-        device: torch's name for it.
-        memory: its ledger: all that torch may hold there.
-        compute, inward, outward: the stream of the kernels, and those of the transfers to the device and back.
-        on_gpu: False for the CPU device.
-        name: the name that the hardware reports.
-    """
+    """A GPU, or torch's CPU device in its place (`on_gpu` is False). `memory` is the ledger of all that torch may hold
+    there. The kernels have a stream, and the transfers to the device and back one each."""
 
     def __init__(self, on: str, cap: int | str, streams: Streams | None) -> None:
         self.torch = torch = _torch()
@@ -188,12 +180,11 @@ class Card:
 
 
 def open_card(on: str, cap: int | str, streams: Streams | None) -> Card:
-    """The card of that name. The first call opens it.
+    """The card of that name, such as `cuda:1`, or `cpu`, on which everything can be tried out without a GPU. The first
+    call opens it.
 
-    Args:
-        on: `cuda`, `cuda:1` ..., or `cpu`, on which everything can be tried out without a GPU.
-        cap: its limit in bytes or as a size; empty takes the limit of another user, or most of the free memory.
-        streams: a card of one's own with these streams.
+    An empty `cap` takes the limit of another user, or most of the free memory. With `streams` it is a card of one's
+    own.
     """
     if streams is not None:
         return Card(on, cap, streams)

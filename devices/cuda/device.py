@@ -51,13 +51,8 @@ class CudaDevice(MeasuredScan):
         streams: Streams | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """
-        Args:
-            memory: the host's ledger: page-locked buffers, and the memory that the driver takes in this process.
-            cap: bytes of the device's memory that may be used, or a size such as `2GB`; if empty, most that is free.
-            on: `cuda`, `cuda:1` ..., or `cpu`: torch's CPU device, on which everything can be tried out without a GPU.
-            streams: other streams than the device's, for tests.
-        """
+        """`memory` is the host's ledger: of page-locked buffers, and of the memory that the driver takes in this
+        process. `cap` and `on` are those of `open_card`."""
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
             self.card = open_card(on, cap, streams)
@@ -263,7 +258,6 @@ class _Found:
 
     @staticmethod
     def _rows(torch: Any, card: Card, request: SearchRequest, labels: Any) -> Any:
-        """The codes [q, width, code_size] of the rows found."""
         size = request.codec.spec.code_size
         result = np.zeros((*labels.shape, size), np.uint8)
         flat, places = labels.reshape(-1), np.flatnonzero(labels.reshape(-1) >= 0)
@@ -321,7 +315,6 @@ class _Blocks:
 
 
 def _blocks(lists: Sequence[ListScan], rows: int) -> Iterator[list[_Piece]]:
-    """The rows of all lists in blocks of at most so many."""
     block: list[_Piece] = []
     room = rows
     for scan in lists:

@@ -108,14 +108,12 @@ def _factors() -> npt.NDArray[np.float64]:
 
 
 def _memory(width: int, depth: int) -> tuple[int, int]:
-    """The look-up tables, or the blocks, of a memory with two ports."""
     if depth <= _SHALLOW:
         return 4 * -(-depth // 16) * -(-width // 4), 0
     return 0, max(-(-width * depth // _BLOCK_BITS), -(-width // _BLOCK_WIDTH))
 
 
 def _memories(shape: Shape) -> tuple[int, int]:
-    """The look-up tables and the blocks of all memories of a design."""
     weights, found = _memory(ENTRY * shape.lanes, 2 * shape.beats), []
     if shape.codec == "pq":
         found.append((0, shape.units * shape.parts))

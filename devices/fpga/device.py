@@ -57,14 +57,11 @@ class FpgaDevice(LimitedDevice):
         simulate: bool | str = False,
         trace: Trace | None = None,
     ) -> None:
-        """
-        Args:
-            memory: the host's ledger, which holds the cap.
-            cap, bandwidth, latency: see `LimitedDevice`.
-            units: that score codes side by side, a power of two.
-            results: places of the last queue. A search for more takes several passes.
-            simulate: whether the design runs (`yes`), which needs the extra `fpga` and a C++ compiler.
-        """
+        """Args:
+        cap, bandwidth, latency: see `LimitedDevice`.
+        units: that score codes side by side, a power of two.
+        results: places of the last queue. A search for more takes several passes.
+        simulate: whether the design runs (`yes`), which needs the extra `fpga` and a C++ compiler."""
         if isinstance(simulate, str):
             if simulate not in _SIMULATE:
                 raise ConfigError(f"the option simulate of device fpga is yes or no, not {simulate!r}")

@@ -116,12 +116,8 @@ class RoundedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Lists in the memory of a design: in each word a beat of one row for each unit, and whether the row counts.
-
-    Attributes:
-        words: uint32 [words, chunks].
-        first, groups: for each list, its first group of rows and the number of groups. A group has a row for each unit.
-    """
+    """Lists in the memory of a design: in each word a beat of one row for each unit, and whether the row counts. A list
+    is its first group of rows and the number of groups; a group has a row for each unit."""
 
     words: npt.NDArray[np.uint32]
     first: Integers
@@ -213,11 +209,8 @@ class SimulatedAccelerator:
     ) -> tuple[list[HardwareAnswer], int]:
         """The answers to some queries that come one after the other, and the cycles of all.
 
-        Args:
-            book: 8-bit centroids of product quantization [parts, 256, width].
-            centroids: of the lists, as bytes [lists, dim]; their weighted sums are the distances.
-            stall: share of the cycles in which a stream pauses.
-            latency: cycles of the memory.
+        `book` are 8-bit centroids of product quantization [parts, 256, width], and `centroids` those of the lists, as
+        bytes [lists, dim], whose weighted sums are the distances. Streams pause in the share `stall` of the cycles.
         """
         from edge.devices.fpga.simulation import packed, unpacked
 

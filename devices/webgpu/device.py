@@ -30,14 +30,8 @@ from edge.trace import Trace
 
 
 class WebGpuDevice(MeasuredScan):
-    """A GPU's memory under a ledger of its own, and the search of the lists in it.
-
-    Attributes:
-        card: the GPU, which all devices of this process that are open on it share.
-        host: the process's ledger.
-        compiling: see `SharedGpu`.
-        shared: whether lists on it are of benefit only if it scans faster than the host.
-        hardware: the name and the kind of the GPU, for people.
+    """A GPU's memory under a ledger of its own, and the search of the lists in it. All devices of this process that are
+    open on the GPU share its card. If it is `shared` with the host, lists on it are of benefit only if it scans faster.
     """
 
     name = "webgpu"
@@ -248,7 +242,6 @@ class GpuSearch:
         return max(TOGETHER, min(_MOST_SLOTS, self._card.memory.limit // _SCORES_SHARE // _SLOT_NBYTES))
 
     def _end(self, rows: _Rows, low: int) -> int:
-        """The end of the block of rows that begins at item `low`."""
         slots = np.cumsum(rows.together[low : low + self._slots])
         return low + max(1, int(np.searchsorted(slots, self._slots, side="right")))
 
@@ -364,7 +357,6 @@ class GpuSearch:
         work.dispatch_workgroups(count)
 
     def _room(self, name: str, nbytes: int) -> Any:
-        """A working buffer of at least so many bytes."""
         buffer = self._buffers.get(name)
         if buffer is not None and buffer.size >= nbytes:
             return buffer

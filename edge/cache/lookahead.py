@@ -350,13 +350,8 @@ def bytes_to_fetch(
     """Bytes to fetch for the smallest total time of fetching and searching (TeleRAG, appendix B).
 
     The total is t1 + t2 with t1 = max(window, b / bandwidth) and t2 = miss(b) * slow_seconds. It is smallest either at
-    b = bandwidth * seconds, or at a later step of the miss curve, where t1 has grown less than t2 has fallen.
-
-    Args:
-        bandwidth: bytes per second of the link.
-        seconds: length of the window.
-        misses: (bytes, miss rate), ascending; see `MissCurve.points`.
-        slow_seconds: time of a search that misses every block.
+    b = bandwidth * seconds, or at a later step of the miss curve `misses` (see `MissCurve.points`), where t1 has grown
+    less than t2 has fallen. `slow_seconds` is the time of a search that misses every block.
     """
     if bandwidth < 0 or seconds < 0:
         raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")
@@ -406,16 +401,10 @@ class DemandShadow:
         absent: Collection[Hashable],
         seconds: Callable[[int], float],
     ) -> set[Hashable]:
-        """Simulates a search, and tells predictions the losses they caused for it.
+        """Simulates a search that needs `blocks` (with their bytes, in reading order) while `room` bytes may be held,
+        and tells predictions the losses they caused for it. `absent` are the blocks that it really must read.
 
-        Args:
-            blocks: all blocks that the search needs, with their bytes, in reading order.
-            room: bytes that may be held.
-            absent: those of the blocks that it really must read.
-            seconds: returns the time of reading a number of bytes.
-
-        Returns:
-            The blocks that would have to be read if nothing had been fetched ahead.
+        Returns the blocks that would have to be read if nothing had been fetched ahead.
         """
         with self._lock:
             unread = self._needed(blocks, room)

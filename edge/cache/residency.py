@@ -350,8 +350,8 @@ class Residency:
         return Handle(self, entry, hit=True)
 
     def _usable(self, entry: CachedBlock, fetch: Fetch) -> bool:
-        """Whether the bytes are in memory or certain to come. A prediction's transfer that has not begun is requested
-        anew. A failed one is dropped, so that the block is read again."""
+        """Whether the bytes are in memory or certain to come. A transfer that failed is dropped, so that it is read
+        again."""
         if entry.ticket.done and entry.ticket.failed:
             self.forget(entry)
             return False
@@ -364,8 +364,8 @@ class Residency:
         return entry is not None and entry.coming
 
     def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
-        """Makes room for predicted blocks without evicting any of them, and returns the keys of the evicted blocks;
-        None if there is no room. Those whose transfer has failed before are dropped."""
+        """Makes room for predicted blocks without evicting any of them, and returns the evicted keys; None if there is
+        no room."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is not None and not entry.coming:
@@ -402,12 +402,9 @@ class Residency:
         return entry
 
     def _make_room(self, charged: int, allowed: Allowed | None) -> list[Hashable] | None:
-        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys. If that
-        is impossible, evicts nothing and returns None.
-
-        Spare buffers are used up only when no block is left to evict. A few more blocks are evicted than necessary,
-        because with more spare buffers one is more likely to fit.
-        """
+        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys; evicts
+        nothing and returns None if that is impossible. Spare buffers are used up last, and a few more blocks go than
+        necessary: with more spare buffers one is more likely to fit."""
         missing = self._missing(charged)
         chosen: dict[Hashable, CachedBlock] = {}
         wanted = self._lease.nbytes // SPARE - self._spares.nbytes
@@ -462,7 +459,6 @@ class Residency:
         self._lease.resize(self._lease.nbytes - entry.charged)
 
     def _missing(self, charged: int) -> int:
-        """Bytes that must be freed before `charged` more can be held."""
         missing = charged - self._budget.free
         return missing if self._capacity is None else max(missing, self._lease.nbytes + charged - self._capacity)
 

@@ -97,7 +97,6 @@ def read_small(path: Path) -> bytes:
 
 
 def _first_byte(descriptor: int, path: str | os.PathLike[str]) -> bytes:
-    """The first byte of a pipe, or none if the writer has not written yet."""
     end = time.monotonic() + WRITER_SECONDS
     while time.monotonic() < end:
         try:

@@ -173,14 +173,8 @@ class CodecSpec:
 
 @dataclass(frozen=True, slots=True)
 class Quantizer:
-    """Lists that several indexes share, so that together they give the results of one index.
-
-    Attributes:
-        version: above 0; tells quantizers apart.
-        spec: the codec of all lists.
-        centroids: [nlist, dim]; nlist == 1 means flat and exact.
-        recall: (nprobe, recall@10), ascending, as every index uses it; empty if it is not measured yet.
-    """
+    """Lists that several indexes share, so that together they give the results of one index. `version` is above 0 and
+    tells quantizers apart; `recall` is as every index uses it, empty if it is not measured yet."""
 
     version: int
     spec: CodecSpec

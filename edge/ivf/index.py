@@ -404,14 +404,12 @@ class VectorIndex(Closing):
         return manifest
 
     def _remove(self, manifest: IndexManifest, ids: Ids, stamp: int) -> int:
-        """Removes those of `ids` (ascending, unique) that exist; returns their number."""
         count = manifest.delete_pending(ids)
         for segment, _, rows in self._locate(manifest, ids):
             count += len(manifest.delete_rows(segment.name, np.sort(rows), stamp))
         return count
 
     def _locate(self, manifest: IndexManifest, ids: Ids) -> Iterator[tuple[IndexSegment, Ids, Ids]]:
-        """Finds those of `ids` (ascending, unique) that are in segments: (segment, positions in `ids`, rows)."""
         for segment in self._snapshots.segments(manifest).values():
             rows = segment.lookup(ids)
             at = np.flatnonzero(rows >= 0)

@@ -156,7 +156,6 @@ class DeviceTier:
         return self.device.allocate(nbytes) if self.device.in_host_memory else Remote(self, nbytes)
 
     def _send(self, part: ListPart, buffer: Remote) -> Ticket:
-        """Reads a part into a buffer in host memory, and sends it to the device over the device's own link."""
         assert self._behind is not None
         host = self._behind.device
         kept = part.rows * (ID_NBYTES + CHECKSUM_NBYTES)
@@ -359,8 +358,8 @@ class _Streams:
         self._waiting.append(number)
 
     def start(self, *, patient: bool) -> None:
-        """Reserves the buffers and asks for the first parts. If memory is short and `patient`, reserves nothing: more
-        is free once the resident parts are scanned."""
+        """Reserves buffers and asks for the first parts; nothing if memory is short and `patient`: resident parts free
+        some."""
         if self._lease is not None or not self._waiting:
             return
         size = max(self._parts[number].nbytes for number in self._waiting)

@@ -203,7 +203,6 @@ class Scan(Closing):
         self._host_parts += len(wanted)
 
     def _rescore(self, query: int, emit: Emit, readings: deque[RowReading], again: list[int]) -> None:
-        """Emits a query whose parts have all been scanned, or asks for the vectors of its candidates."""
         with self._lock:
             seen = list(self._seen)
         scores = np.concatenate([np.empty(0, np.float32), *(found.scores[query] for found in seen)])
@@ -268,7 +267,6 @@ class _Worker:
         return self._reader.give(most)
 
     def unscanned(self) -> list[int]:
-        """Numbers of the parts that were not scanned before the device failed."""
         return self._reader.unscanned if self._failed else []
 
     def _run(self) -> None:

@@ -191,7 +191,6 @@ class IndexSearcher:
         window: Lookahead | None,
         place: DeviceTier | None,
     ) -> Found:
-        """Searches at once, beside other searches."""
         results = Results(len(queries), k)
         started = time.perf_counter()
         scanned = 0
@@ -280,8 +279,7 @@ class IndexSearcher:
             )
 
     def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
-        """Searches a batch. The lists that it reads are counted with the search that ends last. If a list cannot be
-        read, the searches that are done have their results."""
+        """Searches a batch. If a list cannot be read, the searches that are done have their results."""
         first = batch[0]
         ends = np.cumsum([len(task.queries) for task in batch]).tolist()
         left = [len(task.queries) for task in batch]
@@ -378,7 +376,6 @@ class IndexSearcher:
         snapshot: Snapshot, queries: Vectors, numbers: Numbers, probed: Numbers,
         pending: npt.NDArray[np.bool_] | slice, results: Results,
     ) -> None:  # fmt: skip
-        """Scores the pending rows for the queries `numbers` [n] that probe the lists `probed` [n, lists]."""
         ids, vectors, lists = snapshot.pending_ids[pending], snapshot.pending_vectors[pending], snapshot.pending_lists
         for number, own in zip(numbers.tolist(), probed, strict=True):
             near = slice(None) if lists is None else member(np.sort(own), lists[pending])
@@ -391,8 +388,8 @@ class IndexSearcher:
         nprobe: int,
         run: Callable[[DeviceTier | None, Sequence[Numbers]], None],
     ) -> None:
-        """Searches micro-batches on all devices in parallel. Those that do not fit the memory beside others are
-        searched one after the other in the end."""
+        """Searches micro-batches on all devices in parallel, and those that do not fit beside others one by one in the
+        end."""
         refused: list[Numbers] = []
 
         def work(on: DeviceTier, numbers: Numbers) -> None:
@@ -524,7 +521,6 @@ class IndexSearcher:
         self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
 
     def _batch_seconds(self, snapshot: Snapshot) -> Callable[[int, int], float]:
-        """The expected seconds of a batch of searches that reads and scans so many bytes."""
         return partial(self._pace.expected, bandwidth=self._throughput(self.host, snapshot))
 
     def _learn(self, slow_seconds: float) -> None:

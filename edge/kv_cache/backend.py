@@ -43,11 +43,8 @@ class KVBackend(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies everything a state depends on besides its tokens.
-
-        That is the model file's hash, the context, rope and KV type settings, and the library's version. States with
-        another fingerprint are never restored.
-        """
+        """Identifies everything a state depends on besides its tokens: the model file's hash, the context, rope and KV
+        type settings, and the library's version. States with another fingerprint are never restored."""
 
     @property
     def capacity(self) -> int:
@@ -62,14 +59,8 @@ class KVBackend(Protocol):
         """Tokens in context now."""
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
-        """Computes the states of `tokens` after the tokens in context.
-
-        Args:
-            cancelled: called between batches; once it returns true, nothing more is computed.
-
-        Returns:
-            Number of the tokens that are in context now: all, or fewer if cancelled.
-        """
+        """Computes the states of `tokens` after the tokens in context, until `cancelled`, called between batches,
+        returns true. Returns how many of the tokens are in context now."""
 
     def extract(self, start: int, end: int) -> State:
         """Copies the states of positions start ... end-1 into a new buffer; the context does not change."""

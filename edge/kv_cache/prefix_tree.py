@@ -15,13 +15,8 @@ from edge.kv_cache.backend import KVBackend
 
 @dataclass(slots=True)
 class Usage:
-    """The history of one entry.
-
-    Attributes:
-        frequency: number of requests for it.
-        computed: number of these requests that had to compute it, because no tier had it.
-        total_cost: sum over the latter of the request's seconds per uncached token.
-    """
+    """The history of one entry: its requests, those that had to compute it because no tier had it, and the sum over the
+    latter of the request's seconds per uncached token."""
 
     frequency: int = 0
     computed: int = 0
@@ -225,15 +220,9 @@ class Match:
 
 
 class PreparedPath:
-    """A path in a context, locked there until it is released. A context manager.
-
-    Attributes:
-        complete: False if `prepare` was cancelled.
-        places: for each segment of the path, where its states were: `context`, `host`, `disk`, or `nowhere`.
-        computed: for each segment, the number of tokens computed.
-        compute_s: seconds spent on computing states.
-        restore_s: seconds spent on reading cached states and copying them into the context.
-    """
+    """A path in a context, locked there until it is released. A context manager. `complete` is False if `prepare` was
+    cancelled. For each segment it says where its states were (`context`, `host`, `disk`, or `nowhere`), and the tokens
+    computed."""
 
     def __init__(self, backend: KVBackend, release: Callable[[PreparedPath], None]) -> None:
         self.backend = backend

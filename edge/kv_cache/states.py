@@ -292,8 +292,8 @@ class KnowledgeStates:
         self._lease.resize(self._lease.nbytes + nbytes)
 
     def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
-        """Takes `nbytes` under the lease, which has `beside` bytes of the same state already, evicting less valuable
-        states if necessary; False if that is impossible."""
+        """Takes `nbytes` under the lease, beside `beside` bytes of the same state, evicting less valuable states; or
+        returns False."""
         while True:
             with self.locked():
                 if self.host.used + beside + nbytes <= self.host.limit and nbytes <= self._budget.free:
@@ -337,8 +337,8 @@ class KnowledgeStates:
                 self._evict_from_host(node)
 
     def _give_way(self, nbytes: int) -> None:
-        """The ledger's shrinker for all states, and then for the history of removed nodes. It cannot wait for the disk,
-        so states that are not on disk yet are lost."""
+        """The ledger's shrinker for all states, and then the history. It cannot wait for the disk, so unsaved states
+        are lost."""
         with self._lock:
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
@@ -386,7 +386,6 @@ class KnowledgeStates:
         return True
 
     def _leave_for_disk(self) -> None:
-        """Removes the first of the states on their way to disk."""
         with self.locked():
             leaving = self._leaving.popleft()
             leaving.lease.release()

@@ -195,7 +195,6 @@ class KnowledgeStore:
             self._trace.count("knowledge.foreign")
 
     def _describe(self, path: Path) -> StoredPath | None:
-        """Reads everything but the state; None if the state belongs to another model."""
         with open(path, "rb") as file:
             head = _exactly(file, _HEAD_NBYTES, path)
             length, crc = _DESCRIPTION.unpack_from(head, len(_MAGIC))

@@ -187,8 +187,8 @@ class KnowledgeTree:
                 raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
 
     def _bring(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
-        """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6). That
-        is safe because no token of the answer exists yet."""
+        """Fills the context. If the model fails before the answer, it tries once more from an empty one (RAGCache,
+        section 6)."""
         try:
             self._fill(prepared, cancelled, behind)
         except ModelError:
@@ -223,7 +223,6 @@ class KnowledgeTree:
         prepared.complete = True
 
     def _leading(self, nodes: Sequence[Node | None], backend: KVBackend) -> list[Node]:
-        """The leading nodes of the path that a context holds already."""
         held = self._held.get(backend, [])
         if held and backend.length < held[-1].end:
             return []  # other code has used the backend
@@ -251,7 +250,6 @@ class KnowledgeTree:
         return place
 
     def _compute(self, node: Node, backend: KVBackend, cancelled: Callable[[], bool]) -> tuple[int, float]:
-        """Computes a node's states. Returns the number of tokens computed, and the seconds."""
         apart = 0.0
 
         def asked() -> bool:

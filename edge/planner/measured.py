@@ -100,13 +100,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The predicted cost of an answer: seconds of each stage if it is written, and peak bytes.
-
-    Attributes:
-        written: the share of questions whose answer is written; the others are refused.
-        draft: seconds of writing for a refused question.
-        start: the part of writing before the first text.
-    """
+    """The predicted cost of an answer: seconds of each stage if it is written, and peak bytes. The share `written` of
+    the questions is not refused; a refused one takes `draft` seconds of writing, and `start` is the part before the
+    first text."""
 
     limit: int
     depth: int
@@ -136,13 +132,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What so many answers at a time cost in a server, `exact` or `shared` (see `edge.config.Config`).
-
-    Attributes:
-        ratio: seconds for each answer, divided by those of answers that are given one after the other by a process that
-            keeps no states.
-        nbytes: high-water mark of the process's anonymous memory, with the server's libraries and documents' states.
-    """
+    """What so many answers at a time cost in a server, `exact` or `shared` (see `edge.config.Config`): seconds for each
+    answer as a `ratio` to those of answers one after the other without kept states, and the process's peak of anonymous
+    memory."""
 
     answers: int
     generation: str
@@ -199,7 +191,6 @@ class LimitProfile:
 
 
 def _most_common(counts: Sequence[int]) -> int:
-    """The most frequent count; the smallest one if there are several."""
     return max(sorted(set(counts)), key=list(counts).count)
 
 
@@ -227,7 +218,6 @@ def _share(by_depth: Sequence[Reading], by_passages: Sequence[Reading], depth: i
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """A curve through the mean value at each count."""
     counts = sorted({count for count, _ in points})
     return Curve.measured([(n, float(np.mean([value for count, value in points if count == n]))) for n in counts])
 

@@ -140,13 +140,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pipeline, the costs of its stages, the placements to choose from, and its available resources.
-
-    Attributes:
-        accelerators: largest number that all groups together may use, each with `device_memory` bytes.
-        memory: bytes that all devices together may hold; None if only each device's memory is limited.
-        per_server: number of accelerators that belong to a server.
-    """
+    """A pipeline, the costs of its stages, the placements to choose from, and the largest number of accelerators that
+    all groups together may use, `per_server` of which belong to a server. `memory` bounds the bytes of all devices
+    together."""
 
     schema: RagSchema
     tables: Mapping[str, StageTable]
@@ -323,8 +319,7 @@ def _placed(
 
 
 def _joined(problem: Problem, some: _Some, more: _Some, *, last: bool) -> _Some:
-    """Every way of `some` with every way of `more` that is not dominated, after the `last` group in the objectives
-    alone."""
+    """Every way of `some` with every undominated way of `more`, after the `last` group in the objectives alone."""
     a, b = some.costs[:, None, :], more.costs[None, :, :]
     costs = a + b
     costs[:, :, 1] = np.maximum(a[:, :, 1], b[:, :, 1])

@@ -27,16 +27,9 @@ ORIGINS: Sequence[Origin] = ("measured", "predicted", "calibrated", "circular")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A stage on some devices (accelerators, or servers for retrieval) with some calls done together.
-
-    Attributes:
-        latency: seconds until the batch is done.
-        interval: seconds until the next batch can begin. It is less than `latency` if parts of the model follow one
-            another on several devices.
-        weights: bytes of the stage's model on all its devices together.
-        working: additional bytes while a batch runs, on all devices together.
-        how: description of the division of the work, for people.
-    """
+    """A stage on some devices (accelerators, or servers for retrieval) with some calls done together: seconds until the
+    batch is done, and until the next one can begin, which is sooner if parts of the model follow one another on several
+    devices; bytes of the stage's model on all devices, and additional bytes while a batch runs."""
 
     devices: int
     batch: int
@@ -127,7 +120,6 @@ def _hopeful(costs: Costs) -> npt.NDArray[np.intp]:
 
 
 def _beaten(rows: Costs, by: Costs) -> npt.NDArray[np.bool_]:
-    """Whether each row is dominated by, or equal to, a row of `by`: [n]."""
     beaten = np.zeros(len(rows), bool)
     for start in range(0, len(by), 2048):
         part = by[start : start + 2048]
@@ -292,13 +284,8 @@ def modelled_tables(
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The size of a transformer. Stages with the same model name share its weights on a shared device.
-
-    Attributes:
-        params: number of weights, of `weight_nbytes` bytes each.
-        layers, hidden: number of layers, and width of the hidden states.
-        kv_nbytes: bytes of one token's KV states; 0 for encoders.
-    """
+    """The size of a transformer, with the bytes of one token's KV states (0 for encoders). Stages with the same model
+    name share its weights on a shared device."""
 
     name: str
     params: float

@@ -87,12 +87,10 @@ class _Sums:
 
     @property
     def sums(self) -> tuple[float, float, float]:
-        """The learned state, for storage."""
         return self.weight, self._seconds, self._squares
 
     @property
     def mean(self) -> float:
-        """Seconds per unit of weight; 0 before the first reading."""
         return self._seconds / self.weight if self.weight else 0.0
 
     def _learn(self, weight: float, seconds: float, square: float) -> None:

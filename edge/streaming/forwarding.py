@@ -122,7 +122,6 @@ def forward(
 
 
 def _chunks(active: npt.NDArray[np.int64], states: HiddenStates, chunk_tokens: int, *, apart: bool) -> list[TokenChunk]:
-    """The chunks of the remaining sequences. With `apart`, no chunk has sequences of two groups."""
     if not apart:
         return plan_chunks(active, states.lengths, chunk_tokens)
     breaks = np.flatnonzero(np.diff(states.groups[active])) + 1
@@ -136,16 +135,8 @@ SLACK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PassSizes:
-    """The sizes of one request.
-
-    Attributes:
-        tokens: number of tokens of all sequences together.
-        longest: tokens of the longest sequence, which cannot be cut.
-        width, dtype: components of a hidden state, and their type between layers.
-        workspace: returns the bytes a layer needs, given the tokens of a chunk and of the longest sequence.
-        layers, layer_nbytes: number and size of the weight blocks.
-        saturating_tokens: chunk size above which the cores gain nothing.
-    """
+    """The sizes of one request. The longest sequence cannot be cut. `workspace` gives the bytes a layer needs for the
+    tokens of a chunk and of the longest sequence. Above `saturating_tokens` in a chunk the cores gain nothing."""
 
     tokens: int
     longest: int

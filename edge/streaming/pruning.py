@@ -45,14 +45,9 @@ _SURE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Pruning's decision after `layer` layers about the active candidates.
-
-    Attributes:
-        cv: coefficient of variation of the scores (std / mean).
-        clusters: cluster number of each score [active], 0 the highest; empty if there was no clustering.
-        selected, dropped, deferred: candidate numbers; `selected` best first.
-        finished: whether no candidate needs another layer.
-    """
+    """Pruning's decision after `layer` layers about the active candidates: the coefficient of variation of the scores,
+    the cluster of each score, 0 the highest (empty if there was no clustering), candidate numbers (`selected` best
+    first), and whether no candidate needs another layer."""
 
     layer: int
     cv: float

@@ -44,13 +44,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """One number of lists.
-
-    Attributes:
-        truth: for each query and neighbour, the number of lists probed before the neighbour's list [q, NEIGHBOURS].
-        scanned: mean rows in the first 1, 2, ... lists probed [lists].
-        ranks: for each codec, the number of lists probed before each kept row's list [q, KEPT].
-    """
+    """One number of lists: the lists probed before the list of each query's neighbours [q, NEIGHBOURS] and, for each
+    codec, of its kept rows [q, KEPT]; and the mean rows in the first 1, 2, ... lists probed [lists]."""
 
     truth: Numbers
     scanned: npt.NDArray[np.float64]
@@ -59,13 +54,9 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """The best rows of each query by one codec, the best first.
-
-    Attributes:
-        scores: scores of the codes [q, KEPT].
-        places: place of each neighbour among the kept rows [q, NEIGHBOURS]; KEPT if it is not among them.
-        margin: for each query, the largest distance to the last result at which a row is scored exactly [q].
-    """
+    """The best rows of each query by one codec, the best first: scores of the codes [q, KEPT], the place of each
+    neighbour among them [q, NEIGHBOURS] (or KEPT), and the largest distance to the last result at which a row is scored
+    exactly [q]."""
 
     scores: Vectors
     places: Numbers
@@ -176,7 +167,6 @@ def _coded(best: Best, exact: Best, codec: Codec, queries: Vectors) -> _Coded:
 
 
 def _one_list(rows: int, exact: Best, ids: Mapping[CodecKey, npt.NDArray[np.int64]]) -> _Lists:
-    """A single list, which every search probes."""
     ranks = {key: np.zeros(own.shape, np.int32) for key, own in ids.items()}
     return _Lists(np.zeros(exact.ids.shape, np.int32), np.array([float(rows)]), ranks)
 

@@ -138,7 +138,6 @@ class TuningCandidates:
         return found
 
     def _trained(self, rows: Vectors) -> dict[CodecKey, Codec]:
-        """The codecs, trained with rows [n, dim]."""
         codecs, seed = self.work.codecs, self.work.options.seed
         found: dict[CodecKey, Codec] = {}
         for key in codecs_of(self.dim, len(rows)):

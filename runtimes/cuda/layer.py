@@ -20,14 +20,9 @@ from edge.runtimes.cuda.states import DeviceRows
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Neighbouring sequences for which attention is computed together.
-
-    Attributes:
-        first, last: the group's tokens in the chunk, [first, last).
-        starts, key_starts: int32 [n + 1] on the device: the start of each sequence among the group's queries and keys.
-        keys: the rows of the group's keys; the prefix's rows come before those of the chunk. None without a prefix.
-        longest, longest_keys: largest number of queries and of keys in a sequence of the group.
-    """
+    """Neighbouring sequences, with the chunk's tokens [first, last), for which attention is computed together. Starts
+    are int32 [n + 1] on the device. `keys` are the rows of the keys, the prefix's before those of the chunk; None
+    without a prefix."""
 
     first: int
     last: int
@@ -348,7 +343,6 @@ class CudaLayerKernel(LayerKernel):
         return functional.layer_norm(x, width, w[f"{name}.weight"], w[f"{name}.bias"], self.spec.norm_eps)
 
     def _rms(self, x: Any, weight: Any) -> Any:
-        """The RMS norm of each head, in fp32 for the rotation."""
         return self._torch.nn.functional.rms_norm(
             x.to(self._torch.float32), (self.spec.head_size,), weight, self.spec.norm_eps
         )

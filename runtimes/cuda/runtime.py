@@ -80,7 +80,6 @@ class _DeviceArrival:
         return self._ticket.failed
 
     def wait(self) -> None:
-        """Makes the compute stream wait for the transfer."""
         self._ticket.wait()
         self._compute.wait(self._arrived[0])
 

@@ -157,17 +157,9 @@ class GenerationEngine:
         pool: CellPool | None = None,
         trace: Trace,
     ) -> None:
-        """Makes the engine.
-
-        Args:
-            most: number of sequences.
-            first: the sequence that always exists.
-            another: makes one more; None if there is no memory for it now.
-            chooser: chooses an answer's tokens.
-            tree: the knowledge tree, once there is one.
-            budget: covers the states of answers that are set aside.
-            pool: the cells that all sequences share; None if each has its own.
-        """
+        """`first` is the sequence that always exists, of `most`; `another` makes one more, or returns None without
+        memory for it. `tree` gives the knowledge tree, once there is one. `budget` covers the states of answers that
+        are set aside, and `pool` has the cells that all sequences share, unless each has its own."""
         self._vocabulary = vocabulary
         self._most = most
         self._another = another
@@ -250,7 +242,6 @@ class GenerationEngine:
             self._end_all(error)
 
     def _has_work(self) -> bool:
-        """Waits for work, or for the end."""
         with self._changed:
             while not (self._closed or self._waiting or self._writing):
                 # Sequences of a pool have no memory of their own.
@@ -295,7 +286,6 @@ class GenerationEngine:
                 self._guarded(writing, partial(self._choose, writing))
 
     def _taken(self, which: Callable[[Request], bool]) -> list[Request]:
-        """Takes some of the waiting requests out of the line."""
         with self._changed:
             taken = [request for request in self._waiting if which(request)]
             self._waiting = [request for request in self._waiting if request not in taken]
@@ -369,7 +359,6 @@ class GenerationEngine:
         request.end(error)
 
     def _shares(self, request: Request) -> tuple[int, int]:
-        """Numbers of cached and of other tokens of a prompt."""
         tree, prompt = self._tree(), request.prompt
         cached = 0 if tree is None else tree.match(prompt.path).cached
         cached += self._held.best(prompt, self._idle if self._pool is None else None)[0]
@@ -392,7 +381,6 @@ class GenerationEngine:
         return self._seats < self._most and not self._refused
 
     def _common(self, prompt: Prompt, seat: Seat) -> int:
-        """Number of tokens at a prompt's beginning that a sequence holds."""
         tree = self._tree()
         path = 0 if tree is None or seat.backend is None else tree.common(prompt.path, seat.backend)
         return path + self._held.common(seat, prompt)
@@ -422,7 +410,6 @@ class GenerationEngine:
         self._held.drop(seat)
 
     def _begin(self, request: Request, seat: Seat) -> None:
-        """Reads a request's prompt, and writes its first token."""
         if request.aside is not None:
             writing = request.aside.writing
             writing.seat = seat
@@ -552,7 +539,6 @@ class GenerationEngine:
             self._refused = False
 
     def _give_up(self, extra: Sequence[Seat]) -> None:
-        """Frees sequences that have had no work for some time."""
         for seat in extra:
             self._idle.remove(seat)
             self._seats -= 1
@@ -563,7 +549,6 @@ class GenerationEngine:
 
 
 def _reason(request: Request) -> Exception | None:
-    """The reason why a waiting request is not answered; None if it is."""
     try:
         request.urgency.check()
     except (Withdrawn, DeadlinePassed) as error:

@@ -131,7 +131,6 @@ class ExtractiveGenerator:
         return list(found.values()), read, 0
 
     def _lead(self, question: str) -> str:
-        """What is said before the sentences."""
         return ""
 
     def _cites(self, sentence: str) -> bool:

@@ -65,12 +65,8 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """Header of a GGUF file of `nbytes` bytes.
-
-    Attributes:
-        metadata: values by key. The vocabulary, and any other list of more than 4,096 elements, is given by its length.
-        tensors: in file order; all lie within the file.
-    """
+    """Header of a GGUF file of `nbytes` bytes. The vocabulary, and any other list of more than 4,096 elements, is given
+    by its length. All tensors lie within the file."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -259,7 +255,6 @@ class _Reader:
         return count
 
     def _count_tokens(self, count: int) -> int:
-        """Reads over the vocabulary and checks that all tokens differ."""
         written = {f"<0x{byte:02X}>".encode(): bytes([byte]) for byte in range(256)}
         self.unwritable = set(written.values())
 

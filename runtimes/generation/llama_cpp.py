@@ -230,8 +230,8 @@ class LlamaGenerator(Closing):
             )
 
     def _another(self) -> LlamaContext | None:
-        """One more sequence, in the pool or in one more context; None if the budget has no room for it beside retrieval
-        and the lists that a deadline of searches holds."""
+        """One more sequence, in the pool or in one more context; None if the budget has no room beside retrieval and
+        lists."""
         model, memory = self._open(), self.memory
         if memory.shape.sequences > 1:
             assert self.states is not None

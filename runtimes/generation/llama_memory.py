@@ -31,15 +31,9 @@ _PER_TOKEN_OF_VOCABULARY = 24
 
 @dataclass(frozen=True, slots=True)
 class LlamaMemory:
-    """The memory of a loaded model, in bytes.
-
-    Attributes:
-        weights: all tensors of the file; if `mapped`, from the file, in pages that the kernel manages and no lease
-            covers.
-        vocabulary: tokens and merges, in llama.cpp's own tables.
-        kv_cache: keys and values of the whole context.
-        buffers: buffers to compute a batch and to choose a token.
-    """
+    """The memory of a loaded model, in bytes: all tensors, which, if `mapped`, are in pages that the kernel manages and
+    no lease covers; llama.cpp's own tables of tokens and merges; keys and values of the whole context; and buffers to
+    compute a batch and to choose a token."""
 
     weights: int
     mapped: bool
@@ -136,7 +130,6 @@ def _contexts(asked: int, trained: int) -> Sequence[int]:
 
 
 def _measure(model: LlamaModel, shape: ContextShape) -> tuple[int, int]:
-    """Bytes of the cache and of all buffers, without allocating them."""
     context = LlamaContext(model, shape)
     context.close()
     kv_cache = context.said.nbytes("kv_cache", "memory_recurrent")
@@ -173,7 +166,6 @@ def _reserve(budget: MemoryBudget, memory: LlamaMemory, weights: Weights) -> tup
 def _too_small(
     file: GGUFFile, budget: MemoryBudget, memory: LlamaMemory, refused: BudgetExceeded, weights: Weights
 ) -> BudgetExceeded:
-    """The error for a budget in which `memory`, the smallest layout, does not fit."""
     asked = memory.leased + (memory.weights if weights == "read" else 0)
     needed = budget.used + asked
     held = ", ".join(f"{name} {format_size(size)}" for name, size in budget.holders().items())

@@ -202,7 +202,6 @@ class OpenAIGenerator:
             )
 
     def _events(self, reader: EventReader, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The server's messages."""
         url = self._endpoint
         try:
             yield from reader.events(cancel)
@@ -265,7 +264,6 @@ class _Run:
 
 
 def _unfinished(reader: EventReader) -> str:
-    """The description of the error if an answer has no end."""
     if reader.streamed:
         return "broke off before the answer's end"
     kind = _line(reader.content_type.partition(";")[0]) or "something of no type"
@@ -273,7 +271,6 @@ def _unfinished(reader: EventReader) -> str:
 
 
 def _reason(body: bytes) -> str:
-    """The reason in a server's error response."""
     text = body.decode("utf-8", errors="replace")
     try:
         found = json.loads(text)["error"]

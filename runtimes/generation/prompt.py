@@ -16,13 +16,8 @@ from edge.runtimes.generation.llama_model import LlamaModel
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens that a model reads before it answers.
-
-    Attributes:
-        path: the conversation up to the documents (the system prompt), then each document, all tokenized separately.
-        question: the rest, up to the beginning of the answer.
-        dropped: number of documents that did not fit. The last ones are left out.
-    """
+    """The tokens that a model reads before it answers: the system prompt and each document, all tokenized separately,
+    and the rest, up to the beginning of the answer. The last `dropped` documents did not fit."""
 
     path: tuple[StateSegment, ...]
     question: tuple[int, ...]

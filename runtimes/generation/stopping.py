@@ -51,7 +51,6 @@ class Stopping:
             yield Piece(rest)
 
     def _begun(self, held: str) -> int:
-        """Number of characters at the end that may be the beginning of a stop string."""
         longest = max(map(len, self._stop), default=0)
         for start in range(max(0, len(held) - longest + 1), len(held)):
             if any(stop.startswith(held[start:]) for stop in self._stop):

@@ -125,7 +125,6 @@ class WebGpuRuntime(DeviceRuntime):
 
 
 def _end(device: Any, buffers: dict[str, Any]) -> None:
-    """Frees what a kernel without an engine has held."""
     for buffer in buffers.values():
         device.card.destroy(buffer)
     device.close()

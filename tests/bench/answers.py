@@ -1,10 +1,9 @@
 """`answers`: asks the assistant questions with known answers, in the way of `edge ask` and `edge chat`.
 
-The questions and the documents were written for this purpose and belong to the project. A question is plain,
-paraphrased (it shares few words with its passage), or a follow-up in a conversation. The others have no answer: to the
-near ones the documents hold something similar, to those with another name the answer for another name or number, and to
-the far ones nothing. Every document belongs to one half. Rules and
-thresholds are chosen on questions of the half `choose`, and judged on those of the half `judge`.
+A question is plain, paraphrased (it shares few words with its passage), or a follow-up in a conversation. The others
+have no answer: to the near ones the documents hold something similar, to those with another name the answer for another
+name or number, and to the far ones nothing. Rules and thresholds are chosen on questions of the half `choose`, and
+judged on those of the half `judge`.
 """
 
 from __future__ import annotations
@@ -43,15 +42,8 @@ _LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question of the set.
-
-    Attributes:
-        kind: one of `KINDS`.
-        half: one of `HALVES`.
-        file: the document that answers the question or holds something similar; empty for the kind `far`.
-        answers: the right texts, of which any one is enough; empty if the documents hold no answer.
-        after: the questions asked before in the same conversation.
-    """
+    """A question of the set, about a `file` that answers it or holds something similar, with the right texts, of which
+    any one is enough. `after` are the questions asked before in the same conversation."""
 
     kind: str
     question: str
@@ -66,9 +58,8 @@ class Outcome:
     """The result of one question.
 
     Attributes:
-        found: whether the question was answered, and not refused.
         shown: whether the answer holds a right text and cites the right file.
-        first: whether the first citation is from the right file; for a refused question, the best passage counts.
+        first: whether the first citation, or the best passage of a refused question, is from the right file.
         line: whether the right text begins at the cited line.
         warned: whether the answer was shown with the warning that its passages may not answer.
     """
@@ -131,7 +122,6 @@ def answers(
 
 
 def figures(rows: dict[str, dict[str, float]]) -> Iterator[Figure]:
-    """The figures of a stored run, by the kinds of questions."""
     common = {"questions": neither("questions"), "warned": neither("warned", "%"), "seconds": lower("time", "s")}
     with_answer = {
         "shown": higher("right shown", "%"), "first": higher("right file", "%"), "line": higher("right line", "%"),
@@ -144,7 +134,6 @@ def figures(rows: dict[str, dict[str, float]]) -> Iterator[Figure]:
 
 
 def questions() -> list[Question]:
-    """All questions of the set."""
     lines = (FOLDER / "questions.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [

@@ -35,13 +35,8 @@ _VERB = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|must|shou
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement about a passage.
-
-    Attributes:
-        kind: how it was made.
-        right: whether the passage says so.
-        beside: the titles and texts of the other passages.
-    """
+    """A statement about a passage, whether the passage says so (`right`), and the other passages with their titles
+    (`beside`)."""
 
     kind: str
     right: bool
@@ -79,7 +74,6 @@ def answers_check(
 
 
 def figures(rows: Mapping[str, Mapping[str, float]]) -> Iterator[Figure]:
-    """The figures of a stored run."""
     columns = {
         "statements": neither("statements"), "flagged": lower("false alarms", "%"), "found": higher("found", "%"),
     }  # fmt: skip

@@ -112,7 +112,6 @@ class Load:
         return [*self.copies[at:], *self.copies[:at]]
 
     def queries(self, request: bytes) -> Vectors:
-        """The queries of a request."""
         return np.frombuffer(request, np.float32).reshape(-1, self.snapshot.dim)
 
 
@@ -194,11 +193,8 @@ class ModelledCopy:
 
 
 def predicted(load: Load, arm: str, compute: float) -> float:
-    """Requests per second after the warm-up, by events and without waiting.
-
-    Args:
-        compute: seconds of a request whose lists are all in memory.
-    """
+    """Requests per second after the warm-up, by events and without waiting. `compute` is the seconds of a request whose
+    lists are all in memory."""
     copies = [ModelledCopy(load, compute) for _ in load.copies]
     assignment = load.assignment() if arm == "assigned" else None
     order = itertools.count()
@@ -292,7 +288,6 @@ def assignment(
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """All arms with one number of copies, each with new copies."""
     with ExitStack() as stack:
         process = MemoryBudget(_PROCESS_MEMORY)
         embedder = stack.enter_context(Embedder(budget=process))

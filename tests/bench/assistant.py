@@ -193,7 +193,6 @@ def _row(
 
 
 def figures(results: Sequence[dict[str, Any]], searches: bool = False) -> Iterator[Figure]:
-    """The figures of a stored run: seconds and waits of a question in each arm, by pipeline; and of each search."""
     rows = {row["pipeline"]: row for row in results}
     for key, table in (("seconds", "time of a question"), ("stall_s", "waits of a question for the link")):
         by_arm = {name: dict(zip(_ARMS, row[key], strict=True)) for name, row in rows.items()}
@@ -244,8 +243,6 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Replays a trace, question after question. If the task has a `model`, the model answers and the trace is
-    recorded."""
     with opened(task) as library:
         options, predictor = options_of(task), TimePredictor()
 

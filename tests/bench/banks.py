@@ -22,12 +22,8 @@ _ROUNDED = 1 - 1e-9
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTable:
-    """A table of vectors with components of 32 bits.
-
-    Attributes:
-        parts: names of the tables it was made from. A product of two tables has a row for each pair of their rows, so
-            that one access replaces two.
-    """
+    """A table of vectors with components of 32 bits, made from the tables `parts`: a product of two has a row for each
+    pair of their rows, so that one access replaces two."""
 
     rows: int
     dim: int
@@ -35,7 +31,6 @@ class EmbeddingTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
         return 4 * self.rows * self.dim
 
     def product(self, other: EmbeddingTable) -> EmbeddingTable:
@@ -62,7 +57,6 @@ class Banks:
     each: float = 5.21e-9
 
     def seconds(self, dim: int) -> float:
-        """Seconds of one access to a bank."""
         return self.fixed + self.each * dim
 
 
@@ -81,21 +75,15 @@ class BankPlacement:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables."""
         return sum(table.nbytes for bank in (self.near, *self.banks) for table in bank)
 
 
 def spread(tables: Sequence[EmbeddingTable], banks: Banks, most: float = math.inf) -> BankPlacement | None:
-    """Places the smallest tables on the chip, and the others over the banks.
+    """Places the smallest tables on the chip, and the others over the banks; None if they do not fit, or a look-up
+    takes more than `most` seconds.
 
     The chip gets tables as long as reading them takes no longer than reading the banks. The other tables go over the
     banks, the largest first, each to the bank with the fewest tables (rule 4 of algorithm 3).
-
-    Args:
-        most: seconds of a look-up. A placement that must take longer is not computed.
-
-    Returns:
-        The placement; None if the tables do not fit, or a look-up in them takes more than `most`.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
     nbytes = sum(table.nbytes for table in ordered)
@@ -155,11 +143,7 @@ def _over_banks(tables: Sequence[EmbeddingTable], banks: Banks) -> tuple[tuple[E
 def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = True) -> BankPlacement:
     """The placement with the fastest look-up; among equal ones, the one with the least storage (algorithm 3).
 
-    For each count, that many of the smallest tables are joined in pairs, the smallest with the largest of them. The
-    tables are chosen by size alone. The source's summary mentions access frequency, but its algorithm does not use it.
-
-    Args:
-        combine: whether tables may be joined.
+    For each count, that many of the smallest tables are joined in pairs, the smallest with the largest of them.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
     seconds = sum(banks.seconds(table.dim) for table in ordered)

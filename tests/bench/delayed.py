@@ -39,13 +39,8 @@ _HALF, _ODD = np.uint64(32), np.uint64(1)
 
 @dataclass(frozen=True, slots=True)
 class Traversal:
-    """The results and the work of one search.
-
-    Attributes:
-        labels: the nearest vertices, nearest first; the smaller number first among equals.
-        hops: number of candidates whose neighbours were evaluated.
-        launches: for each group in order, the number of vertices evaluated.
-        distances: of each label.
+    """The results and the work of one search: the nearest vertices, nearest first and the smaller number first among
+    equals; the number of candidates whose neighbours were evaluated; and the number of vertices of each launched group.
     """
 
     labels: tuple[int, ...]
@@ -79,16 +74,11 @@ def traverse(
     candidates: int = 1,
     visited: Visited | None = None,
 ) -> Traversal:
-    """The `k` vertices nearest to a query, by delayed-synchronisation traversal (algorithm 2).
+    """The `k` vertices nearest to a query, by delayed-synchronisation traversal (algorithm 2) from the vertex `entry`
+    with a queue of `length` results. One group of one candidate is best-first search.
 
     The printed algorithm does not end if no candidate qualifies while groups may still be launched, and does not
-    shorten its results to `length`. Both faults are corrected here. One group of one candidate is best-first search.
-    Vertices at the same distance are ordered by their numbers. So a candidate qualifies if it is among the results.
-
-    Args:
-        entry: the vertex where the search begins.
-        length: length of the queue of results.
-        visited: the set that remembers visited vertices; an exact one if not given.
+    shorten its results to `length`. Both faults are corrected here.
     """
     check_sizes(k, length, groups, candidates)
     seen = ExactSet() if visited is None else visited
@@ -161,19 +151,10 @@ class ExactSet:
 
 
 class BloomFilter:
-    """A set of fixed size that may report items that were never added.
-
-    A vertex that is wrongly reported is not visited. Nothing else is lost, since several paths lead to most vertices.
-
-    Attributes:
-        nbytes: bytes of the filter; each bit takes a byte, because single bits cannot be gathered quickly.
-    """
+    """A set of a power of two `bits` that may report vertices that were never added; these are not visited. Each bit
+    takes a byte, because single bits cannot be gathered quickly."""
 
     def __init__(self, bits: int = BITS, hashes: int = 3) -> None:
-        """
-        Args:
-            bits: number of bits, a power of two.
-        """
         if bits < 8 or bits & (bits - 1) or hashes < 1:
             raise RangeError(f"a Bloom filter has a power of two of bits and at least one hash, not {bits}, {hashes}")
         self._bits = np.zeros(bits, bool)
@@ -193,7 +174,6 @@ class BloomFilter:
         return list(dict.fromkeys(items[new].tolist()))
 
     def clear(self) -> None:
-        """Removes all items."""
         self._bits[:] = False
 
     def _places(self, items: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -65,15 +65,9 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Proportions:
-    """One machine of the paper.
-
-    Attributes:
-        name: the machine, as tables name it.
-        link: GB/s between host and device (table 2).
-        scan: GB/s that the device scans, taken to be the bandwidth of its memory (data sheet).
-        slow: GB/s that the host scans.
-        budgets: GB that are fetched ahead in each pipeline (table 3): as much as the link moves while the model writes.
-    """
+    """One machine of the paper, in GB/s: its link (table 2), the scan of its device, taken to be the bandwidth of its
+    memory (data sheet), and the scan of its host. `budgets` are the GB that are fetched ahead in each pipeline (table
+    3): as much as the link moves while the model writes."""
 
     name: str
     link: float
@@ -82,13 +76,8 @@ class Proportions:
     budgets: Mapping[str, float]
 
     def rates(self, probed_nbytes: float, window: float, pipelines: Collection[str] = ()) -> Rates:
-        """The rates at which an index behaves like the paper's.
-
-        Args:
-            probed_nbytes: bytes of the lists that one search probes.
-            window: seconds of the generation before a search, on average over the pipelines.
-            pipelines: the pipelines; all six if not given.
-        """
+        """The rates at which an index behaves like the paper's, if a search probes `probed_nbytes` of lists and the
+        generation before it takes `window` seconds on average."""
         budget = statistics.mean(self.budgets[pipeline] for pipeline in pipelines or self.budgets)
         link = budget / (INDEX_GB * PROBED) * probed_nbytes / window
         return Rates(link, link * self.scan / self.link, link * self.slow / self.link)
@@ -192,11 +181,8 @@ def devices(
 
 
 def _window(common: dict[str, Any], traces: Mapping[str, Path]) -> float:
-    """Seconds of the generation before a search: the mean of the pipelines' means.
-
-    The traces are replayed without waiting, and the tokens between two searches are counted. A first search that no
-    generation precedes does not count.
-    """
+    """Seconds of the generation before a search: the mean of the pipelines' means. The traces are replayed without
+    waiting."""
     task = {
         **common, **_ARMS["slow place"], "name": "lengths of the replies", "prefill": None, "decode": None,
         "computes": None,
@@ -260,7 +246,6 @@ def _row(
 
 
 def figures(results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
-    """The figures of a stored run, by pipeline and arm."""
     rows = {row["pipeline"]: row for row in results}
     arms = list(results[0]["seconds"])
     yield from tabulate(rows, {f"seconds.{arm}": lower(arm, "s") for arm in arms}, "time of a question")
@@ -297,7 +282,6 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Replays the trace of each of the task's pipelines, question after question."""
     with opened(task) as library, Stops() as stops:
         rows = {
             pipeline: _replayed(task, library, stops, pipeline, trace) for pipeline, trace in task["traces"].items()

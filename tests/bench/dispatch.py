@@ -114,7 +114,6 @@ class InTurn(Dispatch):
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's arms one after the other, each on new devices."""
     with ExitStack() as stack:
         process = MemoryBudget(_PROCESS_MEMORY)
         embedder = stack.enter_context(Embedder(budget=process))

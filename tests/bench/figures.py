@@ -18,13 +18,8 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of figures.
-
-    Attributes:
-        least: the smallest change that counts, as a share of the value.
-        alone: the assumed noise of a figure that was measured only once, as a share of the value.
-        absolute: whether both are differences instead of shares of the value.
-    """
+    """A unit: the smallest change that counts and the assumed noise of a figure measured only once (`alone`), as shares
+    of the value or `absolute` differences."""
 
     least: float
     alone: float
@@ -44,17 +39,9 @@ machine differ by up to a quarter. Quality does not depend on the machine, and a
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure.
-
-    Attributes:
-        row: the system or case that was measured.
-        column: the name of the measure.
-        unit: one of `UNITS`.
-        better: the direction.
-        rounds: the values of the repeated rounds, at least one.
-        table: the caption of the table that holds the figure; empty if the run has only one.
-        peer: whether the row is another program, whose changes are no change of this one.
-    """
+    """One measured figure, with the values of its repeated rounds. `row` is the system or case, `column` the measure,
+    `table` the caption, empty if the run has only one. `peer` marks another program, whose changes are no change of
+    this one."""
 
     row: str
     column: str
@@ -66,21 +53,17 @@ class Figure:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The table, row and column, which name the figure within its run."""
         return self.table, self.row, self.column
 
     @property
     def median(self) -> float:
-        """The median of the rounds."""
         return statistics.median(self.rounds)
 
     def to_json(self) -> dict[str, Any]:
-        """The figure as JSON, with values of six digits."""
         return asdict(self) | {"rounds": [float(f"{value:.{_DIGITS}g}") for value in self.rounds]}
 
     @classmethod
     def from_json(cls, value: Any) -> Figure:
-        """The figure that `to_json` wrote."""
         try:
             found = cls(**value | {"rounds": tuple(map(float, value["rounds"]))})
         except (TypeError, ValueError, KeyError) as error:
@@ -95,14 +78,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table of figures.
-
-    Attributes:
-        name: the heading.
-        unit: one of `UNITS`.
-        better: the direction.
-        scale: the factor from the measured value to the unit, such as 1e-3 for milliseconds.
-    """
+    """A column of a table of figures. `scale` is the factor from the measured value to the unit, such as 1e-3 for
+    milliseconds."""
 
     name: str
     unit: str
@@ -111,12 +88,10 @@ class Column:
 
 
 def lower(name: str, unit: str, scale: float = 1.0) -> Column:
-    """A column whose smaller values are better."""
     return Column(name, unit, "lower", scale)
 
 
 def higher(name: str, unit: str = "") -> Column:
-    """A column whose larger values are better."""
     return Column(name, unit, "higher")
 
 
@@ -131,18 +106,8 @@ def tabulate(
     table: str = "",
     peers: Collection[str] = (),
 ) -> Iterator[Figure]:
-    """The figures of a table of measured values.
-
-    Args:
-        rows: the values of each row by their keys. A list holds the values of repeated rounds. A missing value or None
-            gives no figure.
-        columns: the column of each key. A dot in a key leads into a nested mapping.
-        table: the caption.
-        peers: the rows of other programs.
-
-    Raises:
-        ValueError: two columns have one name, so that one would hide the other.
-    """
+    """The figures of a table of measured values, by row and key. A list holds the values of repeated rounds; a missing
+    value or None gives no figure. A dot in a key leads into a nested mapping."""
     if len({column.name for column in columns.values()}) < len(columns):
         raise ValueError("two columns have one name")
     for row, values in rows.items():
@@ -203,5 +168,4 @@ def aligned(figures: Iterable[Figure]) -> str:
 
 
 def _number(value: float) -> str:
-    """A number with about three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

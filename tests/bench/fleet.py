@@ -31,14 +31,9 @@ _NODE = Path(__file__).with_name("fleet_nodes.py")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of MicroRec (table 8.1).
-
-    Attributes:
-        tables, width: number of tables, and components of all rows together.
-        rounds: accesses to the fullest bank (table 8.3).
-        published: items a second of FleetRec at a deadline of 5, 10 and 20 ms (table 9.3), the same in all three.
-        cpu: the same of the CPU; None where it keeps no deadline.
-    """
+    """A model of MicroRec: its tables (table 8.1), accesses to the fullest bank (`rounds`, table 8.3), and the items a
+    second of FleetRec and of the CPU at a deadline of 5, 10 and 20 ms (table 9.3); None where the CPU keeps no
+    deadline."""
 
     name: str
     tables: int
@@ -119,7 +114,6 @@ class Fleet:
         return time.perf_counter() - started, found
 
     def close(self) -> None:
-        """Ends the processes."""
         for link in self._links[::-1]:
             link.close()
         for process in self._processes:
@@ -186,7 +180,6 @@ def _deadlines(model: Model, nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def figures(law: dict[str, dict[str, Any]], sweep: dict[str, dict[str, Any]]) -> Iterator[Figure]:
-    """The figures of a stored run."""
     names = {
         "rounds": neither("rounds, published"), "predicted": neither("look-ups, predicted", "/s"),
         "published": neither("published", "/s"), "minimum": neither("minimum, predicted", "/s"),

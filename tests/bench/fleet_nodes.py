@@ -49,11 +49,8 @@ def receive_exactly(link: socket.socket, nbytes: int) -> bytes | None:
 
 
 def lookups(link: socket.socket, onward: socket.socket, dims: Sequence[int], seconds: float) -> None:
-    """A look-up node: rows of all tables for each item, as wide as they are together, sent to the network node.
-
-    Args:
-        seconds: that the banks need for an item.
-    """
+    """A look-up node: rows of all tables for each item, as wide as they are together, sent to the network node. The
+    banks need `seconds` for an item."""
     tables = [np.random.default_rng(i).standard_normal((ROWS, dim)).astype(np.float32) for i, dim in enumerate(dims)]
     while (message := receive(link, len(dims), "<i4")) is not None:
         number, indices = message

@@ -191,7 +191,6 @@ def fpga(
 
 
 def figures(given: Sequence[Point], lost: Sequence[Loss]) -> Iterator[Figure]:
-    """The figures of a stored run."""
     cells = {
         point.name: {"simulated": [point.simulated], "modelled": [point.modelled], "error": [abs(point.error)]}
         for point in given

@@ -32,7 +32,6 @@ _PARALLEL = 4
 
 
 def page(report: dict[str, Any]) -> str:
-    """The measurements so far, as Markdown."""
     parts = report.get("parts", {})
     machine, search = parts.get("machine", {}), parts.get("search", {})
     lines = [
@@ -55,7 +54,6 @@ def page(report: dict[str, Any]) -> str:
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
-    """The figures of a stored run: the device, reranking of each shape, searching, and distances from the reference."""
     parts = report.get("parts", {})
     rates = {
         "to_device": Column("GB to the device", "/s", "higher", 1e-9),
@@ -105,13 +103,8 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
 
 @dataclass
 class Run:
-    """One run of all measurements.
-
-    Attributes:
-        out: folder of the results, written after each measurement.
-        until: reading of the clock after which no measurement begins.
-        report: the results so far.
-    """
+    """One run of all measurements. `out` gets the results after each, and none begins after the clock's reading
+    `until`."""
 
     out: Path
     until: float

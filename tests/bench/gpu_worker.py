@@ -18,7 +18,6 @@ _LINK_NBYTES = 256 << 20
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `part`."""
     from bench.gpu_judged import judged
     from bench.gpu_search import search
 

@@ -55,7 +55,6 @@ class GraphFacts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
         return self.rows * self.row_nbytes
 
     @property
@@ -68,7 +67,6 @@ class GraphFacts:
 
     @property
     def first(self) -> int:
-        """Offset of the first block."""
         head = len(_MAGIC) + _FACTS.size + _WORD * self.blocks
         return -(-head // ALIGNMENT) * ALIGNMENT
 
@@ -162,14 +160,8 @@ def hnsw_nbytes(rows: int, dim: int, degree: int) -> int:
 
 
 def hnsw_graph(vectors: Vectors, degree: int, *, budget: MemoryBudget) -> tuple[Neighbours, int]:
-    """The base level of faiss's HNSW graph, by inner product, and the vertex where a search enters.
-
-    It is built by one thread, so that the same vectors give the same graph.
-
-    Args:
-        vectors: [n, dim].
-        degree: the most neighbours of a vertex, even.
-    """
+    """The base level of faiss's HNSW graph, by inner product, and the vertex where a search enters. It is built by one
+    thread, so that the same vectors give the same graph."""
     if degree < 4 or degree % 2:
         raise RangeError(f"a graph of faiss has an even degree of at least 4, not {degree}")
     faiss = _faiss()
@@ -198,18 +190,10 @@ _VISITING_NBYTES = 160
 
 
 class RowRequests:
-    """The rows of launched groups, requested over a link and evaluated when they are there. For one thread.
-
-    One search follows the other. Each group under way has a buffer of its own.
-    """
+    """The rows of launched groups, requested over a link and evaluated when they are there, one search after the other.
+    Each group under way has a buffer of its own."""
 
     def __init__(self, rows: Vectors, facts: GraphFacts, link: Lane, groups: int, candidates: int) -> None:
-        """
-        Args:
-            rows: the rows as they are in the graph's file, [n, row_nbytes / 4].
-            groups: number of groups under way at most.
-            candidates: number of candidates of a group at most.
-        """
         self._rows = rows
         self._facts = facts
         self._link = link
@@ -267,14 +251,11 @@ class NeighbourLists(Sequence[Sequence[int]]):
 class GraphIndex(Closing):
     """Vectors in a graph of neighbours. Similarity is the inner product; the results are row numbers.
 
-    All rows lie in the memory of one device. The processor searches: it requests the rows of each group over the
-    device's link, and computes their distances. So the results are those of every other device. For one thread.
-
-    Counters (in `trace`): `graph.hops`, `graph.groups`, `graph.rows` (requested), `graph.bytes`.
+    All rows lie in the memory of one device. The processor requests the rows of each group over the device's link, and
+    computes their distances, so the results are those of every other device. For one thread.
     """
 
     def __init__(self, path: Path, *, device: Place, budget: MemoryBudget, trace: Trace | None = None) -> None:
-        """Loads a graph into the device's memory."""
         if not device.in_host_memory:
             raise CapabilityError(f"a graph needs a device whose memory the processor reads, and not {device.name}")
         self._facts, file = open_graph(path)
@@ -318,13 +299,8 @@ class GraphIndex(Closing):
         candidates: int = 1,
         bits: int = BITS,
     ) -> Found:
-        """The `k` best rows of each query [q, dim].
-
-        Args:
-            length: length of the queue of results; a longer one finds more.
-            groups, candidates: see `bench.delayed.traverse`.
-            bits: of the Bloom filter of visited rows.
-        """
+        """The `k` best rows of each query [q, dim], with a queue of `length` results and a Bloom filter of `bits` (see
+        `bench.delayed.traverse`)."""
         if queries.ndim != 2 or queries.shape[1] != self._facts.dim:
             raise InputError(f"queries of shape {queries.shape} do not fit rows of {self._facts.dim} dimensions")
         check_sizes(k, length, groups, candidates)
@@ -346,7 +322,6 @@ class GraphIndex(Closing):
         return Found(ids, scores, bytes_read=rows * self._facts.row_nbytes)
 
     def close(self) -> None:
-        """Frees the device's memory."""
         self._rows = np.empty((0, 0), np.float32)
         self._lease.release()
 

@@ -1,7 +1,6 @@
 """`household`: asks everyday questions about the files of one household, in five languages.
 
-The files and questions were written for this purpose and belong to the project (`answers_set/household.txt`). Some
-files are tables and mails. Some questions are misspelled, need two places, are asked in another language than the
+Some files are tables and mails. Some questions are misspelled, need two places, are asked in another language than the
 document's, or have no answer. Every other file belongs to the half `judge`: its questions are counted and never shown,
 so that no rule is fitted to them.
 
@@ -42,16 +41,7 @@ _ASKED = re.compile(r"([?!]) (\S+)(?: ([a-z]{2}))? (.+?)(?: = (.+?))?(?: \+ (\S+
 
 @dataclass(frozen=True, slots=True)
 class Everyday:
-    """One question.
-
-    Attributes:
-        kind: one of `ANSWERED` or `UNANSWERED`.
-        language: of the question.
-        document: the language of the document.
-        half: one of `HALVES`.
-        files: the files that answer.
-        answers: the texts that must all be shown, each with its other wordings; empty if there is no answer.
-    """
+    """One question, and the texts that must all be shown, each with its other wordings; empty if there is no answer."""
 
     kind: str
     language: str
@@ -146,7 +136,6 @@ def summary(results: Sequence[Result]) -> dict[str, float]:
 
 
 def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
-    """The figures of a stored run, by half."""
     common = {"questions": neither("questions"), "seconds": lower("time", "s")}
     there = {
         "right": higher("right", "%"), "warned": neither("among the closest passages", "%"),

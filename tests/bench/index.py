@@ -173,7 +173,6 @@ def _window(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def figures(result: dict[str, Any]) -> Iterator[Figure]:
-    """The figures of a stored run."""
     built = {"edge": result["built"]}
     columns = {"seconds": lower("time", "s"), "peak_resident": lower("peak", "B"), "nbytes": neither("on disk", "B")}
     yield from tabulate(built, columns, "building")
@@ -219,7 +218,6 @@ def _described(result: dict[str, Any]) -> str:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `action` for this index: build, change, search or lookahead."""
     return {"build": _build, "change": _change, "search": _search, "lookahead": _lookahead}[task["action"]](task)
 
 
@@ -349,7 +347,6 @@ def _lookahead(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stalled(trace: Trace) -> float:
-    """The seconds that searches have waited for bytes, on all links."""
     counters = trace.snapshot()
     return counters.get("disk.stall_s", 0.0) + counters.get("link.stall_s", 0.0)
 

@@ -28,7 +28,6 @@ _LANCE_PROBES = (8, 16, 32, 64, 128, 256)
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `action`: build or search, for its `system`."""
     folder = Path(task["peers"])
     folder.mkdir(parents=True, exist_ok=True)
     system = task["system"]
@@ -62,12 +61,7 @@ def cold_and_warm(
     warmed: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """The seconds of some searches with nothing in memory, and of half of the queries after the others; all results.
-
-    Args:
-        opened: opens the index.
-        files: those whose pages are dropped before each cold search, and read before the warm ones.
-        warmed: called between the halves.
-    """
+    Pages of `files` are dropped before each cold search, and read before the warm ones."""
     queries = VectorSet.stored(Path(task["set"])).queries
     half = len(queries) // 2
     with opened() as search:

@@ -143,7 +143,6 @@ def _figures(ttft: Sequence[float]) -> dict[str, Any]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Serves the requests by the task's `system`: `none`, `edge`, `ram-cache` or `ram-cache-held`."""
     run = _ram_cache if task["system"].startswith("ram-cache") else _edge
     return run(task, RequestStream.draw(StreamShape(**task["stream"])))
 
@@ -208,13 +207,9 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
 
 
 def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
-    """Serves requests with llama-cpp-python in its usual form: `Llama.set_cache(LlamaRAMCache(...))`. Tokens, batch,
-    threads and the layout of the weights are the same as in `_edge` (see `LlamaModel`). Its own reuse of tokens that
-    are still in context stays on.
-
-    `LlamaRAMCache` counts the bytes of its states, but not of the scores that it keeps with them. `ram-cache-held`
-    counts both.
-    """
+    """Serves requests with llama-cpp-python in its usual form: `Llama.set_cache(LlamaRAMCache(...))`, otherwise as
+    `_edge`. `LlamaRAMCache` counts the bytes of its states, but not of the scores that it keeps with them;
+    `ram-cache-held` counts both."""
     import llama_cpp
 
     class Held(llama_cpp.LlamaRAMCache):  # type: ignore[misc, name-defined, unused-ignore]

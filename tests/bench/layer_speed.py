@@ -60,15 +60,12 @@ def layer_speed(
 
 
 def figures(reports: dict[str, dict[str, Any]]) -> Iterator[Figure]:
-    """The figures of a stored run."""
     for shape, report in reports.items():
         columns = {"seconds": lower("a token and layer", "s", 1 / report["tokens"])}
         yield from tabulate(report["systems"], columns, shape, ("onnxruntime", "transformers"))
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Wall and CPU seconds of every round for each system, and the mean distance of its result from
-    the first's."""
     spec = model_spec(task["shape"]).layer
     random = np.random.default_rng(0)
     spread = task["tokens"] // 3

@@ -43,14 +43,7 @@ _MOST_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request of the load.
-
-    Attributes:
-        at: the seconds after the begin of the load.
-        kind: one of `KINDS`.
-        topic: the number of the topic, whose documents answer the request.
-        number: the number of the request. No text of a request occurs twice.
-    """
+    """A request of the load, `at` seconds after its begin, about a topic. No text of a request occurs twice."""
 
     at: float
     kind: str
@@ -61,15 +54,8 @@ class Arrival:
 def drawn(
     rate: float, seconds: float, mix: Mapping[str, int], topics: int, exponent: float = 1.0, seed: int = 0
 ) -> list[Arrival]:
-    """Arrivals of a Poisson process. The same arguments give the same arrivals.
-
-    Args:
-        rate: arrivals a second.
-        seconds: the length of the load.
-        mix: the share of each kind, as whole numbers.
-        topics: the number of topics, chosen by Zipf's law.
-        exponent: the exponent of Zipf's law; 0 is uniform.
-    """
+    """Arrivals of a Poisson process, `rate` a second, over topics by Zipf's law (an `exponent` of 0 is uniform). The
+    same arguments give the same arrivals."""
     source = random.Random(seed)
     popular = np.arange(1, topics + 1, dtype=np.float64) ** -exponent
     found: list[Arrival] = []
@@ -98,11 +84,10 @@ def recorded(path: Path) -> list[Arrival]:
 
 @dataclass(slots=True)
 class Sample:
-    """What became of a request. Times are seconds from its arrival.
+    """What became of a request, in seconds from its arrival.
 
     Attributes:
         first: the time of the first piece of text; of the whole answer where there is no text. None if it failed.
-        whole: the time of the end.
         pieces: the pieces of text, each of which is a token of the language model as a rule.
         status: the status of HTTP; 0 if the connection broke.
         late: the seconds by which the load sent the request too late.
@@ -120,11 +105,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The documents that questions are about.
-
-    Attributes:
-        topics: the number of topics, each with `each` documents of `length` words.
-    """
+    """The documents that questions are about: `each` documents of `length` words for each topic."""
 
     topics: int
     each: int
@@ -135,12 +116,10 @@ class World:
         return words(3, seed=topic + 1)
 
     def texts(self, topic: int) -> list[str]:
-        """The documents of a topic."""
         seeds = range(10_000 + topic * self.each, 10_000 + (topic + 1) * self.each)
         return [f"{self.name(topic)}. {words(self.length, seed=seed)}." for seed in seeds]
 
     def write(self, folder: Path) -> None:
-        """Writes a file for each document."""
         folder.mkdir(parents=True, exist_ok=True)
         for topic in range(self.topics):
             for number, text in enumerate(self.texts(topic)):
@@ -270,13 +249,8 @@ ATTAINED = {"rate": higher("rate at which 90 % keep the deadline", "/s")}
 
 
 def attained(rates: Sequence[float], kept: Sequence[float]) -> float:
-    """The highest rate up to which 90 % keep their deadline, between two measured rates by a line; 0 if fewer do at the
-    first rate, and the last rate if as many do at each.
-
-    Args:
-        rates: arrivals a second, ascending.
-        kept: the share that kept the deadline at each rate.
-    """
+    """The highest rate up to which 90 % keep their deadline, between two measured rates (ascending) by a line; 0 if
+    fewer do at the first rate, and the last rate if as many do at each."""
     at = next((number for number, share in enumerate(kept) if share < 0.9), len(kept))
     if not 0 < at < len(kept):
         return float(rates[-1]) if at else 0.0
@@ -284,7 +258,6 @@ def attained(rates: Sequence[float], kept: Sequence[float]) -> float:
 
 
 def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], peers: Iterable[str]) -> Iterator[Figure]:
-    """The figures of a stored run: a row for each system and load, from the rounds."""
     for load in dict.fromkeys(load for loads in found.values() for load in loads):
         rows = {
             name: {key: [run[key] for run in loads[load] if not math.isnan(run[key])] for key in _COLUMNS}
@@ -305,7 +278,6 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], pe
 
 
 def _mix(text: str) -> dict[str, int]:
-    """The type of `--mix`."""
     try:
         found = {kind: int(count) for kind, count in (part.split("=") for part in text.split(","))}
     except ValueError:
@@ -316,7 +288,6 @@ def _mix(text: str) -> dict[str, int]:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The type of `--system` and `--peer`."""
     name, _, rest = text.partition("=")
     return name, rest
 

@@ -113,7 +113,6 @@ def _median(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def figures(report: dict[str, Any], turns: dict[str, list[dict[str, Any]]]) -> Iterator[Figure]:
-    """The figures of a stored run. `turns` holds the repeated runs beside mem0 by system."""
     if "quality" in report:
         quality = {"recall": higher("recall@10"), "ndcg": higher("nDCG@10"), "seconds": lower("time", "s")}
         yield from tabulate(report["quality"]["systems"], quality, "evidence of questions about conversations")
@@ -137,7 +136,6 @@ def figures(report: dict[str, Any], turns: dict[str, list[dict[str, Any]]]) -> I
 
 
 def _ours(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Every run that had to keep the memory limit."""
     runs = [(name, found) for name, found in report["speed"].items() if name != "mem0"]
     return [*runs, *((name, report[name]) for name in ("quality", "actions") if name in report)]
 
@@ -236,12 +234,7 @@ def _moment(when: str) -> datetime:
 
 def look_up_actions(task: dict[str, Any]) -> dict[str, Any]:
     """Stores one wording of each of `intents` tasks. It calibrates on the other wordings of half of them and of tasks
-    that are not stored, and measures on the other half.
-
-    Reports, with and without reranking: the share of lookups that were hits, the share of stored tasks that were found,
-    the share of hits that were wrong, the share of tasks without a stored trajectory that were hit, and the
-    milliseconds of a lookup.
-    """
+    that are not stored, and measures on the other half, with and without reranking."""
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, Memory(folder, user_id="bench", memory=task["memory"]) as memory:
         groups = tasks(2 * task["intents"], seed=0)

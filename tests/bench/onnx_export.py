@@ -34,14 +34,8 @@ def fingerprint(checkpoint: Path) -> str:
 
 
 def export(checkpoint: Path, folder: Path, precision: str, max_tokens: int) -> None:
-    """Writes the model to `folder`/`MODEL_NAME`, unless it is there, and the settings of its tokenizer.
-
-    Args:
-        checkpoint: folder of a cross-encoder with one score, in Hugging Face's format.
-        folder: FlashRank's cache folder; the folder in it is a model folder of fastembed, too.
-        precision: `fp32`, or `int8` for onnxruntime's dynamic quantization with a scale for each column.
-        max_tokens: the longest query + document.
-    """
+    """Writes the model to `folder`/`MODEL_NAME`, unless it is there, and the settings of its tokenizer. `folder` is
+    FlashRank's cache folder; the folder in it is a model folder of fastembed, too."""
     target = folder / MODEL_NAME
     if not target.exists():
         _make(checkpoint, target, precision)

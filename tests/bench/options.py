@@ -26,13 +26,8 @@ from edge.models.registry import models_dir
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the results of a benchmark go.
-
-    Attributes:
-        as_json: print one JSON object instead of tables.
-        store: the file of the stored run, or None.
-        begun: the record without figures, made before the measurement.
-    """
+    """Where the results of a benchmark go: as JSON instead of tables, and into the file of the stored run. `begun` is
+    the record without figures, made before the measurement."""
 
     as_json: bool
     store: Path | None
@@ -48,16 +43,10 @@ class Output:
         held: int = 0,
         limit: float = math.inf,
     ) -> None:
-        """Prints the result and stores the run.
+        """Prints the result and stores the run with its figures and notes.
 
-        Args:
-            result: the JSON object.
-            figures: the figures of the stored run.
-            show: the sentences above the tables of the figures; or a function that prints everything, where figures do
-                not tell all.
-            notes: sentences for the stored run, such as the reason why a peer was left out.
-            held: the most bytes that a process of this program held.
-            limit: their limit.
+        `show` is the sentences above the tables of the figures; or a function that prints everything, where figures do
+        not tell all. `held` is the most bytes that a process of this program held, and `limit` their limit.
         """
         figures = tuple(figures)
         if self.as_json:
@@ -144,7 +133,6 @@ class Names(click.ParamType):
         self.known = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        """The names."""
         found = [name.strip() for name in value.split(",") if name.strip()]
         if unknown := sorted(set(found) - set(self.known)):
             self.fail(f"{', '.join(unknown)}: not one of {', '.join(self.known)}", param, ctx)
@@ -215,7 +203,6 @@ def benchmark(function: Callable[..., None]) -> click.Command:
 
 
 def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
-    """The option or argument of a parameter."""
     notes = list(_notes(hint))
     flags = [note for note in notes if isinstance(note, str) and note.startswith("-")]
     help = next((note for note in reversed(notes) if isinstance(note, str) and note not in flags), None)

@@ -27,12 +27,6 @@ _HYBRID = 0.5
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `action` for its `system`: rerank, index or search.
-
-    Returns:
-        Of `index`: `seconds`, and `nbytes`, the size of its files. Of the others: see above. No query starts after
-        `longest` seconds.
-    """
     started = time.perf_counter()
     own = globals()[f"_{task['action']}_{task['system']}"](task)
     if task["action"] == "index":

@@ -126,14 +126,9 @@ def _modelled(report: Sequence[dict[str, Any]]) -> float:
 
 
 def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:
-    """Latency of a generation with retrievals, computed from the times of its parts.
-
-    Args:
-        generation: seconds of each interval.
-        retrieval: seconds of the retrieval for each interval but the first.
-        pipelined: False adds all times up. True takes the longer of the two for each interval, except for the first
-            retrieval, which overlaps nothing.
-    """
+    """Latency of a generation with retrievals, from the seconds of its intervals and of the retrieval for each but the
+    first. If `pipelined`, the longer of the two counts in each interval, except for the first retrieval, which overlaps
+    nothing."""
     first, *rest = generation
     pairs = list(zip(rest, retrieval, strict=True))
     hidden = pairs[1:] if pipelined else []
@@ -141,13 +136,8 @@ def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *,
 
 
 class Writer(Protocol):
-    """What writes a text, interval by interval.
-
-    Attributes:
-        queries: the query of each interval but the first: the last tokens before the interval.
-        seconds: the duration of each interval written so far.
-        losses: the negative logarithm of the probability of each token, if a model wrote it.
-    """
+    """What writes a text, interval by interval. The query of each interval but the first is the last tokens before it.
+    `losses` are the negative logarithms of the tokens' probabilities, if a model wrote them."""
 
     queries: Sequence[str]
     seconds: list[float]
@@ -173,11 +163,8 @@ class SleepingWriter:
 
 
 class ModelWriter:
-    """A model of llama.cpp that is given the tokens of a text one by one after the passages, as if it wrote them.
-
-    What prompts have in common from the beginning is computed once. The passages come before the text, so other
-    passages mean that the text so far is read again, as in the assistant.
-    """
+    """A model of llama.cpp that is given the tokens of a text one by one after the passages, as if it wrote them. Other
+    passages mean that the text so far is read again, as in the assistant."""
 
     def __init__(self, llm: Any, text: str, tokens: int) -> None:
         """`llm` is a `llama_cpp.Llama`."""
@@ -216,7 +203,6 @@ class ModelWriter:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Writes every text of the task in the way of its `arm`."""
     arms: dict[str, Callable[[IndexLibrary, Writer], dict[str, Any]]] = {
         "alone": alone, "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),
     }  # fmt: skip
@@ -260,11 +246,7 @@ def waiting(library: IndexLibrary, writer: Writer) -> dict[str, Any]:
 
 def pipelined(library: IndexLibrary, writer: Writer, *, adaptive: bool = False) -> dict[str, Any]:
     """Writes a text with pipelined retrieval: the passages of an interval were requested when the interval before it
-    began. Only the first retrieval waits, as in the paper.
-
-    Args:
-        adaptive: choose nprobe by the duration of the last interval instead of a fixed number.
-    """
+    began. If `adaptive`, nprobe follows the duration of the last interval."""
     search = _Search(library)
     stall = 0.0
     started = time.perf_counter()

@@ -162,7 +162,6 @@ class States:
             handle.wait()
 
     def close(self) -> None:
-        """Releases all memory."""
         self._cache.close()
         self._lane.close()
 
@@ -183,7 +182,6 @@ def opened_searcher(task: Mapping[str, Any], trace: Trace) -> Iterator[tuple[Ind
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs one arm under one rate."""
     centres = VectorSet.stored(Path(task["set"])).queries
     arrivals = drawn(task["rate"], task["seconds"], {"search": 1}, len(centres), task["exponent"], seed=1)
     begun = 2 * task["warmup"] / task["rate"]

@@ -29,7 +29,6 @@ class PlainReranker:
     """Scores pairs with an encoder whose weights are all in memory."""
 
     def __init__(self, pack: Path, *, threads: int) -> None:
-        """Loads the whole model."""
         with PackedModel.open(pack, "reranker") as model:
             self.spec: ModelSpec = model.spec
             if self.spec.layer.causal:

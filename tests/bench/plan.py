@@ -20,12 +20,8 @@ from edge.planner.measured import MachineProfile, Prediction, Reading
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prediction and its measurement.
-
-    Attributes:
-        measured: the typical times over the questions.
-        per_s: answers per second, one after the other.
-    """
+    """A prediction and its measurement: the typical times over the questions, and answers per second, one after the
+    other."""
 
     predicted: Prediction
     measured: Reading
@@ -100,7 +96,6 @@ def plan(
 
 
 def figures(rows: Sequence[Comparison], summary: dict[str, float]) -> Iterator[Figure]:
-    """The figures of a stored run: each schedule's time and memory, and the errors over all."""
     named = {
         f"{format_size(r.predicted.limit)}, {r.predicted.depth} judged, {r.predicted.passages} passages": _json(r)
         for r in rows

@@ -106,7 +106,6 @@ def planned(
 def _run(
     serving: Serving, plan: ServerPlan, place: Path, asked: Sequence[str], length: int, requests: int, threads: int
 ) -> dict[str, float]:
-    """Runs one plan under its load."""
     source = random.Random(1)
     times = list(itertools.accumulate(source.expovariate(serving.rate) for _ in range(requests)))
     arrivals = [Arrival(at, "ask", 0, source.randrange(len(asked))) for at in times]

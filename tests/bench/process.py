@@ -48,18 +48,10 @@ def measure(
     """Runs a function of a benchmark, or a script, on a task in a new process, and returns its report.
 
     The memory of the process and its children is measured from outside, so that all programs are measured alike. A
-    function samples its own process, too, which finds shorter peaks. `peak_resident` is the larger of both.
-
-    Args:
-        work: a function of a module of the benchmarks. Or a script, which reads the task from stdin and prints its
-            report as the last line, in JSON; it runs in an empty folder, modules of its own folder are not importable,
-            and its Python may be that of another program and lack this one.
-        task: the task, which must be JSON. Its `name` is used in messages. Its `watch` is the number of seconds between
-            two samples of a function's own memory (see `edge.apps.bench.process.serve`).
-        threads: the number of threads of libraries that would otherwise choose it themselves, and of the processors
-            that a script may use, where the system can restrict them.
-        python: the interpreter.
-        timeout: the seconds after which the process is ended; None for no bound.
+    function samples its own process, too, which finds shorter peaks. `peak_resident` is the larger of both. A script
+    reads the task from stdin and prints its report as the last line, in JSON; it runs in an empty folder, and its
+    Python may be that of another program and lack this one. `threads` restricts libraries and, where the system can, a
+    script's processors.
     """
     count = str(threads)
     environment = os.environ | {
@@ -107,7 +99,6 @@ runpy.run_path(script, run_name="__main__")
 
 
 def say(text: str) -> None:
-    """Prints a message about the progress to stderr."""
     click.echo(text, err=True)
 
 
@@ -162,7 +153,6 @@ class TreeWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops sampling."""
         self._stop.set()
         self._thread.join()
 
@@ -220,7 +210,6 @@ def _files(path: Path) -> list[Path]:
 
 
 def processor() -> str:
-    """The name and number of physical cores of the machine's processor, for a report."""
     names: list[str] = []
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -234,11 +223,8 @@ _STOP_S = 0.5
 
 
 class Stops:
-    """A thread that sleeps again and again, and counts the sleeps that lasted much too long. A context manager.
-
-    Attributes:
-        seconds: total of the stops so far.
-    """
+    """A thread that sleeps again and again, and counts the sleeps that lasted much too long, in `seconds`
+    altogether."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -40,13 +40,11 @@ class Call:
     """One ranking.
 
     Attributes:
-        wanted: the number of results requested.
-        candidates: the number of candidates.
         work: the share of layers times candidates that was computed.
         overlap: the share of full depth's results that are among the results.
         seconds, full_seconds: processor time of the ranking, and of full depth.
         precision, full_precision: the share of the relevant candidates that are among the results, and among those of
-            full depth; with more of them than results, the share of relevant results. None without relevant candidates.
+        full depth; with more of them than results, the share of relevant results. None without relevant candidates.
     """
 
     wanted: int
@@ -60,12 +58,8 @@ class Call:
 
 
 class WatchedReranker(Reranker):
-    """Repeats every ranking at full depth and records the comparison.
-
-    Attributes:
-        calls: the recorded rankings.
-        relevant: the texts that answer what is asked now.
-    """
+    """Repeats every ranking at full depth and records the comparison. `relevant` are the texts that answer what is
+    asked now."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -46,14 +46,8 @@ LINK = "link"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """An index on disk, and the judged sets that it was made from.
-
-    Attributes:
-        folder: of the index.
-        corpora: the sets; questions and texts are the first one's.
-        rows, lists, nbytes: the number of vectors and of lists, and the bytes of the lists.
-        memory: the bytes that lists may take in memory.
-    """
+    """An index on disk, the judged sets that it was made from (questions and texts are the first one's), and the bytes
+    that lists may take in memory."""
 
     folder: Path
     corpora: Sequence[Corpus]
@@ -93,7 +87,6 @@ class IndexData:
     work_dir: WorkDir
 
     def made(self) -> Replayed:
-        """The index, made unless it exists."""
         corpora = [load(folder) for folder in self.folders]
         place = self.work_dir / f"rag-{self.rows}-{self.list_rows}"
         rows, lists, nbytes = build(place, corpora, self.rows, list_rows=self.list_rows)
@@ -101,18 +94,12 @@ class IndexData:
 
 
 def build(folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int) -> tuple[int, int, int]:
-    """Makes the index unless it exists, with the codec flat as in the paper.
+    """Makes the index unless it exists, with the codec flat as in the paper. Returns the number of rows, the number of
+    lists, and the bytes of the lists.
 
     Rows are the sentences of the corpora, with their titles. If there are fewer than `rows`, noisy copies of their
-    vectors are added, with a cosine of 0.9 on average. The copies make the index as large as wanted and keep the shape
-    of the clusters. A copy stands for the text of its original.
-
-    Args:
-        rows: the wanted number of rows.
-        list_rows: the number of vectors per list that training aims at.
-
-    Returns:
-        The number of rows, the number of lists, and the bytes of the lists.
+    vectors are added, with a cosine of 0.9 on average, which keeps the shape of the clusters. A copy stands for the
+    text of its original.
     """
     folder.mkdir(parents=True, exist_ok=True)
     budget = MemoryBudget(_BUILD_MEMORY)
@@ -224,11 +211,8 @@ class IndexLibrary:
         reuse: bool,
         trace: Trace,
     ) -> None:
-        """
-        Args:
-            share: the share of the lists that a search probes; None for as many as the recall target needs.
-            reuse: keep lists in memory for later searches.
-        """
+        """`share` of the lists that a search probes; None for as many as the recall target needs. `reuse` keeps lists
+        in memory for later searches."""
         self.budget = embedder.budget
         self.trace = trace
         self.searches: list[dict[str, Any]] = []
@@ -301,15 +285,8 @@ class IndexLibrary:
         self._before = self.trace.snapshot()
 
     def _took(self, asked: Mapping[str, float]) -> dict[str, float]:
-        """The figures of a search.
-
-        `window` is the seconds of generation since the search before, which could hide this search's reads. `stall` is
-        the seconds that the search waited for the link. The others are the counters of `_PER_SEARCH` since the search
-        before.
-
-        Args:
-            asked: the counters when the search began.
-        """
+        """The figures of a search: the seconds of generation since the search before, which could hide this search's
+        reads (`window`), the seconds that it waited for the link (`stall`), and the counters of `_PER_SEARCH`."""
         before, self._before = self._before, self.trace.snapshot()
 
         def since(name: str, earlier: Mapping[str, float]) -> float:

@@ -60,16 +60,9 @@ _CERTAIN = math.log(0.95)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question of a judged set, with the texts for its traces.
-
-    Attributes:
-        id: its id in the judged set.
-        sentence: the sentence that holds the answer.
-        around: the other sentences of that paragraph.
-        beside: other questions about the same paragraph.
-        near: other questions about the same article.
-        wrong: another question's answer.
-    """
+    """A question of a judged set, with the sentence that holds the answer, the others of that paragraph (`around`),
+    other questions about the same paragraph (`beside`) and the same article (`near`), and another question's answer
+    (`wrong`)."""
 
     id: str
     question: str
@@ -120,11 +113,7 @@ def cases(corpus: Corpus) -> list[Case]:
 
 
 def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: float, decode: float) -> None:
-    """Writes one pipeline's trace: every step of every case, in the order of the replay.
-
-    Args:
-        prefill, decode: tokens per second of the replay.
-    """
+    """Writes one pipeline's trace: every step of every case, in the order of the replay, with its tokens per second."""
     with path.open("w", encoding="utf-8") as file:
         header = {"format": FORMAT, "name": f"replay-{pipeline}", "prefill": prefill, "decode": decode}
         file.write(json.dumps(header) + "\n")
@@ -244,7 +233,6 @@ class ComputedReplay(ReplayGenerator):
     prompt of the recorded length."""
 
     def __init__(self, path: str | Path, model: str | Path, budget: MemoryBudget, *, threads: int) -> None:
-        """Loads the model."""
         super().__init__(path, speed=_NO_PAUSE)
         file = GGUFFile.open(model)
         with budget.charge("language model"):

@@ -16,16 +16,12 @@ class StreamShape:
     """The parameters by which requests are drawn.
 
     Attributes:
-        requests: the number of requests.
-        topics: the number of topics, which are different lists of documents. Requests choose topics by Zipf's law.
-        documents: the number of documents. Topics choose documents by Zipf's law, too, so that topics share beginnings.
-        per_request: the number of documents of each topic, in a fixed order.
+        topics: different lists of `per_request` documents. Requests choose topics by Zipf's law, and topics documents.
         tokens: the mean number of tokens of a document.
         spread: the standard deviation of the logarithm of a document's length; 0 makes all equally long.
         exponent: the exponent of Zipf's law; 0 is uniform.
         drift: the number of requests after which other topics become popular; 0 for never.
         question: the number of tokens of a question. No question occurs twice.
-        seed: the seed of the random numbers.
     """
 
     requests: int = 60
@@ -49,12 +45,7 @@ class StreamShape:
 
 @dataclass(frozen=True, slots=True)
 class RequestStream:
-    """The drawn requests.
-
-    Attributes:
-        lengths: the number of tokens of each document.
-        requests: the numbers of each request's documents, in their order.
-    """
+    """The drawn requests: the number of tokens of each document, and the documents of each request in their order."""
 
     shape: StreamShape
     lengths: tuple[int, ...]

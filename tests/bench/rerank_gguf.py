@@ -27,12 +27,7 @@ _CONTROLS = ("<s>", "<pad>", "</s>", "<mask>")
 
 @dataclass(frozen=True, slots=True)
 class RandomReranker(GgufFile):
-    """The file of a model of the XLM-RoBERTa family, in Q8_0.
-
-    Attributes:
-        model: gives shape and vocabulary.
-        pieces: the vocabulary's pieces with their scores.
-    """
+    """The file of a model of the XLM-RoBERTa family, in Q8_0, with the vocabulary's pieces and their scores."""
 
     model: PackedModel
     pieces: tuple[tuple[str, float], ...]

@@ -46,15 +46,9 @@ _BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class JudgedPool:
-    """A query with its candidates in retrieval order.
-
-    Attributes:
-        grades: the relevance of each candidate.
-        ideal: all judged grades of the query, including documents that retrieval missed.
-        retrieved: the retriever's scores or order of the candidates (see `models.blending`).
-        documents: the document of each candidate passage. A document counts once, at its first passage. None if no
-            document has two passages.
-    """
+    """A query with its candidates in retrieval order, the grade of each, and all judged grades of the query (`ideal`),
+    including documents that retrieval missed. A document counts once, at its first passage; `documents` is None if none
+    has two."""
 
     query: str
     docs: list[str]
@@ -202,7 +196,6 @@ def _best(scores: Sequence[float]) -> set[int]:
 
 
 def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
-    """The figures of a stored run, by system."""
     sets = list(result["retrieved"])
     columns = {
         "seconds": lower("a query", "s"), "first": lower("first query from the start", "s"), "peak": lower("peak", "B"),

@@ -1,9 +1,8 @@
 """`pruning-rules`: the paper's rule of pruning beside ours, at equal precision.
 
 GRATING's rule (section 4.1) needs a threshold for each number of results, size of pool and mode. It is chosen on every
-other query, as the smallest that finds `--target` of full depth's results; scores do not depend on the company, so that
-every threshold is replayed on the scores of one pass at full depth. The bounded rule has its stored margin. Both are
-then run on the other queries.
+other query, as the smallest that finds `--target` of full depth's results. The bounded rule has its stored margin. Both
+are then run on the other queries.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ def pruning_rules(
 
 
 def figures(rows: dict[str, dict[str, float]]) -> Iterator[Figure]:
-    """The figures of a stored run."""
     columns = {
         "work": lower("computed", "%"), "seconds": lower("processor time", "s"), "found": higher("found", "%"),
         "precision": higher("precision", ""), "threshold": neither("threshold"), "queries": neither("queries"),

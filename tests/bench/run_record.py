@@ -39,12 +39,9 @@ class RunRecord:
     """One run of a benchmark, or several of the same command, whose figures are rounds.
 
     Attributes:
-        bench: the name of the benchmark.
         command: the command line, with the last component in place of each path.
         machine: processor, memory and system, without the name of the host.
-        version: the version of the program, and its commit in a source tree.
         date: the day of the last round.
-        figures: the figures, in the order of the tables.
         notes: sentences about the run, such as the reason why a peer was left out.
     """
 
@@ -64,7 +61,6 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: Path) -> RunRecord:
-        """The record of a file."""
         try:
             value = json.loads(read_small(path))
         except OSError as error:
@@ -240,7 +236,6 @@ def block(name: str, run: RunRecord) -> str:
 
 
 def markdown(figures: Iterable[Figure]) -> Iterator[str]:
-    """The figures as Markdown tables."""
     return map(_table, tables(figures))
 
 

@@ -254,7 +254,6 @@ def row(
 
 
 def figures(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
-    """The figures of a stored run, by program."""
     columns = {
         "ndcg": higher("nDCG@10"), "seconds": lower("a query", "s"), "first": lower("first query from the start", "s"),
         "peak": lower("peak of searching", "B"), "index_seconds": lower("indexing", "s"),

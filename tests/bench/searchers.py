@@ -60,13 +60,8 @@ times are not published. They follow from the percentages, so the comparison is 
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """Generation that waits for a retrieval every `interval` tokens.
-
-    Attributes:
-        batch: number of sequences generated at a time.
-        step: seconds to write one token for the batch on one device.
-        retrieval: seconds to retrieve for the batch on one device.
-    """
+    """Generation of a `batch` of sequences that waits for a retrieval every `interval` tokens. `step` and `retrieval`
+    are the seconds of a token and of a retrieval for the batch on one device."""
 
     interval: int
     batch: int
@@ -119,7 +114,6 @@ def searchers(
 
 
 def queue_rows(results: Sequence[int] = _RESULTS, searches: int = _SIMULATED) -> list[dict[str, Any]]:
-    """Lengths by the bound, with the simulated share of searches that lose a result at that length and one below."""
     rows = []
     for count in results:
         for queues in _QUEUES:
@@ -132,11 +126,8 @@ def queue_rows(results: Sequence[int] = _RESULTS, searches: int = _SIMULATED) ->
 
 
 def simulated_loss(results: int, queues: int, length: int, *, searches: int, seed: int) -> float:
-    """Share of simulated searches in which a queue of this length drops one of the best `results`.
-
-    In each search every result falls into a random queue, as in lists that are striped over the searchers. The share
-    is a check of `queue_length`, which follows from a bound and not from a simulation.
-    """
+    """Share of simulated searches in which a queue of this length drops one of the best `results`: a check of the bound
+    of `queue_length`."""
     random = np.random.default_rng(seed)
     lost = 0
     for start in range(0, searches, _SIMULATED_AT_ONCE):
@@ -162,7 +153,6 @@ def share_rows() -> list[dict[str, Any]]:
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
-    """The figures of a stored run: queues, shares of devices, and searches by codec and number of searchers."""
     queues = {f"{row['results']} results, {row['queues']} queues": row for row in report["queues"]}
     lengths = {"length": lower("length", ""), "lost": lower("lost", "%"), "lost_shorter": neither("one shorter", "%")}
     yield from tabulate(queues, lengths, "searches that lose a result")
@@ -184,8 +174,6 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Builds an index of made-up vectors, and searches it by the host and then by each number of searchers. Every query
-    is asked twice; the second time is measured, when the searchers hold the lists."""
     random = np.random.default_rng(3)
     centres = random.standard_normal((_CENTRES, _DIM), np.float32)
     with tempfile.TemporaryDirectory() as folder:

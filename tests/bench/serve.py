@@ -121,7 +121,6 @@ def serve(
 
 
 def figures(found: dict[str, dict[int, list[dict[str, float]]]], peaks: dict[str, int]) -> Iterator[Figure]:
-    """The figures of a stored run, from the rounds of each system and number of clients."""
     columns = {
         "requests_per_s": higher("requests", "/s"), "median_s": lower("median", "s"), "p95_s": lower("p95", "s"),
         "peak": lower("peak", "B"),
@@ -135,7 +134,6 @@ def figures(found: dict[str, dict[int, list[dict[str, float]]]], peaks: dict[str
 
 
 def _bodies(model: PackedModel, requests: int, candidates: int, tokens: int, top_k: int | None) -> list[bytes]:
-    """The bodies of the requests, each with its own query and candidates."""
     tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
     found = []
     for number in range(requests):

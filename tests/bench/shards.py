@@ -120,7 +120,6 @@ def shards(
 
 
 def joined_chunks(title: str, text: str) -> list[Any]:
-    """The passages of a document."""
     return list(chunks_of(text_blocks(text or title), title))
 
 

@@ -149,7 +149,6 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
-    """The figures of a stored run: hops and recall by group size, and times at equal recall."""
     found = {f"{row['groups']} groups of {row['candidates']}": row for row in report["figure"]["rows"]}
     counted = {
         "hops": lower("hops", ""), "times_first": neither("times best-first"),
@@ -211,7 +210,6 @@ def _run(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict[str, Any]:
-    """The index of lists on the same vectors, all of which it may hold."""
     say("the index of lists")
     lists = task | {
         "name": "the index of lists", "index": str(own / "index"), "memory": _LISTS_MEMORY, "codec": "auto",
@@ -231,7 +229,6 @@ def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `action`."""
     return {"build": _build, "counted": _counted, "lengths": _lengths, "timed": _timed}[task["action"]](task)
 
 

@@ -82,7 +82,6 @@ def tune(
 
 
 def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
-    """The figures of the stored run: for each goal the choice, the fastest point, and the index that was built."""
     for row, index in zip(result["goals"], result["indexes"], strict=True):
         goal = f"recall {row['goal']:g}"
         for name in ("chosen", "fastest"):
@@ -109,7 +108,6 @@ class _Point:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Chooses for each of the task's goals, sweeps, and builds the chosen index."""
     vectors = VectorSet.stored(Path(task["set"]))
     half = len(vectors.queries) // 2
     budget = MemoryBudget(task["memory"])
@@ -218,7 +216,6 @@ class _Sweep:
             point.seconds = seconds
 
     def close(self) -> None:
-        """Releases all memory."""
         self._searcher.close()
         self._host.close()
 

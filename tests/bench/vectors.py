@@ -104,7 +104,6 @@ class VectorSet:
 
     @classmethod
     def stored(cls, folder: Path) -> VectorSet:
-        """The set that was made in `folder`."""
         return cls(folder, **json.loads((folder / _NOTE).read_text("utf-8")))
 
     @property
@@ -133,7 +132,6 @@ class VectorSet:
         return ids
 
     def mapped(self) -> Floats:
-        """All rows as a memory-mapped array, [rows, dim]."""
         mapped = np.memmap(self.path, np.float32, "r", shape=(self.rows, self.dim))
         if hasattr(mmap, "MADV_RANDOM"):  # rows are read singly, so the system should not read ahead around them
             mapped._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from importlib.metadata import entry_points
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edge.budget import MemoryBudget
-from edge.devices.cpu import CpuDevice
+from edge.devices.cpu import CpuDevice, MeasuredScan
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
@@ -142,3 +143,37 @@ def test_a_buffer_is_the_devices_own() -> None:
     second[:] = 2
     assert np.all(first == 1)
     device.close()
+
+
+class Watched(MeasuredScan):
+    name = "watched"
+    in_host_memory = False
+
+    def __init__(self) -> None:
+        self.memory = MemoryBudget(1 << 23, baseline=0)
+        self.requests: list[SearchRequest] = []
+        self.vectors: Any = None
+
+    def allocate(self, nbytes: int) -> str:
+        return "place"
+
+    def write(self, buffer: str, data: Any) -> None:
+        self.vectors = data.view(np.float32).reshape(4096, 256)
+
+    def search(self, request: SearchRequest) -> None:
+        self.requests.append(request)
+
+    def free(self, buffer: str) -> None:
+        assert buffer == "place"
+
+
+def test_the_second_of_two_equal_searches_is_measured() -> None:
+    device = Watched()
+    estimate = device.profile("scan", 3)
+    assert len(device.requests) == 2
+    assert estimate.nbytes == 4 << 20
+    for request in device.requests:
+        scores = request.queries @ device.vectors.T
+        assert len(np.unique(scores)) > 0.99 * scores.size
+        assert list(request.lists[0].queries) == [0, 1, 2]
+    assert device.memory.used == 0

@@ -13,6 +13,7 @@ import pytest
 from naive.beside import DIM, Both
 
 from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
@@ -275,7 +276,6 @@ def _kill(device: RemoteDevice) -> None:
         ("of=cpu,confidence=high", ConfigError, "is a number"),
         ("of=cpu,confidence=1.5", ConfigError, "from 1e-06 to 0.99"),
         ("of=cpu,lists=whole,confidence=0.9", ConfigError, "dealt evenly"),
-        ("of=null", CapabilityError, "no memory of its own"),
         ("of=cpu+abacus", CapabilityError, "there is no device 'abacus'"),
         ("of=searchers", ConfigError, "no searchers"),
         ("of=cpu,color=red", ConfigError, "color"),
@@ -286,6 +286,8 @@ def test_searchers_that_cannot_be_opened_leave_nothing_behind(text: str, kind: t
     ledger = MemoryBudget(1 << 36, baseline=0)
     with pytest.raises(kind, match=says):
         open_device(f"searchers:{text}", ledger)
+    with pytest.raises(CapabilityError, match="no memory of its own"):
+        SearchersDevice(ledger, searchers=[CpuDevice(ledger)])
     assert ledger.used == 0
 
 

@@ -42,11 +42,7 @@ U32, F32, BOOL, STRING, LIST, I32 = 4, 6, 7, 8, 9, 5
 
 
 class GgufFile(ABC):
-    """A GGUF file with random values: the names and types of its content, and how they are written.
-
-    Attributes:
-        seed: of the random values.
-    """
+    """A GGUF file with random values: the names and types of its content, and how they are written."""
 
     __slots__ = ()
     seed: int
@@ -60,7 +56,6 @@ class GgufFile(ABC):
         """The name, shape and type of each tensor, and whether it is a norm."""
 
     def write(self, path: str | Path) -> Path:
-        """Writes the file and returns its path."""
         tensors = list(self.tensors())
         pairs = list(self.metadata())
         path = Path(path)
@@ -84,15 +79,8 @@ class GgufFile(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RandomModel(GgufFile):
-    """The shape of a random model. The defaults make a tiny one.
-
-    Attributes:
-        vocabulary: the number of tokens, at least 1,024.
-        context: the context length that the file states.
-        ffn: the width of the feed-forward layer.
-        tied: whether the output matrix is the embedding table.
-        template: the chat template; None leaves it out.
-    """
+    """The shape of a random model of at least 1,024 tokens. The defaults make a tiny one. If `tied`, the output matrix
+    is the embedding table; without a `template` the file has none."""
 
     vocabulary: int = 1024
     context: int = 2048

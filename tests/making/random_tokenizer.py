@@ -114,11 +114,8 @@ def unigram(path: Path, size: int) -> None:
 
 
 def byte_bpe(path: Path, size: int, *, append_end: bool) -> None:
-    """Writes a Qwen3 tokenizer of `size` tokens. The special tokens come last.
-
-    Args:
-        append_end: the tokenizer appends `<|endoftext|>` to every text, as that of Qwen3-Embedding does.
-    """
+    """Writes a Qwen3 tokenizer of `size` tokens. The special tokens come last. With `append_end` it appends
+    `<|endoftext|>` to every text, as that of Qwen3-Embedding does."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     vocab = {char: n for n, char in enumerate(sorted(ByteLevel.alphabet()))}

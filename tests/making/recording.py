@@ -62,7 +62,6 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path) -> Recording:
-        """Reads a file."""
         recording, number = cls(), 0
         try:
             with path.open(encoding="utf-8") as file:
@@ -128,10 +127,9 @@ def key_of(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:
 class Recorder:
     """A `Generator` that passes on another generator's answers and records each.
 
-    Attributes:
-        asked: name of the current question. If it is set, answers are recorded without messages, to be replayed by
-            turn. An answer that was not read to its end is recorded as far as it was read, because a replayed pipeline
-            stops at the same place. If `asked` is empty, only complete answers are recorded, with their messages.
+    If `asked` names the current question, answers are recorded without messages, to be replayed by turn, and as far as
+    they were read, because a replayed pipeline stops at the same place. If it is empty, only complete answers are
+    recorded, with their messages.
     """
 
     def __init__(self, generator: Generator, path: str | Path, *, speed: Speed | None = None) -> None:
@@ -168,7 +166,6 @@ class Recorder:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """The other generator's answer."""
         pieces: list[Piece] = []
         complete = False
         answer = self._generator.stream(messages, sampling, documents=documents, cancel=cancel)

@@ -36,11 +36,7 @@ class ReplayGenerator:
     follows_instructions = True
 
     def __init__(self, path: str | Path, *, speed: Speed | None = None) -> None:
-        """Reads a recording.
-
-        Args:
-            speed: replaces the recording's own speed.
-        """
+        """`speed` replaces the recording's own."""
         path = Path(path)
         recording = Recording.read(path)
         self._records, self._turns = recording.by_messages, recording.by_turn

@@ -183,7 +183,6 @@ class RandomWeights:
 
 
 def model_spec(shape: str, precision: Precision = "int8") -> ModelSpec:
-    """The description of a model of a published shape."""
     chosen = _shape(shape)
     return family_of(chosen.config).spec_from_config(chosen.config, chosen.head, precision)
 
@@ -191,12 +190,7 @@ def model_spec(shape: str, precision: Precision = "int8") -> ModelSpec:
 def synth(
     shape: str, out_dir: str | Path, precision: Precision = "int8", seed: int = 0, *, progress: Progress | None = None
 ) -> PackedModel:
-    """Packs a random model.
-
-    Args:
-        shape: a name in `SHAPES`.
-        out_dir: directory of the pack; an older pack there is replaced.
-    """
+    """Packs a random model of a shape of `SHAPES`; an older pack in `out_dir` is replaced."""
     chosen = _shape(shape)
     check_precision(precision)
     family = family_of(chosen.config)

@@ -9,11 +9,7 @@ from edge.models.packed import PackedModel
 
 
 def token_rows(model: PackedModel, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Token rows as fp32 [n, hidden]. Every row's checksum is compared.
-
-    Args:
-        ids: token ids [n], ascending and unique.
-    """
+    """Token rows as fp32 [n, hidden] of ids that ascend and are unique. Every row's checksum is compared."""
     raw = model._checked_rows("embedding", ids, model.embedding_checksums())
     values = raw.view(model.embedding_dtype).astype(np.float32)
     if (scales := model.embedding_scales()) is not None:

@@ -42,12 +42,8 @@ sys.exit(code[0] if code else "the command died")
 
 @contextlib.contextmanager
 def forked_edge(program: Path) -> Iterator[tuple[str, ...]]:
-    """Writes a program that stands for `edge`, and runs its commands until the context ends. Elsewhere than on Linux
-    each of them is a process of its own.
-
-    Returns:
-        The command that starts the program.
-    """
+    """Writes a program that stands for `edge`, gives the command that starts it, and runs its commands until the
+    context ends. Elsewhere than on Linux each of them is a process of its own."""
     if sys.platform != "linux":
         program.write_text(f"#!{sys.executable}\nfrom edge.apps.cli import main\nmain()\n", encoding="utf-8")
         program.chmod(0o755)

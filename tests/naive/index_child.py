@@ -31,7 +31,6 @@ def operation(number: int) -> tuple[list[int], list[int], np.ndarray]:
 
 
 def replay(count: int) -> NaiveIndex:
-    """The content after the first `count` operations."""
     twin = NaiveIndex()
     for number in range(count):
         gone, ids, vectors = operation(number)
@@ -41,7 +40,6 @@ def replay(count: int) -> NaiveIndex:
 
 
 def done(rig: IndexRig) -> int:
-    """Operations that are committed."""
     with rig.database.write() as db:
         db.execute("CREATE TABLE IF NOT EXISTS done(count INTEGER)")
         row = db.execute("SELECT max(count) FROM done").fetchone()

@@ -84,11 +84,8 @@ class Rig:
         return found
 
     def check(self, *, files: bool = True) -> None:
-        """Bytes are where the ledger says, within the limits, and nothing is left locked or useless.
-
-        Args:
-            files: whether nobody has meddled with the files.
-        """
+        """Bytes are where the ledger says, within the limits, and nothing is left locked or useless. `files`: nobody
+        has meddled with the files."""
         while self.writer is not None and self.writer.busy:
             time.sleep(0.001)
         states = self.tree._states
@@ -121,13 +118,9 @@ def _name(node: Node) -> str:
 
 
 class Twin:
-    """The states that PGDSF keeps, by the rules as they are written: every step looks at everything.
-
-    Args:
-        host, disk: bytes of the two tiers.
-        sizes: bytes of a path's last segment in host memory and of its file on disk.
-        cost: seconds to compute tokens after others.
-    """
+    """The states that PGDSF keeps, by the rules as they are written: every step looks at everything. `sizes` gives the
+    bytes of a path's last segment in host memory and of its file, and `cost` the seconds to compute tokens after
+    others."""
 
     def __init__(
         self,

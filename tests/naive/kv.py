@@ -19,12 +19,8 @@ CELL = 12
 
 
 class FakeContext:
-    """A `KVBackend`. It trusts states as a real one does: only their size is looked at.
-
-    Args:
-        batch: tokens between questions whether to go on.
-        fixed: bytes of a state that belong to no token.
-    """
+    """A `KVBackend`. It trusts states as a real one does: only their size is looked at. `fixed` bytes of a state belong
+    to no token."""
 
     def __init__(self, *, capacity: int = 10_000, batch: int = 4, fingerprint: str = "fake", fixed: int = 0) -> None:
         self.fingerprint = fingerprint

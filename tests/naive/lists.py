@@ -86,12 +86,7 @@ class WatchedFile(BlockFile):
 
 @dataclass
 class Lists:
-    """A snapshot and the arrays it was made from.
-
-    Attributes:
-        list_of: list of each row in segments; -1 for pending rows.
-        live: which rows count.
-    """
+    """A snapshot and the arrays it was made from. The list of a pending row is -1, and `live` rows count."""
 
     snapshot: Snapshot
     ids: Ids
@@ -141,13 +136,8 @@ def write_lists(
     deleted: float = 0.0,
     seed: int = 0,
 ) -> Lists:
-    """Cuts rows into files, rows of a file into lists by nearest centroid, and writes them.
-
-    Args:
-        files: every file holds a part of every list that has rows in it.
-        pending: so many rows are not in files.
-        deleted: share of the rows in files that do not count.
-    """
+    """Cuts rows into files, rows of a file into lists by nearest centroid, and writes them. Every file holds a part of
+    every list that has rows in it. `deleted` is the share of the rows in files that do not count."""
     random = np.random.default_rng(seed)
     count, dim = vectors.shape
     ids = random.permutation(count * 3)[:count].astype(np.int64)

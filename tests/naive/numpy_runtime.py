@@ -152,11 +152,8 @@ class NumpyLayerKernel(LayerKernel):
 
 
 def quantize(x: Array) -> tuple[npt.NDArray[np.int32], Array]:
-    """Symmetric quantization of every row of x [..., n] to -127 ... 127.
-
-    Returns:
-        Integers [..., n] and scales [..., 1] so that integers * scales is close to x.
-    """
+    """Symmetric quantization of every row of x [..., n] to -127 ... 127: integers, and scales [..., 1] with integers *
+    scales close to x."""
     maximum = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.float32(1e-30))
     scale = (maximum / np.float32(127)).astype(np.float32)
     return np.rint(x / scale).astype(np.int32), scale

@@ -27,12 +27,8 @@ def write_tiny_models(folder: Path) -> Path:
 
 
 def settings_of(home: Path, **own: str) -> dict[str, str]:
-    """Environment variables that choose the tiny models of `home / "models"` and keep all folders of `edge` in `home`.
-    The cache there gets the measured chunk sizes of these models.
-
-    Args:
-        own: variables that are added, or that replace these.
-    """
+    """Environment variables that choose the tiny models of `home / "models"` and keep all folders of `edge` in `home`,
+    and `own` ones. The cache there gets the measured chunk sizes of these models."""
     write_chunk_sizes(home / "cache")
     return {
         "EDGE_MODELS_DIR": str(home / "models"),

@@ -47,11 +47,8 @@ them."""
 
 
 def device_seconds(schema: RagSchema, tables: Mapping[str, StageTable], per_server: int = 4) -> dict[str, float]:
-    """The smallest number of accelerator seconds per request for each stage, which is run as cheaply as possible.
-
-    Args:
-        per_server: number of accelerators that each retrieval server blocks for other work.
-    """
+    """The smallest number of accelerator seconds per request for each stage, which is run as cheaply as possible, if
+    each retrieval server blocks `per_server` accelerators."""
     seconds = {}
     for stage in schema.stages():
         each = per_server if stage.kind == "retrieve" else 1
@@ -62,7 +59,6 @@ def device_seconds(schema: RagSchema, tables: Mapping[str, StageTable], per_serv
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Each stage's share of the total."""
     total = sum(seconds.values())
     return {name: value / total for name, value in seconds.items()}
 
@@ -95,13 +91,9 @@ def stall_errors() -> list[float]:
 
 
 def long_context(*, encode: float = 1.0, baseline: bool = False, decode: float = DECODE_SECONDS) -> Problem:
-    """The long-context workload, with fitted costs that divide evenly over devices and batches.
-
-    Args:
-        encode: factor by which documents are longer than a million tokens.
-        baseline: a serving system for language models alone: the prefill devices also encode, and the decoder has as
-            many devices.
-    """
+    """The long-context workload, with fitted costs that divide evenly over devices and batches. Documents are `encode`
+    times a million tokens long. In the `baseline`, a serving system for language models alone, the prefill devices also
+    encode, and the decoder has as many devices."""
     schema = PUBLISHED["case-2"]
     costs = {"encode": encode * ENCODE_SECONDS, "prefill": PREFILL_SECONDS, "decode": decode}
     tables = {"retrieve": StageTable("retrieve", (Point(1, 1, 1e-4, 1e-4),), "predicted")}

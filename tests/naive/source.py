@@ -16,13 +16,8 @@ from naive.waiting import PATIENCE_S
 
 
 class MemorySource:
-    """Blocks in a dictionary.
-
-    Attributes:
-        reads: blocks read so far, in order.
-        broken: blocks whose reading fails.
-        gate: while cleared, reads wait here; `entered` is set by the read that has arrived.
-    """
+    """Blocks in a dictionary. Reading a `broken` one fails. While `gate` is cleared, reads wait there; `entered` is set
+    by the read that has arrived."""
 
     def __init__(self, blocks: dict[BlockId, bytes]) -> None:
         self.blocks = blocks

@@ -198,7 +198,6 @@ def killed_after(child: subprocess.Popen[bytes], folder: Path, lines: int, chanc
 
 
 def count(log: Path) -> int:
-    """Lines of a log so far."""
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
 

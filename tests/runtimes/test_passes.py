@@ -261,8 +261,8 @@ class Beside:
             if seen.count(1) == 3 and not self.held.is_set():
                 self.held.set()
                 assert self.go.wait(PATIENCE_S)
-            if reranker.engine._next_aside < math.inf:
-                reranker.engine._next_aside = 0.0  # whatever time the last one took
+            if reranker.engine._aside_s < math.inf:
+                reranker.engine._aside_s = 0.0  # whatever time the last one took
             aside(*given)
 
         self.aside: list[int] = []
@@ -313,6 +313,21 @@ def test_small_requests_run_between_the_chunks_of_a_long_one(
         unfit.result()
     assert sum(beside.aside) == len(SMALL)
     assert set(reranker.budget.holders()).isdisjoint({"candidates", "tokens", "hidden states", "workspace"})
+
+
+def test_a_long_request_does_not_join_the_pass_of_a_small_one(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker]
+) -> None:
+    """Which would have to wait for it. Small ones behind it join."""
+    reranker = opened(packs("tiny-bert"), chunk_tokens=60, buffers=2)
+    alone = [reranker.explain(*request) for request in (SMALL[0], LONG, SMALL[1])]
+    together = Together(reranker)
+    futures = [together.start(lambda r=r: reranker.explain(*r)) for r in (SMALL[0], LONG, SMALL[1])]  # type: ignore[misc]
+    together.finish()
+    found = [future.result() for future in futures]
+    for one, other in zip(found, alone, strict=True):
+        same(one, other)
+    assert [ranking.stats.requests for ranking in found] == [2, 1, 2]
 
 
 @pytest.mark.parametrize("why", ["priority", "memory", "size"])

@@ -213,7 +213,6 @@ def split(work: Work) -> None:
 
 
 def _live_by_list(sources: list[VectorSource], nlist: int) -> npt.NDArray[np.int64]:
-    """Number of live rows in each list, [nlist]."""
     rows = np.zeros(nlist, np.int64)
     for source in sources:
         segment = source.segment
@@ -238,7 +237,6 @@ def _stream(sources: list[VectorSource], number: int) -> Iterator[tuple[VectorSo
 def _nearer(
     sources: list[VectorSource], number: int, pair: Vectors
 ) -> Iterator[tuple[VectorSource, RowBlock, npt.NDArray[np.int64]]]:
-    """The rows of one list, with the number of the nearer of two centroids for each row."""
     for source, block in _stream(sources, number):
         yield source, block, (block.vectors @ pair.T).argmax(axis=1)
 

@@ -299,7 +299,6 @@ def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Ve
 
 
 def _sizes(work: Work, sources: list[VectorSource], centroids: Vectors) -> npt.NDArray[np.int64]:
-    """Expected number of rows in each list, [nlist], estimated from a sample."""
     counts = np.zeros(len(centroids), np.int64)
     for _, vectors in sample(sources, _ESTIMATE_ROWS, work.options.seed + 2):
         counts += np.bincount(assign(vectors, centroids)[0], minlength=len(centroids))

@@ -133,7 +133,6 @@ class SegmentWriter:
             self._end_run()
 
     def _end_run(self) -> None:
-        """Writes the ids since the last run, sorted, with their row numbers."""
         if not self._run:
             return
         ids = np.concatenate(self._run)
@@ -148,7 +147,6 @@ class SegmentWriter:
         self._run, self._run_start = [], self._rows
 
     def _seek(self, nbytes: int) -> None:
-        """Writes zeros up to the next offset at which a block of `nbytes` may begin."""
         self._write(bytes(aligned(self._at, nbytes) - self._at))
 
     def _write(self, data: bytes | memoryview) -> None:

@@ -195,9 +195,6 @@ class Snapshots:
         return deleted
 
     def _pending(self, manifest: IndexManifest, old: _Loaded | None, shared: Training | None) -> _Pending:
-        """Args:
-        shared: the training whose lists other indexes have, too.
-        """
         ids, stamps = manifest.pending_stamps()
         held = SnapshotLease(self._budget, len(ids) * (16 + 4 * self.dim))
         vectors = np.empty((len(ids), self.dim), np.float32)
@@ -227,7 +224,6 @@ def _keys(ids: Ids, stamps: Ids) -> Iterable[tuple[int, int]]:
 
 
 def _parts(segment: IndexSegment, deleted: Ids, numbers: Iterable[int] | None = None) -> Iterable[tuple[int, ListPart]]:
-    """(list, part) for the parts of a segment that have live rows."""
     cuts = np.searchsorted(deleted, segment.starts).tolist()
     starts = segment.starts.tolist()
     lists = segment.parts["list"].tolist()
@@ -331,7 +327,6 @@ def verify(
 
 
 def _tried(problems: list[str], read: Callable[..., Result], *arguments: object) -> Result | None:
-    """Returns the result of `read`; None, and a sentence among the problems, if the data is damaged."""
     try:
         return read(*arguments)
     except (CorruptBlock, StorageError) as error:
@@ -375,7 +370,6 @@ def _outside(segment: IndexSegment, *, read_data: bool) -> Iterator[str]:
 
 
 def _gaps(segment: IndexSegment) -> Iterator[tuple[int, int]]:
-    """The ranges of a file that hold no data, from the header to the end."""
     spans = [(extent.offset, extent.offset + extent.nbytes) for extent in segment.extents.values()]
     for number in range(len(segment.parts)):
         table = segment.list_part(number).vectors

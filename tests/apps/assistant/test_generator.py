@@ -122,6 +122,8 @@ def test_a_passage_in_an_unknown_language_is_neither_certain_nor_refused() -> No
     assert not reading.is_answer
     assert reading.probability > 0
     assert said(Models(None), "Der Fluss steigt im Mai.") == f"{CLOSEST}\nDer Fluss steigt im Mai. [1]"
+    long = f"{'Bald taut der Schnee. ' * 20}Der Fluss river steigt im Mai."
+    assert "river" in said(Models(None), long, question="When does the river flood?"), "told by the words it shares"
     sure = PassageReader(Models(("Ice", 0.01))).read(QUESTION, [Document("1", RIVER)])  # type: ignore[arg-type]
     assert sure.probability == 0.01
 

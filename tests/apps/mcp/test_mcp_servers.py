@@ -135,7 +135,7 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
         assert "null" not in json.dumps(tool.input_schema)
     get, search = (next(tool for tool in tools if tool.name == name) for name in ("get", "search"))
     described = search.input_schema["properties"]
-    assert described.keys() - {"query"} == SearchOptions.schema().keys()
+    assert described.keys() - {"query", "whole"} == SearchOptions.schema().keys()
     for name, member in SearchOptions.schema().items():
         expected = {**member, "default": 8} if name == "top_k" else member
         assert {key: described[name].get(key) for key in expected} == expected
@@ -182,6 +182,9 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         got = await call(client, "get", path=found[0]["path"])
         assert "The river floods in spring." in "".join(passage["text"] for passage in got["passages"])
         assert got["continues_at_passage"] is None
+        assert "text" not in found[0], "a model is given places, and reads what it needs"
+        whole = await call(client, "search", query="when does the river flood", whole=True, top_k=1)
+        assert "The river floods in spring." in whole["results"][0]["text"]
         (long,) = (await call(client, "search", query="words", filters=["path:line.txt"], top_k=1))["results"]
         texts: list[str] = []
         answers, passage = 0, 0

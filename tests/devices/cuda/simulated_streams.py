@@ -61,15 +61,8 @@ class SimulatedStream:
 
 
 class SimulatedStreams:
-    """The streams of one device.
-
-    Args:
-        eager: names of the streams that work as early as they may.
-        dropped: waits that are forgotten, as in a program that lacks them.
-
-    Attributes:
-        waits: every kind of wait that was asked for.
-    """
+    """The streams of one device. Those named `eager` work as early as they may; waits named `dropped` are forgotten, as
+    in a program that lacks them. `waits` is every kind of wait that was asked for."""
 
     def __init__(self, torch: Any, eager: frozenset[str] = frozenset(), dropped: frozenset[Wait] = frozenset()) -> None:
         self._torch = torch

@@ -21,14 +21,8 @@ def streamed(
     limit: int = 20_000,
     before: Sequence[str] = (),
 ) -> dict[str, list[int]]:
-    """The payloads that leave each expected stream.
-
-    Args:
-        given: payloads of each input stream.
-        ports: values of inputs that are no streams.
-        watched: outputs that are recorded with each word of a stream, under their own names.
-        before: input streams that are emptied before the others begin.
-    """
+    """The payloads that leave each expected stream. Outputs in `watched` are recorded with each word of a stream, under
+    their own names; the input streams `before` are emptied before the others begin."""
     chance = random.Random(seed)
     found: dict[str, list[int]] = {name: [] for name in (*expected, *(watched or {}))}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -13,10 +14,12 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
-from naive.lists import Lists, clustered, write_lists
+from hypothesis import given, settings
+from naive.lists import Lists, NaiveCodec, clustered, gridded, write_lists
+from naive.searching import Rig
 
 from edge.budget import MemoryBudget
+from edge.cache.residency import Handle
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
@@ -24,8 +27,10 @@ from edge.devices.remote import RemoteDevice
 from edge.errors import ConfigError, InputError
 from edge.ivf.base import Found
 from edge.ivf.device import Candidates, SearchPlace, SearchRequest, open_devices
-from edge.ivf.dispatch import Dispatch
+from edge.ivf.dispatch import Dispatch, group
 from edge.ivf.plan import keys_of, probe
+from edge.ivf.reading import Reader
+from edge.ivf.scan import best, exact_scores
 from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 
@@ -245,3 +250,130 @@ def test_no_device_stays_open_if_one_does_not_fit() -> None:
     with pytest.raises(Exception, match="limited cpu"):
         open_devices("limited:cap=100kB,count=3", budget)
     assert budget.used == 0
+
+
+@settings(max_examples=60)
+@given(nlist=st.integers(1, 40), distinct=st.sampled_from([None, 3]), nprobe=st.integers(1, 50), seed=st.integers(0, 9))
+def test_the_nearest_lists_are_probed_best_first(nlist: int, distinct: int | None, nprobe: int, seed: int) -> None:
+    centroids, queries = gridded(nlist, 8, seed, distinct=distinct), gridded(4, 8, seed + 50)
+    found = probe(queries, centroids, nprobe)
+    for query, lists in zip(queries, found.tolist(), strict=True):
+        order = sorted(range(nlist), key=lambda i: (-float(centroids[i] @ query), i))
+        assert lists == order[:nprobe]
+
+
+def test_what_a_query_probes_does_not_depend_on_its_batch() -> None:
+    random = np.random.default_rng(0)
+    centroids = random.standard_normal((500, 48)).astype(np.float32)
+    queries = random.standard_normal((33, 48)).astype(np.float32)
+    together = probe(queries, centroids, 20)
+    for i, query in enumerate(queries):
+        assert probe(query[None], centroids, 20)[0].tolist() == together[i].tolist()
+
+
+def test_a_rows_exact_score_does_not_depend_on_the_other_rows() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((100, 384)).astype(np.float32)
+    query = random.standard_normal(384).astype(np.float32)
+    together = exact_scores(rows, query)
+    for start, end in itertools.combinations([0, 1, 3, 7, 50, 99, 100], 2):
+        assert exact_scores(rows[start:end].copy(), query).tolist() == together[start:end].tolist()
+
+
+@given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 10))
+def test_the_best_are_sorted_by_score_and_then_by_id(scores: list[int], k: int) -> None:
+    ids = np.random.default_rng(0).permutation(len(scores)).astype(np.int64)
+    found_scores, found = best(np.array(scores, np.float32), ids, k)
+    expected = sorted(zip(scores, ids.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))[:k]
+    assert list(zip(found_scores.tolist(), found.tolist(), strict=True)) == expected
+
+
+@given(count=st.integers(0, 30), size=st.integers(1, 9), distinct=st.sampled_from([None, 2]))
+def test_groups_hold_the_nearest_to_the_first_that_is_left(count: int, size: int, distinct: int | None) -> None:
+    queries = gridded(count, 4, distinct=distinct) if count else np.zeros((0, 4), np.float32)
+    groups = [numbers.tolist() for numbers in group(queries, size)]
+    assert sorted(itertools.chain(*groups)) == list(range(count))
+    left = list(range(count))
+    for numbers in groups:
+        assert len(numbers) == min(size, len(left))
+        seed = left[0]
+        assert numbers[0] == seed
+        distance = {i: float(((queries[i] - queries[seed]) ** 2).sum()) for i in left}
+        farthest = max(distance[i] for i in numbers)
+        left = [i for i in left if i not in numbers]
+        assert all(distance[i] >= farthest for i in left)
+
+
+def offered(width: int, rows: list[tuple[float, int]]) -> Candidates:
+    found = Candidates.empty(1, width)
+    for score, label in rows:
+        found.offer(0, np.array([score], np.float32), np.array([label]))
+    return found
+
+
+@given(st.lists(st.integers(0, 5), max_size=20), st.integers(1, 6))
+def test_candidates_keep_the_best(scores: list[int], width: int) -> None:
+    found = offered(width, [(score, label) for label, score in enumerate(scores)])
+    kept = sorted(scores, reverse=True)[:width]
+    taken = found.labels[0] >= 0
+    assert sorted(found.scores[0][taken].tolist(), reverse=True) == kept
+    assert len(set(found.labels[0][taken].tolist())) == len(kept)
+    assert [scores[label] for label in found.labels[0][taken].tolist()] == found.scores[0][taken].tolist()
+    assert found.floor(0) == (min(kept) if len(kept) == width else -np.inf)
+    heap = found.scores[0].tolist()
+    assert all(heap[(i - 1) // 2] <= heap[i] for i in range(1, width)), "a min-heap, as scanners go on with it"
+
+
+def test_a_part_that_arrives_at_any_moment_is_handed_out_once(
+    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(300, 8), nlist=6))
+    parts = [part for parts in rig.lists.snapshot.lists for part in parts]
+    asked: set[int] = set()
+
+    def ready(handle: Handle) -> bool:
+        """On its way when first asked, there when asked again."""
+        first = id(handle) not in asked
+        asked.add(id(handle))
+        return not first
+
+    monkeypatch.setattr(Handle, "ready", property(ready))
+    reader = Reader(rig.searcher.host, parts, range(len(parts)))
+    handed = []
+    for batch in reader:
+        for readable in batch:
+            handed.append(readable.number)
+            readable.release()
+    reader.close()
+    assert sorted(handed) == list(range(len(parts)))
+
+
+@pytest.mark.parametrize(
+    ("shared", "seconds", "scans", "used"),
+    [(True, 2.0, 16, False), (True, 2.0, 15, True), (True, 1.0, 16, True), (False, 2.0, 16, True)],
+)
+def test_a_device_in_the_hosts_memory_is_used_if_it_is_as_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, seconds: float, scans: int, used: bool
+) -> None:
+    """The best of its scans counts; the first one, which compiles kernels, takes longer."""
+    lists = write_lists(tmp_path, clustered(600, 16), codec=NaiveCodec("flat", 16), nlist=6)
+    budget = MemoryBudget(1 << 30, baseline=0)
+    host, device = CpuDevice(budget), LimitedDevice(budget, cap=1 << 20)
+    device.shared = shared  # type: ignore[attr-defined]
+    searcher = IndexSearcher(host, places=[device])
+    (tier,) = searcher.places
+    for number in range(scans):
+        searcher.host.learn(1000, 1.0)
+        tier.learn(1000, seconds if number else 100.0)
+    assert tier.lost is not used
+    for each in (searcher.host, tier):  # what this machine takes changes nothing
+        monkeypatch.setattr(each, "learn", lambda *scan: None)
+    alone, query = IndexSearcher(CpuDevice(budget)), clustered(1, 16, seed=3)
+    expected = alone.search(lists.snapshot, query, 5, nprobe=6)
+    for _ in range(2):
+        found = searcher.search(lists.snapshot, query, 5, nprobe=6)
+        assert (found.ids.tolist(), found.scores.tobytes()) == (expected.ids.tolist(), expected.scores.tobytes())
+    assert (tier.residency.nbytes > 0) is used
+    for each in (searcher, alone, device, host):
+        each.close()
+    lists.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from edge.planner.schedule import (
     Problem,
     Schedule,
     choices,
+    cluster_placements,
     evaluate,
     group_weights,
     loop_batches,
@@ -37,7 +39,6 @@ from edge.planner.tables import (
     modelled_tables,
     retrieval_points,
     retrieval_seconds,
-    roofline,
     step_seconds,
     unbeaten,
 )
@@ -267,22 +268,6 @@ def share(schema: RagSchema, device: str = "xpu-c") -> float:
     return shares(device_seconds(schema, tables))["retrieve"]
 
 
-def test_an_operator_takes_as_long_as_its_slowest_part() -> None:
-    peak = C.efficiency * 2
-    assert roofline(1e15, 1, 1, 2, C) == pytest.approx(1e15 / C.flops / peak)
-    assert roofline(1, 1e12, 1, 2, C) == pytest.approx(1e12 / C.bandwidth / peak)
-    assert roofline(1, 1, 1e12, 2, C) == pytest.approx(1e12 / C.network)
-
-
-def test_one_query_runs_on_one_core_and_many_fill_the_memory_bandwidth() -> None:
-    nbytes = 6.144e9
-    assert retrieval_seconds(1, nbytes, 32) == pytest.approx(192e6 / 18e9)
-    # 368 GB/s over 18 GB/s: batches of up to 20 take as long as one query.
-    assert retrieval_seconds(16, nbytes, 32) == retrieval_seconds(1, nbytes, 32)
-    assert retrieval_seconds(32, nbytes, 32) == pytest.approx(32 * 192e6 / 368e9)
-    assert retrieval_seconds(97, nbytes, 32) == pytest.approx(2 * retrieval_seconds(96, nbytes, 32))
-
-
 def test_the_bottleneck_moves_as_published() -> None:
     """Retrieval's share falls with the model, and rises with the accelerator, the queries and the share scanned."""
     small = PUBLISHED["case-1"]
@@ -306,46 +291,56 @@ def test_a_database_and_a_model_need_devices_that_hold_them() -> None:
         modelled_tables(PUBLISHED["case-2"], C, chips=[1], servers=[1], batches=[1])
 
 
-def test_states_of_the_context_limit_the_batch() -> None:
-    stage = Stage("decode", "decode", MODELS["llama-8b"], 256, 768, before=False)
-    held = [point.batch for point in accelerator_points(stage, [1], BATCHES, C)]
-    assert max(held) == 512  # 16 GB of weights, and 0.1 GB of states for each sequence
-    assert 16e9 + 512 * 768 * 131072 < C.memory < 16e9 + 1024 * 768 * 131072
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_schema_survives_being_written(name: str) -> None:
+    schema = PUBLISHED[name]
+    assert RagSchema.from_json(json.dumps(schema.to_json())) == schema
 
 
-def test_width_shortens_and_depth_sends_less() -> None:
-    stage = Stage("prefill", "prefill", MODELS["llama-8b"], 512)
-    points = accelerator_points(stage, [32], [1], C)
-    wide = min(points, key=lambda point: point.latency)
-    assert wide.latency == pytest.approx(forward_seconds(MODELS["llama-8b"], 512, 32, C))
-    deep = min(points, key=lambda point: point.interval)
-    assert deep.interval < wide.interval
-    assert deep.latency > wide.latency
-    assert deep.working > wide.working  # several batches are under way
+def test_a_model_may_be_named_or_described() -> None:
+    text = '{"name": "mine", "llm": {"params": 135e6, "kv_nbytes": 46080}, "reranker": "encoder-120m"}'
+    schema = RagSchema.from_json(text)
+    assert schema.llm.params == 135e6
+    assert schema.llm.name == "llm"
+    assert schema.reranker is not None
+    assert [stage.name for stage in schema.stages()] == ["retrieve", "rerank", "prefill", "decode"]
 
 
-def test_a_token_costs_the_weights_and_the_states_read() -> None:
-    model = MODELS["llama-8b"]
-    assert step_seconds(model, 1, 0, 1, C) == pytest.approx(16e9 / (0.9 * 2765e9))
-    more = step_seconds(model, 64, 768, 1, C)
-    assert more == pytest.approx((16e9 + 64 * 768 * 131072) / (0.9 * 2765e9))
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "not a JSON object"),
+        ("[" * 100000, "not valid JSON"),
+        ('{"llm": "llama-8b"}', "lacks the field 'name'"),
+        ('{"name": "a", "llm": "llama-8b", "color": 1}', "no field 'color'"),
+        ('{"name": "a", "llm": "gpt"}', "no model 'gpt'"),
+        ('{"name": "a", "llm": 7}', "name of a model or an object"),
+        ('{"name": "a", "llm": null}', "name of a model or an object"),
+        ('{"name": "a", "llm": {"layers": 3}}', "number of its weights"),
+        ('{"name": "a", "llm": {"params": 1, "size": 3}}', "no field 'size'"),
+        ('{"name": "a", "llm": {"params": -1}}', "above 0"),
+        ('{"name": "a", "llm": {"params": "many"}}', "llm.params of the schema is a number"),
+        ('{"name": "a", "llm": "llama-8b", "prefix_tokens": 1.5}', "prefix_tokens of the schema is a whole number"),
+        ('{"name": "a", "llm": "llama-8b", "prefix_tokens": 0}', "above 0"),
+        ('{"name": "a", "llm": "llama-8b", "decode_tokens": -1}', "at least 0"),
+        ('{"name": "a", "llm": "llama-8b", "scanned": 2}', "scanned share"),
+        ('{"name": "a", "llm": "llama-8b", "rounds": 3}', "retrieval frequency"),
+        ('{"name": "a", "llm": "llama-8b", "overlapped": "yes"}', "true or false"),
+        ('{"name": "a", "llm": "llama-8b", "vectors": NaN}', "a number"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_its_reason(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        RagSchema.from_json(text)
 
 
-def test_devices_and_models_are_those_of_the_source() -> None:
-    """Thesis, table 3.2 (TFLOPS, GB, GB/s of memory and of the network) and section 3.4; Llama 3's heads."""
-    published = {"xpu-a": (197, 16, 819, 200), "xpu-b": (275, 32, 1200, 300), "xpu-c": (459, 96, 2765, 600)}
-    for name, (flops, memory, bandwidth, network) in published.items():
-        device = ACCELERATORS[name]
-        assert (device.flops, device.memory) == (flops * 1e12, memory * 1e9)
-        assert (device.bandwidth, device.network) == (bandwidth * 1e9, network * 1e9)
-    assert (HOST.cores, HOST.memory, HOST.bandwidth, HOST.accelerators) == (96, 384e9, 460e9, 4)
-    assert (HOST.scan_rate, HOST.utilisation) == (18e9, 0.8)
-    for name, head in (("llama-1b", 64), ("llama-8b", 128), ("llama-70b", 128), ("llama-405b", 128)):
-        model = MODELS[name]  # keys and values of 8 heads in each layer, in 16 bits
-        assert model.kv_nbytes == 2 * 8 * head * 2 * model.layers
-        assert model.nbytes == 2 * model.params
-        billions = float(name.removeprefix("llama-").removesuffix("b"))
-        assert model.params == pytest.approx(billions * 1e9, rel=0.25)
-        # Attention and the feed-forward part (3 matrices, 3.5 times as wide or wider) make up most of the weights.
-        assert 0.6 * model.params < model.layers * model.hidden**2 * 12.5 < 1.1 * model.params
-    assert MODELS["encoder-120m"].kv_nbytes == 0
+def test_placements_are_all_cuts_of_what_comes_before_the_decoder() -> None:
+    """Case 4: rewrite-prefill, rewrite-decode, rerank and prefill in their order, 2^3 cuts."""
+    placements = cluster_placements(PUBLISHED["case-4"])
+    assert len(placements) == len(set(placements)) == 8
+    for groups in placements:
+        assert groups[0] == ("retrieve",)
+        assert groups[-1] == ("decode",)
+        joined = [name for group in groups[1:-1] for name in group]
+        assert joined == ["rewrite-prefill", "rewrite-decode", "rerank", "prefill"]

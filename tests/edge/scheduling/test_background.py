@@ -7,7 +7,9 @@ import threading
 import pytest
 from naive.waiting import PATIENCE_S
 
-from edge.scheduling.background import Background
+from edge.errors import InputError
+from edge.scheduling.background import Background, RetrievalPipeline
+from edge.trace import Trace
 
 
 def test_only_the_newest_that_waits_is_done() -> None:
@@ -75,3 +77,67 @@ def test_an_error_is_raised_once_where_it_is_waited_for() -> None:
     behind.submit(again.set)
     assert again.wait(PATIENCE_S)
     behind.settle()
+
+
+def test_a_pipeline_searches_behind_the_callers_work() -> None:
+    trace = Trace()
+    let = threading.Event()
+
+    def search(query: str, seconds: float) -> str:
+        let.wait()
+        return f"{query} within {seconds}"
+
+    with RetrievalPipeline(search, trace=trace) as pipeline:
+        pipeline.ask("rivers", 0.2)
+        let.set()
+        assert pipeline.take() == "rivers within 0.2"
+        with pytest.raises(InputError, match="no retrieval is under way"):
+            pipeline.take()
+    assert trace.counters["pipelining.searches"] == 1
+
+
+@pytest.mark.parametrize("slack", [0.1, 2.0, 100.0])
+@pytest.mark.parametrize(("takes", "late"), [(1.0, 0), (2.19, 0), (2.21, 1), (50.0, 1)])
+def test_a_search_is_late_beyond_a_tenth_more_than_the_time_there_was(takes: float, late: int, slack: float) -> None:
+    """Two seconds pass from `ask` to `take`, regardless of the predicted slack."""
+    trace = Trace()
+    clock = [0.0]
+    searching, written = threading.Event(), threading.Event()
+
+    def search(query: str, seconds: float) -> str:
+        searching.set()
+        written.wait(PATIENCE_S)
+        clock[0] = takes
+        return query
+
+    def now() -> float:
+        if threading.current_thread() is threading.main_thread() and clock[0] == 2.0:
+            written.set()
+        return clock[0]
+
+    with RetrievalPipeline(search, trace=trace, clock=now) as pipeline:
+        pipeline.ask("rivers", slack)
+        searching.wait(PATIENCE_S)
+        clock[0] = 2.0
+        pipeline.take()
+    counters = trace.snapshot()
+    assert counters.get("pipelining.late", 0) == late
+    assert counters["pipelining.search_s"] == pytest.approx(takes)
+    assert counters["pipelining.slack_error_s"] == pytest.approx(abs(slack - 2.0))
+
+
+def test_a_search_that_fails_says_so_where_its_result_is_taken() -> None:
+    def search(query: str, seconds: float) -> str:
+        raise OSError("no such index")
+
+    with RetrievalPipeline(search) as pipeline:
+        pipeline.ask("x", 1.0)
+        with pytest.raises(OSError, match="no such index"):
+            pipeline.take()
+
+
+def test_a_query_that_is_replaced_is_forgotten() -> None:
+    with RetrievalPipeline(lambda query, seconds: query) as pipeline:
+        pipeline.ask("old", 1.0)
+        pipeline.ask("new", 1.0)
+        assert pipeline.take() == "new"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, ModelError
+from edge.runtimes.generation.base import Piece
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.opening import open_generator
+from edge.runtimes.generation.stopping import Stopping
+from edge.text.control_characters import CONTROL
 
 
 @pytest.fixture
@@ -45,3 +51,94 @@ def test_model_file(budget: MemoryBudget, gguf: Callable[..., Path], tmp_path: P
     generator.close()
     with pytest.raises(ModelError, match="there is no file"):
         open_generator("llama3", budget, Config())
+
+
+TEXTS = st.text(alphabet="ab.é🙂\n", max_size=40)
+STOPS = st.lists(st.text(alphabet="ab.é🙂\n", min_size=1, max_size=4), max_size=3)
+
+
+def run(tokens: list[bytes], stop: list[str]) -> tuple[list[Piece], int]:
+    """Pieces, and how many tokens were taken before the answer ended."""
+    stopping = Stopping(stop)
+    pieces: list[Piece] = []
+    for number, data in enumerate(tokens):
+        pieces += stopping.push(data, number, -float(number))
+        if stopping.stopped:
+            return pieces, number + 1
+    pieces += stopping.finish()
+    return pieces, len(tokens)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def naive(text: str, stop: list[str]) -> str:
+    found = [at for at in (text.find(string) for string in stop) if at >= 0]
+    return text[: min(found)] if found else text
+
+
+@given(TEXTS, STOPS, st.lists(st.integers(0, 160), max_size=20))
+def test_equals_the_twin_however_tokens_are_cut(text: str, stop: list[str], places: list[int]) -> None:
+    """Also where a token ends inside a character or inside a stop string."""
+    pieces, _ = run(cut(text.encode(), places), stop)
+    assert "".join(piece.text for piece in pieces) == naive(text, stop)
+
+
+@given(TEXTS, st.lists(st.integers(0, 160), max_size=20))
+def test_every_token_gives_one_piece_with_its_probability(text: str, places: list[int]) -> None:
+    tokens = cut(text.encode(), places)
+    pieces, _ = run(tokens, [])
+    assert [piece.token for piece in pieces] == list(range(len(tokens)))
+    assert [piece.logprob for piece in pieces] == [-float(number) for number in range(len(tokens))]
+
+
+@given(TEXTS, STOPS, st.lists(st.integers(0, 160), max_size=20))
+def test_stops_at_the_token_that_completes_the_string(text: str, stop: list[str], places: list[int]) -> None:
+    tokens = cut(text.encode(), places)
+    _, taken = run(tokens, stop)
+    read = b"".join(tokens[:taken]).decode(errors="ignore")
+    before = b"".join(tokens[: taken - 1]).decode(errors="ignore")
+    assert naive(before, stop) == before
+    assert taken == len(tokens) or naive(read, stop) != read
+
+
+@given(st.lists(st.binary(max_size=4), max_size=12))
+def test_bytes_that_are_no_text_are_marked(tokens: list[bytes]) -> None:
+    pieces, _ = run(tokens, [])
+    assert "".join(piece.text for piece in pieces) == CONTROL.sub("", b"".join(tokens).decode(errors="replace"))
+
+
+def test_text_is_held_back_only_while_it_may_begin_a_stop_string() -> None:
+    stopping = Stopping(("\nUser:",))
+    assert [piece.text for piece in stopping.push(b"Yes", 0, None)] == ["Yes"]
+    assert list(stopping.push(b".\nUs", 1, None)) == []
+    assert [piece.text for piece in stopping.push(b"ual", 2, None)] == [".\nUs", "ual"]
+    assert list(stopping.push(b"\nUser", 3, None)) == []
+    assert [piece.text for piece in stopping.push(b": more", 4, None)] == []
+    assert stopping.stopped
+    assert list(stopping.finish()) == []
+
+
+def test_the_piece_in_which_a_stop_string_begins_is_cut() -> None:
+    stopping = Stopping(("END",))
+    pieces = list(stopping.push(b"all E", 7, -0.5))
+    pieces += stopping.push(b"ND of it", 8, -0.6)
+    assert pieces == [Piece("all ", 7, -0.5)]
+    assert stopping.stopped
+
+
+def test_what_steers_a_terminal_is_dropped() -> None:
+    """Before stop strings are looked for, so that none is put together by it; the token stays, with its probability."""
+    tokens = ["\x1b[31mred", "\x00", "\ta\r\n", "\x9b2J\x07b\x7f", "E\x08N", "D more"]
+    pieces, taken = run([token.encode() for token in tokens], ["END"])
+    assert [piece.text for piece in pieces] == ["[31mred", "", "\ta\n", "2Jb"]
+    assert [piece.token for piece in pieces] == [0, 1, 2, 3]
+    assert taken == len(tokens)
+
+
+def test_nothing_comes_after_a_stop_string() -> None:
+    stopping = Stopping(("END",))
+    assert [piece.text for piece in stopping.push_text("END", None, None)] == []
+    assert list(stopping.push_text("more", None, None)) == []

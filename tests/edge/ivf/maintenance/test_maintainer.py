@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from naive.index import SMALL, IndexRig, held, mixture
 
-from edge.errors import CorruptBlock, InputError
-from edge.ivf.base import IndexOptions, Snapshot
-from edge.ivf.maintenance.training import choose_codec, choose_nlist, due
+from edge.budget import MemoryBudget
+from edge.devices.faiss_codec import FaissCodecs
+from edge.errors import CorruptBlock, InputError, StorageError
+from edge.ivf.base import CodecSpec, IndexOptions, Snapshot
+from edge.ivf.maintenance import retraining, training
+from edge.ivf.maintenance.retraining import Runs
+from edge.ivf.maintenance.training import NEARNESS, choose_codec, choose_nlist, draw, due, measure, questions, sample
+from edge.ivf.maintenance.work import VectorSource
 from edge.ivf.plan import choose_nprobe
 from edge.ivf.storage.manifest import IndexManifest, State
+from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.storage.segments import IndexSegment
 
 
 @pytest.fixture
@@ -264,3 +275,131 @@ def test_what_was_trained_on_has_drifted_no_more(rig: IndexRig) -> None:
     assert rig.trace.counters["index.trainings"] == 2
     rig.maintain()
     assert rig.trace.counters["index.trainings"] == 2
+
+
+DIM = 4
+SPEC = CodecSpec("flat", DIM, 4 * DIM)
+RECORD = 4 + 8 + 4 * DIM
+
+
+@settings(max_examples=40)
+@given(
+    lists=st.lists(st.integers(0, 11), min_size=1, max_size=120),
+    room=st.integers(1, 200),
+    guess=st.lists(st.integers(0, 40), min_size=12, max_size=12),
+    seed=st.integers(0, 99),
+)
+def test_sorted_by_list_whatever_was_expected(lists: list[int], room: int, guess: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    numbers = np.array(lists, np.int32)
+    ids = random.permutation(len(lists)).astype(np.int64)
+    vectors = random.standard_normal((len(lists), DIM)).astype(np.float32)
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        patch.setattr(retraining, "_READ_NBYTES", 5 * RECORD)
+        with (
+            SegmentWriter(folder, SPEC, ledger) as writer,
+            Runs(folder, DIM, np.array(guess, np.int64), room * RECORD) as runs,
+        ):
+            for start in range(0, len(lists), 17):
+                cut = slice(start, start + 17)
+                runs.add(numbers[cut], ids[cut], vectors[cut])
+            written = list(runs.drain(writer, FaissCodecs().open(SPEC)))
+            assert written[-1] == len(lists)
+            assert written == sorted(written)
+            entry = writer.finish()
+        assert [path.name for path in folder.iterdir()] == [entry.name]
+        segment = IndexSegment(folder, entry, SPEC, ledger)
+        got = {}
+        order = []
+        for block in segment.stream(np.empty(0, np.int64)):
+            order.append(block.list)
+            for number, vector in zip(block.ids.tolist(), block.vectors, strict=True):
+                got[number] = (block.list, vector.tolist())
+        assert order == sorted(order)
+        assert got == {
+            number: (row, vector.tolist()) for number, row, vector in zip(ids.tolist(), lists, vectors, strict=True)
+        }
+        segment.close()
+
+
+def test_scratch_files_go_when_it_fails(tmp_path: Path) -> None:
+    with Runs(tmp_path, DIM, np.full(4, 100), 10 * RECORD) as runs:
+        runs.add(np.zeros(3, np.int32), np.arange(3), np.zeros((3, DIM), np.float32))
+        assert len(list(tmp_path.iterdir())) == 4
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="scratch"):
+        Runs(tmp_path / "file" / "below", DIM, np.full(4, 100), 10)
+
+
+def sources_of(rig: IndexRig) -> list[VectorSource]:
+    with rig.database.read() as db:
+        manifest = IndexManifest(db)
+        segments = rig.index._snapshots.segments(manifest)
+        return [VectorSource(segment, manifest.all_deleted_rows(name)) for name, segment in segments.items()]
+
+
+def test_samples_are_of_rows_that_count_and_of_all_of_them_alike(tmp_path: Path) -> None:
+    rig = IndexRig(tmp_path, options=replace(SMALL, flat_limit=1000))
+    rig.add(range(60), mixture(60, rig.dim))
+    rig.add(range(60, 90), mixture(30, rig.dim, seed=1))
+    rig.delete([0, 1, 5, 59, 60, 61, 89, *range(20, 30)])
+    sources = sources_of(rig)
+    assert len(sources) == 2
+    live = sorted(rig.twin.rows)
+    seen: Counter[int] = Counter()
+    for seed in range(400):
+        ids = np.concatenate([part for part, _ in sample(sources, 20, seed)])
+        assert len(set(ids.tolist())) == 20
+        seen.update(ids.tolist())
+    assert sorted(seen) == live
+    expected = 400 * 20 / len(live)
+    assert max(abs(count - expected) for count in seen.values()) < 6 * np.sqrt(expected)
+    ids, vectors = (np.concatenate(part) for part in zip(*sample(sources, 10**6, 0), strict=True))
+    assert sorted(ids.tolist()) == live
+    np.testing.assert_array_equal(vectors, [rig.twin.rows[number] for number in ids.tolist()])
+    assert list(draw(sources, 0, np.random.default_rng(0))) == []
+    rig.close()
+
+
+def test_stand_ins_are_as_far_from_rows_as_questions_are() -> None:
+    rows = np.random.default_rng(1).standard_normal((50, 24)).astype(np.float32)
+    made = questions(rows, 3)
+    lengths = np.linalg.norm(rows, axis=1)
+    assert np.linalg.norm(made, axis=1) == pytest.approx(lengths, rel=1e-4)
+    assert np.einsum("ij,ij->i", made, rows) / lengths**2 == pytest.approx(np.full(50, NEARNESS), abs=1e-4)
+    assert np.isfinite(questions(rows[:1], 3)).all()
+    assert np.isfinite(questions(np.zeros((2, 24), np.float32), 3)).all()
+
+
+@pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
+def test_the_curve_is_the_recall_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    monkeypatch.setattr(training, "BLOCK", 37)
+    monkeypatch.setattr(training, "_GROUP", 7)
+    monkeypatch.setattr(training, "QUERIES", 40)
+    rig = IndexRig(tmp_path, options=replace(SMALL, codec=codec))
+    rig.add(range(500), mixture(500, rig.dim, spread=0.8))
+    rig.maintain()
+    rig.add(range(600, 700), mixture(100, rig.dim, seed=1, spread=0.8))
+    rig.delete(range(0, 500, 9))
+    snapshot = rig.snapshot()
+    sources = sources_of(rig)
+    read: list[int] = []
+    curve = measure(sources, snapshot.codec, snapshot.centroids, budget=rig.budget, seed=4, check=read.append)
+    assert read[-1] == len(rig.twin.rows)
+    queries = questions(np.concatenate([rows for _, rows in sample(sources, 40, 4)]), 4)
+    everything = np.array(list(rig.twin.rows.values()))
+    ids = np.array(list(rig.twin.rows))
+    for nprobe, measured in curve:
+        found = 0
+        with rig.database.read() as db:
+            for query in queries:
+                true = set(ids[np.argsort(-(everything @ query))[:10]].tolist())
+                found += len(true & set(rig.index.search(db, query[None], 10, nprobe=nprobe).ids[0].tolist()))
+        # With PQ a neighbour may be kept where few lists are probed that all lists would crowd out.
+        room = 0.03 if codec == "pq" else 0.002
+        assert abs(found / 400 - measured) <= room, (nprobe, found / 400, measured)
+    assert curve[0][1] < 0.7 < curve[-1][1]
+    rig.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sqlite3
 import stat
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from edge.devices.faiss_codec import FaissCodecs
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.ivf.base import NO_IDS, Codec, CodecSpec
 from edge.ivf.storage import segment_writer
+from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segment_writer import WRITER_NBYTES, SegmentWriter
 from edge.ivf.storage.segments import IndexSegment, OpenSegments, SegmentEntry
 
@@ -222,3 +224,12 @@ def test_a_segment_is_flushed_before_it_has_its_name_and_the_name_after(
     monkeypatch.setattr(os, "fsync", fsync)
     write(folder, FaissCodecs().open(FLAT), lists_of({0: 3}), budget())
     assert flushed == ([("file", False), ("folder", True)] if os.name == "posix" else [("file", False)])
+
+
+def test_a_segment_whose_row_is_not_found_is_damaged() -> None:
+    db = sqlite3.connect(":memory:")
+    for step in MIGRATIONS:
+        db.executescript(step)
+    with pytest.raises(CorruptBlock, match=r"the table of 1\.ivf is not what was written"):
+        IndexManifest(db).segment("1.ivf")
+    db.close()
