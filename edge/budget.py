@@ -54,7 +54,7 @@ with the memory of both. It is taken before any ledger's lock, and never inside 
 
 
 _IMPORTED_NBYTES = {
-    "edge.apps.memory.memory": 17 << 20,
+    "edge.apps.memory.memory": 18 << 20,
     "edge.runtimes.embedder": 14 << 20,
     "edge.runtimes.reranker": 14 << 20,
     "faiss": 8 << 20,

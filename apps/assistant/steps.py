@@ -21,7 +21,7 @@ from edge.apps.assistant.reading import NEAREST, document_of
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
-from edge.apps.store.lexical import reciprocal_rank_fusion
+from edge.apps.store.fusion import reciprocal_rank_fusion
 from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.runtimes.generation.base import (

@@ -43,7 +43,8 @@ from edge.apps.collection.searching import PassageSource, Ranking, Within
 from edge.apps.documents.base import Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.connections import LOCK, WriterLock
-from edge.apps.store.lexical import Statistics, convex_combination
+from edge.apps.store.fusion import convex_combination
+from edge.apps.store.lexical import Statistics
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError, StorageError

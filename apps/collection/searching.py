@@ -26,13 +26,12 @@ from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import unpacked_parts
 from edge.apps.store.database import Database
+from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
-    FULL_MATCH,
     FUNCTION_WORDS,
     POSTING_NBYTES,
     LexicalIndex,
     Statistics,
-    convex_combination,
     nearest_in,
     nearest_word,
     shown_terms,

@@ -27,7 +27,7 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
-from edge.apps.store.lexical import FULL_MATCH, convex_combination
+from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection

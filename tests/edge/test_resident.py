@@ -162,7 +162,7 @@ print(anonymous_resident() - before)
 @pytest.mark.parametrize(
     ("groups", "files", "limit"),
     [
-        ("0::/work/own\n", {"work/own/memory.max": "max\n", "work/memory.max": "200000000\n"}, 200_000_000),
+        ("0::/outer/own\n", {"outer/own/memory.max": "max\n", "outer/memory.max": "200000000\n"}, 200_000_000),
         ("0::/\n", {"memory.max": "150000000\n"}, 150_000_000),
         ("9:cpu:/a\n4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712\n"}, None),
         ("4:memory:/a/b\n0::/\n", {"memory/a/memory.limit_in_bytes": "90000000\n"}, 90_000_000),

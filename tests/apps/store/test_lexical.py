@@ -14,13 +14,12 @@ from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.apps.store.fusion import convex_combination, reciprocal_rank_fusion
 from edge.apps.store.lexical import (
     LexicalIndex,
     Statistics,
     _distances,
-    convex_combination,
     nearest_in,
-    reciprocal_rank_fusion,
     respelled,
     shown_terms,
     shown_weights,
