@@ -66,7 +66,7 @@ class SearchCost:
 
 def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
     """Bytes that a search for `query` [dim] reads and scans, each [nlist], by the number of lists it probes. Parts that
-    are in `tiers`, or are being read into them, are not read."""
+    are in `tiers`, or are being read into them, are not read; of several devices an idle one may read them again."""
     order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
     parts = [part for number in order for part in snapshot.lists[number]]
     ends = np.cumsum([len(snapshot.lists[number]) for number in order])

@@ -75,11 +75,11 @@ def answer_odds(
     config = Config.load(flags={"memory": memory})
     fitted_on = [asked for each in sets for asked in read(each, config)]
     judged_on = [asked for each in judge for asked in read(each, config)]
-    if len(fitted_on) < 2:
-        raise InputError("probabilities are fitted on at least two questions")
+    halves = fitted_on[::2], fitted_on[1::2]
+    if not all(any(asked.candidates for asked in half) for half in halves):
+        raise InputError("no window was read in a half of the questions: the reranker needs a reader")
     found: Counter[tuple[str, str]] = Counter()
     words: dict[str, list[int]] = {}
-    halves = fitted_on[::2], fitted_on[1::2]
     for known, unknown in (halves, halves[::-1], (fitted_on, judged_on)):
         models = fitted(known)
         for asked in unknown:

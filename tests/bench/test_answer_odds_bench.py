@@ -6,11 +6,13 @@ import json
 import random
 from pathlib import Path
 
+import pytest
 from naive.program import output_of
 
 from bench.answer_odds import Asked, Candidate, best, fitted, shown
 from bench.command import bench
 from edge.apps.collection.collection import Collection
+from edge.models.registry import DEFAULT_RERANKER
 
 
 def asked(number: int) -> Asked:
@@ -34,7 +36,9 @@ def test_the_window_that_the_signals_tell_is_chosen_and_shown() -> None:
     assert shown(Asked("none", False, ()), models) == ("refused", False, 0)
 
 
-def test_a_collection_is_asked_and_the_voices_are_counted(tmp_path: Path, tiny_settings: None) -> None:
+@pytest.mark.usefixtures("tiny_settings")
+def test_a_collection_is_asked_and_the_voices_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_RERANKER", DEFAULT_RERANKER)  # which has a reader
     (tmp_path / "river.md").write_text("# Ombra\n\nThe river Ombra floods in spring. Ice floats.\n")
     questions = [
         {"question": "When does the Ombra flood?", "answers": ["spring"]},
@@ -45,9 +49,9 @@ def test_a_collection_is_asked_and_the_voices_are_counted(tmp_path: Path, tiny_s
     file = tmp_path / "own.jsonl"
     file.write_text("\n".join(map(json.dumps, questions)))
     place = tmp_path / "collection"
-    with Collection(place) as collection:
+    with Collection(place, memory="8GB") as collection:
         collection.index([tmp_path / "river.md"])
-    report = json.loads(output_of(bench, "answer-odds", "--set", f"{place}={file}", "--json"))
+    report = json.loads(output_of(bench, "answer-odds", "--set", f"{place}={file}", "--memory", "8GB", "--json"))
     row = report["sets"]["own"]
     assert sum(row[cell] for cell in row if cell != "words") == len(questions)
     assert row["right"] + row["wrong"] + row["nearest right"] + row["nearest other"] + row["refused"] == 2

@@ -331,7 +331,9 @@ def test_bytes_are_those_that_a_search_reads(rigs: list[Rig], tmp_path: Path, fa
         assert len(read) == len(scanned) == snapshot.nlist
         lists = probe(query, snapshot.centroids, nprobe)[0].tolist()
         assert scanned[nprobe - 1] == sum(part.nbytes for number in lists for part in snapshot.lists[number])
-        assert rig.search(query, 5, nprobe).bytes_read == read[nprobe - 1]
+        found = rig.search(query, 5, nprobe).bytes_read
+        # A device that is idle may read a part again that the other one holds.
+        assert found == read[nprobe - 1] if not fast else read[nprobe - 1] <= found <= scanned[nprobe - 1]
 
 
 def test_a_search_fits_by_what_is_resident(rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
