@@ -21,8 +21,6 @@ from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.text.control_characters import STEERING
 
-pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
-
 EVIL = "\u202e\x9b31m\x07 steering " + "x" * 100_000
 
 

@@ -15,7 +15,7 @@ from naive.words import WordReranker
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.searching import NAME, SIGNALS, first_person, relevance, signals
 from edge.apps.memory.store import CONTEXT, in_context
-from edge.apps.store.lexical import FULL_MATCH
+from edge.apps.store.fusion import FULL_MATCH
 from edge.models.evidence import Evidence, Logistic, log_odds
 
 Make = Callable[..., Memory]

@@ -21,7 +21,7 @@ from tests.apps.documents.conftest import pdf_bytes
 from tests.conftest import axe, chromium
 
 collect_ignore = [
-    *([] if chromium() else [f"test_page_{of}.py" for of in ("browser", "documents", "hostile", "narrow", "states")]),
+    *([] if chromium() else ["test_page_browser.py", "test_page_views.py"]),
     *([] if chromium() and axe() else ["test_page_axe.py"]),
     *([] if os.environ.get("EDGE_HINDSIGHT") else ["test_serve_hindsight.py"]),
     *([] if os.environ.get("EDGE_MCP_CONFORMANCE") else ["test_serve_conformance.py"]),
