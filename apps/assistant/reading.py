@@ -53,7 +53,8 @@ class Answering:
         unit: its unit that holds the answer.
         span: the answer itself, and the reader's probability of it.
         relevance: the reranker's probability of the passage.
-        judged: its probability of the window; of one that it cannot read, the share of the question's words in it.
+        window_relevance: its probability of the window. Of one that it cannot read, the share of the question's words
+            in the window.
         signals: what the probabilities are told from (see `edge.models.evidence.ANSWER_SIGNALS`).
         worth: how well the window is worth showing; it compares those of one question.
         probability: the probability that the unit holds the answer.
@@ -65,7 +66,7 @@ class Answering:
     unit: Unit
     span: Span
     relevance: float
-    judged: float = 0.0
+    window_relevance: float = 0.0
     signals: tuple[float, ...] = ()
     worth: float = 0.0
     probability: float = 0.0
@@ -147,17 +148,17 @@ class PassageReader:
         known, foreign = list[Answering](), list[Answering]()
         for number, window in choices:
             if read and number in read:
-                unit = max(window.answers, key=lambda part: read[number][part].probability)
+                unit = max(window.units, key=lambda part: read[number][part].probability)
                 known.append(Answering(number, window, unit, read[number][unit], relevance[number]))
             else:  # the unit is told by its words
-                unit = max(window.answers, key=lambda part: _shared(question, part.text))
+                unit = max(window.units, key=lambda part: _shared(question, part.text))
                 span = Span(unit.start, unit.end, 0.0)
                 chance, shared = relevance[number] if read is None else 0.0, _shared(question, window.text)
                 foreign.append(Answering(number, window, unit, span, relevance[number], shared, around=chance))
         seen = known if read is not None else foreign
         texts = [f"{passages[each.passage].title}\n{each.window.text}" for each in seen]
         judged = zip(seen, self._collection.relevance(question, texts), strict=True)
-        seen[:] = [replace(each, judged=chance) for each, chance in judged]
+        seen[:] = [replace(each, window_relevance=chance) for each, chance in judged]
         if known:
             known = _with_signals(question, known)
             chances = self._collection.models.answering([each.signals for each in known])
@@ -166,7 +167,7 @@ class PassageReader:
                 for each, (worth, unit, window) in zip(known, chances, strict=True)
             ]
         # `sorted` is stable: of equal probabilities the better passage comes first.
-        ordered = sorted(known + foreign, key=lambda answer: (-answer.worth, -answer.judged))
+        ordered = sorted(known + foreign, key=lambda answer: (-answer.worth, -answer.window_relevance))
         certain, sure = (LIKELY, True) if read is None else (ANSWER, best[0] in read)
         return Reading(tuple(ordered), certain, sure)
 
@@ -177,7 +178,7 @@ class PassageReader:
         know are left out; None without a reader."""
         units: dict[int, dict[Unit, None]] = {}
         for number, window in choices:  # which overlap, and no unit is read twice
-            units.setdefault(number, {}).update(dict.fromkeys(window.answers))
+            units.setdefault(number, {}).update(dict.fromkeys(window.units))
         texts = [passages[number].text for number in units]
         places = [[(unit.start, unit.end) for unit in own] for own in units.values()]
         found = self._collection.models.read(question, texts, places)
@@ -191,7 +192,7 @@ class PassageReader:
 
 
 def _with_signals(question: str, windows: Sequence[Answering]) -> list[Answering]:
-    odds = [log_odds(each.judged) for each in windows]
+    odds = [log_odds(each.window_relevance) for each in windows]
     return [
         replace(
             each,

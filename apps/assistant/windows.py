@@ -24,7 +24,7 @@ class Window:
 
     Attributes:
         headings: the headings right above the section, which belong to every window of it.
-        units: the units below them that are shown, in order; none if the section has headings only.
+        units: the units below them that are shown, in order.
     """
 
     headings: tuple[Unit, ...]
@@ -36,20 +36,15 @@ class Window:
         return self.headings + self.units
 
     @property
-    def answers(self) -> tuple[Unit, ...]:
-        """The units that may hold the answer itself."""
-        return self.units or self.headings
-
-    @property
     def text(self) -> str:
         """The words of the window, a line for each unit."""
         return "\n".join(unit.text for unit in self.shown)
 
     def only(self, unit: Unit) -> tuple[Unit, ...]:
         """One of its units, with the one that it leads up to."""
-        every = self.answers
-        at = every.index(unit)
-        return every[at : at + 1 + (at + 1 < len(every) and leads(unit, every[at + 1]))]
+        at = self.units.index(unit)
+        led = self.units[at + 1 : at + 2]
+        return (unit, *(each for each in led if leads(unit, each)))
 
 
 def windows(units: Sequence[Unit]) -> list[Window]:
@@ -61,9 +56,9 @@ def windows(units: Sequence[Unit]) -> list[Window]:
     ['Rent\\nIt is due at once.', 'Pets\\nDogs are allowed.']
     """
     shown = [unit for unit in units if unit.kind != "navigation"] or units
-    found = list(_sections(shown))
-    # Headings above nothing are shown only where there is nothing else.
-    return [window for section in found if section.units for window in _cut(section)] or found
+    found = [window for section in _sections(shown) if section.units for window in _cut(section)]
+    # Headings above nothing are shown only where there is nothing else, as units.
+    return found or (list(_cut(Window((), tuple(shown)))) if shown else [])
 
 
 def _sections(units: Sequence[Unit]) -> Iterator[Window]:

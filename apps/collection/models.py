@@ -175,11 +175,11 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         fitted = [load(packed, name, ANSWER_SIGNALS) for name in (CHOICE, UNIT, WINDOW)]
         reader = ANSWER_SIGNALS.index("reader")
 
-        def told(model: Evidence | None, values: Sequence[float]) -> float:
+        def chance(model: Evidence | None, values: Sequence[float]) -> float:
             return 1 / (1 + math.exp(-values[reader])) if model is None else model.probability(tuple(values))
 
         choice, unit, window = fitted if None not in fitted else [None] * len(fitted)
-        return [(told(choice, each), told(unit, each), told(window, each)) for each in signals]
+        return [(chance(choice, each), chance(unit, each), chance(window, each)) for each in signals]
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
         """The probability that each result of a search answers the query, from the blended scores, best first.

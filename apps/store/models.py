@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,7 +23,7 @@ AnyEmbedder = TypeVar("AnyEmbedder", bound=Closable)
 AnyReranker = TypeVar("AnyReranker", bound=Closable)
 
 
-class StoreModels(Generic[AnyEmbedder, AnyReranker]):
+class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
     """Opens models on first use, in one budget, and closes them on `close`. If both do not fit at once, one is closed
     to make room for the other. Thread-safe; each model runs one request at a time."""
 
@@ -111,9 +112,9 @@ class StoreModels(Generic[AnyEmbedder, AnyReranker]):
         """The name or path by which the store's own embedder is opened."""
         return identity.source
 
+    @abstractmethod
     def _compare(self, embedder: AnyEmbedder) -> None:
         """Raises `ModelError` if another embedder made the stored vectors."""
-        raise NotImplementedError
 
     def _use_embedder(self, work: Callable[[AnyEmbedder], Result]) -> Result:
         """What `work` returns for the embedder, which must be the one that made the vectors. Raises as `embed`."""

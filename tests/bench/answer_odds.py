@@ -81,9 +81,9 @@ def answer_odds(
     found: Counter[tuple[str, str]] = Counter()
     words: dict[str, list[int]] = {}
     for known, unknown in (halves, halves[::-1], (fitted_on, judged_on)):
-        models = fitted(known)
+        models = fit_models(known)
         for asked in unknown:
-            voice, right, count = shown(asked, models)
+            voice, right, count = voice_of(asked, models)
             found[asked.source, _cell(asked, voice, right)] += 1
             if voice != "refused":
                 words.setdefault(asked.source, []).append(count)
@@ -95,7 +95,7 @@ def answer_odds(
     if keep:
         with Collection(Path(sets[0].partition("=")[0]), config=config) as collection:
             examples = len(fitted_on)
-            models = fitted(fitted_on)
+            models = fit_models(fitted_on)
             named = {
                 name: Evidence(ANSWER_SIGNALS, model, 0.0, "", examples)
                 for name, model in zip((CHOICE, UNIT, WINDOW), models, strict=True)
@@ -151,7 +151,7 @@ def read(given: str, config: Config) -> list[Asked]:
     return asked
 
 
-def fitted(asked: Sequence[Asked]) -> Models:
+def fit_models(asked: Sequence[Asked]) -> Models:
     """The models fitted on the windows of these questions."""
     choice = _fitted([each for question in asked for each in question.candidates], of_units=False)
     chosen = [best(question.candidates, choice) for question in asked if question.candidates]
@@ -168,7 +168,7 @@ def best(candidates: Sequence[Candidate], choice: Logistic) -> Candidate:
     return max(candidates, key=lambda each: float(choice.probability([each.signals])[0]))
 
 
-def shown(asked: Asked, models: Models) -> tuple[str, bool, int]:
+def voice_of(asked: Asked, models: Models) -> tuple[str, bool, int]:
     """How a question is answered, whether what is shown is right, and how many words it has."""
     if not asked.candidates:
         return "refused", False, 0

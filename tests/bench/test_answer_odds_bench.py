@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from naive.program import output_of
 
-from bench.answer_odds import Asked, Candidate, best, fitted, shown
+from bench.answer_odds import Asked, Candidate, best, fit_models, voice_of
 from bench.command import bench
 from edge.apps.collection.collection import Collection
 from edge.models.registry import DEFAULT_RERANKER
@@ -28,12 +28,12 @@ def asked(number: int) -> Asked:
 
 
 def test_the_window_that_the_signals_tell_is_chosen_and_shown() -> None:
-    models = fitted([asked(number) for number in range(60)])
+    models = fit_models([asked(number) for number in range(60)])
     for number in range(60, 90):
         question = asked(number)
         assert best(question.candidates, models[0]).window
-        assert shown(question, models) == ("shown", True, 50)
-    assert shown(Asked("none", False, ()), models) == ("refused", False, 0)
+        assert voice_of(question, models) == ("shown", True, 50)
+    assert voice_of(Asked("none", False, ()), models) == ("refused", False, 0)
 
 
 @pytest.mark.usefixtures("tiny_settings")

@@ -52,6 +52,8 @@ def test_menus_and_empty_sections_are_not_shown() -> None:
         "Rivers\nThe river floods."
     ]
     assert shown("# Floods") == ["Floods"]
+    many = shown("\n\n".join(f"# The flood of year {n}" for n in range(100)))
+    assert max(len(text.split()) for text in many) <= WORDS
     assert shown("y = f(x)\n\nz = g(y)\n") == ["y = f(x)\nz = g(y)"]
     assert shown("") == []
 
