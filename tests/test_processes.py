@@ -15,7 +15,7 @@ from edge.apps.bench.process import run_worker
 from edge.apps.cluster import ray_places
 from edge.apps.commands.smallest import smallest_limits
 from edge.apps.console import PYTHON
-from edge.apps.documents.extraction import WorkerProcess
+from edge.apps.documents.process import WorkerProcess
 from edge.budget import MemoryBudget
 from edge.devices.remote import RemoteDevice
 from edge.errors import EdgeError

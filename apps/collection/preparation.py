@@ -32,6 +32,9 @@ from edge.resident import Closing
 AHEAD_BYTES = 8 << 20
 """Bytes of text that may wait for the embedder: minutes of its work."""
 
+_FILES_AHEAD = 32
+"""Files that the extractor knows ahead, so that it never waits for this thread. Each is an open descriptor."""
+
 _CHUNK_BYTES = 400
 """Bytes of a chunk besides its texts."""
 
@@ -88,6 +91,23 @@ class Prepared:
     status: str
     reason: str
     lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A due file and the hash of its content, or why it has none."""
+
+    file: FileRow
+    path: Path
+    stamp: Stamp = NO_STAMP
+    racy: bool = False
+    hash: bytes | None = None
+    error: OSError | Skipped | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether its outcome is not known from the same content."""
+        return self.error is None and (self.hash != self.file.hash or self.file.status not in ("indexed", "skipped"))
 
 
 class Preparation(Closing):
@@ -159,9 +179,9 @@ class Preparation(Closing):
 
     def _work(self) -> None:
         try:
-            for file in self._catalog.due(self._database, self._roots):
-                self._reading = file.path
-                prepared = self._prepare(file)
+            for look, following in self._looks():
+                self._reading = look.file.path
+                prepared = self._prepare(look, following)
                 with self._condition:
                     self._ready.append(prepared)
                     self._condition.notify_all()
@@ -178,26 +198,41 @@ class Preparation(Closing):
     def _waiting(self) -> int:
         return sum(prepared.lease.nbytes for prepared in self._ready)
 
-    def _prepare(self, file: FileRow) -> Prepared:
+    def _looks(self) -> Iterator[tuple[_Look, list[Path]]]:
+        """The due files, each with the paths of the next ones that must be read."""
+        ahead: deque[_Look] = deque()
+        for file in self._catalog.due(self._database, self._roots):
+            ahead.append(self._look(file))
+            if len(ahead) > _FILES_AHEAD:
+                yield ahead.popleft(), [look.path for look in ahead if look.unread]
+        while ahead:
+            yield ahead.popleft(), [look.path for look in ahead if look.unread]
+
+    def _look(self, file: FileRow) -> _Look:
         path = Path(on_disk(file.path))
-        stamp = NO_STAMP
-        racy = False
-        digest: bytes | None = None
+        stamp, racy = NO_STAMP, False
+        try:
+            stamp = Stamp.of(path.stat())
+            racy = is_racy(stamp, self._clock())
+            return _Look(file, path, stamp, racy, content_hash(path))
+        except (OSError, Skipped) as error:
+            return _Look(file, path, stamp, racy, error=error)
+
+    def _prepare(self, look: _Look, following: list[Path]) -> Prepared:
+        file, path, racy, digest = look.file, look.path, look.racy, look.hash
         extracted: Extracted | None = None
         status, reason = "indexed", ""
         unreadable = False
         lease = self._budget.reserve("texts to embed", 0)
         try:
-            found = path.stat()
-            stamp = Stamp.of(found)
-            racy = is_racy(stamp, self._clock())
-            digest = content_hash(path)
-            if digest == file.hash and file.status in ("indexed", "skipped"):
-                status, reason = file.status, file.reason
-            else:
-                extracted = self._extractor.extract(path)
+            if look.error is not None:
+                raise look.error
+            if look.unread:
+                extracted = self._extractor.extract(path, following)
                 reason = extracted.warning
                 self._hold(lease, extracted)
+            else:
+                status, reason = file.status, file.reason
         except FileNotFoundError:
             status, unreadable = "gone", not self._is_mounted(file)
         except OSError as error:
@@ -216,7 +251,7 @@ class Preparation(Closing):
             # It may become readable without a new time, so treat its content as unknown.
             racy, digest = True, None
             status = "unreadable" if file.status == "indexed" else status
-        return Prepared(file, stamp, racy, digest, extracted, status, reason, lease)
+        return Prepared(file, look.stamp, racy, digest, extracted, status, reason, lease)
 
     def _is_mounted(self, file: FileRow) -> bool:
         """Whether the file's root and the disk below it are accessible, so that the file itself is gone."""

@@ -20,7 +20,7 @@ import psutil
 from edge.apps import console
 from edge.apps.commands.smallest import smallest_limits
 from edge.apps.documents.base import WORKER_NBYTES
-from edge.apps.documents.extraction import WorkerProcess
+from edge.apps.documents.process import WorkerProcess
 from edge.apps.options import json_option
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size

@@ -1,30 +1,17 @@
-"""`Extractor`: converts a file of any kind to chunks. `WorkerProcess`: the process that reads it.
+"""`Extractor`: converts a file of any kind to chunks.
 
 A worker process reads all files, with limits on time and memory. It starts with the first file, and is replaced after a
-file hangs or crashes it. Its memory is leased, because the budget covers the whole process tree. It is started as a
-program of its own, not forked or spawned by `multiprocessing`: so it needs nothing from the caller's main module, and
-works the same from a script, a test and an interactive session, on every system.
+file hangs or crashes it. Its memory is leased, because the budget covers the whole process tree.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import socket
-import subprocess
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple
-from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
-
-import psutil
 
 from edge.apps.documents.base import (
     LARGEST_INTEGER,
@@ -36,243 +23,16 @@ from edge.apps.documents.base import (
     Mail,
     Reason,
     Skipped,
-    printable,
 )
 from edge.apps.documents.chunking import MAX_TOKENS
-from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, open_regular
+from edge.apps.documents.opened import Attempt
 from edge.apps.documents.pdf import PagePicture
+from edge.apps.documents.process import Request, Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import counted, format_size
-from edge.errors import BudgetExceeded, CapabilityError, ConfigError, InputError
-from edge.interpreter import python
+from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
-
-_BOOTSTRAP = (
-    "from edge.apps.documents.worker import main; "
-    "main(memory=int(sys.argv[1]), everything_importable=sys.argv[2] == 'True')"
-)
-
-_START_SECONDS = 60.0
-_WATCH_SECONDS = 0.005
-_LONGEST_LOOK = 1.0
-"""The longest interval between two checks that counts as elapsed time. A longer one means a suspended machine."""
-
-_LONGEST_ANSWER = 64 * 10**6
-_LAST_WORDS = 1 << 16
-_KILLED = getattr(signal, "SIGKILL", 9)
-"""The signal by which others end a worker. Libraries that get no memory do not use it."""
-
-_LAST_SECONDS = 0.5
-"""How long a silent worker may take to exit by itself, so that its exit code is known."""
-
-_NEAR = 0.8
-"""Share of its memory above which a failing worker counts as out of memory, because libraries then report damage or end
-the process. Where the system refuses memory, it does so at nine tenths."""
-
-WAITING_FACTOR = 5
-"""Elapsed time that a worker may take, relative to its computing time: the machine may be busy, or the disk slow."""
-
-
-class Verdict(Enum):
-    """Why a worker has failed."""
-
-    TIME = "time"
-    MEMORY = "memory"
-    ABORT = "abort"
-    """It exited without a message. Libraries do so when they get no more memory, and few other errors do."""
-    CRASH = "crash"
-
-
-class WorkerFailed(Exception):
-    """The worker has exited before the end of its answer. The message says how."""
-
-    def __init__(self, verdict: Verdict, message: str) -> None:
-        super().__init__(message)
-        self.verdict = verdict
-
-
-class WorkerProcess:
-    """A running worker. Not thread-safe: one request at a time."""
-
-    def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
-        """Starts the worker and waits until it is ready."""
-        command = python(_BOOTSTRAP, str(memory), str(everything_importable))
-        self._memory = memory
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `kill`)
-        self._channel: socket.socket | None = None
-        theirs: socket.socket | None = None
-        if PASSES_DESCRIPTORS:
-            self._channel, theirs = socket.socketpair()
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE if theirs is None else theirs.fileno(),
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
-        except OSError as error:
-            self._close()
-            raise CapabilityError(f"the process that reads documents cannot be started: {error}") from error
-        finally:
-            if theirs is not None:
-                theirs.close()
-        self._usage = psutil.Process(self._process.pid)
-        self._most = 0
-        self.sandbox: dict[str, bool | str] = {}
-        try:
-            for answer in self._answers(_START_SECONDS, last="ready"):
-                self.sandbox = answer.get("sandbox", {})
-        except WorkerFailed as error:
-            raise CapabilityError(f"the process that reads documents does not start: {error}") from error
-
-    def ask(self, request: Mapping[str, Any], path: Path, *, seconds: float) -> Generator[Any, None, None]:
-        """Sends a request about a file and yields the values of the answer. The last value is a dictionary with `end`,
-        `error` or `out_of_memory`. If the caller stops earlier, the worker is killed.
-
-        Raises:
-            Skipped: the file is not a regular file, or cannot be opened.
-            WorkerFailed: the worker computed for longer than `seconds`, took `WAITING_FACTOR` times as long in elapsed
-                time, used too much memory, or crashed. It has been killed.
-        """
-        asked = {**request, "seconds": WAITING_FACTOR * seconds, "path": str(path.absolute())}
-        try:
-            self._send(json.dumps(asked).encode("ascii") + b"\n", path)
-        except OSError as error:
-            raise self._failed(None) from error
-        yield from self._answers(seconds)
-
-    def _send(self, line: bytes, path: Path) -> None:
-        if self._channel is None:
-            assert self._process.stdin is not None
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-            return
-        descriptor = open_regular(path)
-        try:
-            sent = socket.send_fds(self._channel, [line], [descriptor])
-            self._channel.sendall(line[sent:])
-        finally:
-            os.close(descriptor)
-
-    def resident(self) -> int:
-        """Resident anonymous bytes of the worker; all resident bytes on systems that do not report anonymous ones."""
-        try:
-            info = self._usage.memory_info()
-        except psutil.Error:
-            return 0
-        return int(info.rss - getattr(info, "shared", 0))
-
-    @property
-    def ran_short(self) -> bool:
-        """Whether the worker was seen near its memory limit since the last request."""
-        return self._most > _NEAR * self._memory
-
-    @property
-    def alive(self) -> bool:
-        """Whether the worker is running."""
-        return self._process.poll() is None
-
-    def interrupt(self) -> None:
-        """Kills the worker at once, from any thread. The thread that waits for its answer gets a crash."""
-        self._process.kill()
-
-    def kill(self) -> None:
-        """Kills the worker at once and closes its pipes."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # unwritten data has no reader any more
-                    pipe.close()
-        self._close()
-
-    def _close(self) -> None:
-        self._errors.close()
-        if self._channel is not None:
-            self._channel.close()
-
-    def _answers(self, seconds: float, *, last: str = "end") -> Generator[Any, None, None]:
-        verdicts: list[Verdict] = []
-        done = threading.Event()
-        self._most = 0
-        watch = threading.Thread(
-            target=self._watch, args=(done, seconds, verdicts), name="edge-document-watch", daemon=True
-        )
-        watch.start()
-        assert self._process.stdout is not None
-        finished = False
-        try:
-            while not finished:
-                line = self._process.stdout.readline(_LONGEST_ANSWER)
-                if not line.endswith(b"\n"):
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        self._process.wait(_LAST_SECONDS)
-                    break
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError):
-                    break
-                if not isinstance(value, dict | list):
-                    break
-                finished = isinstance(value, dict) and not {last, "error", "out_of_memory"}.isdisjoint(value)
-                yield value
-        finally:
-            done.set()
-            watch.join()
-            if not finished:
-                self._process.kill()
-                self._process.wait()
-        if not finished:
-            raise self._failed(verdicts[0] if verdicts else None)
-
-    def _computed(self) -> float:
-        """Seconds of computing since the worker was started."""
-        try:
-            times = self._usage.cpu_times()
-        except psutil.Error:
-            return 0.0
-        return float(times.user + times.system)
-
-    def _watch(self, done: threading.Event, seconds: float, verdicts: list[Verdict]) -> None:
-        """Kills the worker when it exceeds its time or memory, until `done` is set."""
-        if done.wait(_WATCH_SECONDS):  # as for most files
-            return
-        started, seen, waited = self._computed(), time.monotonic(), 0.0
-        while not done.wait(_WATCH_SECONDS):
-            now = time.monotonic()
-            waited += min(now - seen, _LONGEST_LOOK)
-            seen = now
-            if self._computed() - started > seconds or waited > WAITING_FACTOR * seconds:
-                verdicts.append(Verdict.TIME)
-            else:
-                self._most = max(self._most, self.resident())
-                if self._most > self._memory:
-                    verdicts.append(Verdict.MEMORY)
-            if verdicts:
-                self._process.kill()
-                return
-
-    def _failed(self, verdict: Verdict | None) -> WorkerFailed:
-        self._process.kill()
-        code = self._process.wait()
-        words = self._last_words()
-        self.kill()
-        how = f"exit code {code}"
-        if code < 0 and -code in signal.Signals.__members__.values():
-            how = signal.Signals(-code).name
-        if verdict is None and self.ran_short and code != -_KILLED:
-            verdict = Verdict.MEMORY
-        if verdict is None and how == "SIGABRT" and ("bad_alloc" in words or not words):
-            verdict = Verdict.MEMORY if words else Verdict.ABORT
-        return WorkerFailed(verdict or Verdict.CRASH, f"{how}: {words}" if words else how)
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
-
 
 _LARGE_NBYTES = 4 * WORKER_NBYTES
 """Memory of the worker for a file that needs more."""
@@ -339,8 +99,9 @@ class Extractor(Closing):
         self._lease = budget.reserve("document worker", 0)
         self._result = budget.reserve("extracted text", 0)
 
-    def extract(self, path: Path) -> Extracted:
-        """Extracts the chunks of a file. The result stays leased until the next call.
+    def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
+        """Extracts the chunks of a file. The result stays leased until the next call. The worker goes on with the files
+        that are extracted next, `following`, in their order.
 
         Raises:
             Skipped: the file has nothing to index (empty, binary, encrypted, ...); `reason` says why.
@@ -351,7 +112,9 @@ class Extractor(Closing):
         with self._lock:
             self._trace.count("documents.files")
             try:
-                extracted = self._patiently(Path(path), lambda memory, attempt: self._ask(Path(path), memory, attempt))
+                extracted = self._patiently(
+                    Path(path), lambda memory, attempt: self._ask(Path(path), memory, attempt, following)
+                )
             except Skipped:
                 self._trace.count("documents.skipped")
                 raise
@@ -432,16 +195,17 @@ class Extractor(Closing):
             self._stop()
             return ask(self._memory, Attempt.FIRST)
 
-    def _ask(self, path: Path, memory: int, attempt: Attempt) -> Extracted:
-        """Asks the worker to read a file."""
-        worker = self._started(memory)
-        request = {**self._settings, "name": printable(path.name), "attempt": attempt}
+    def _ask(self, path: Path, memory: int, attempt: Attempt, following: Sequence[Path]) -> Extracted:
+        """Asks the worker to read a file, and the next ones."""
+        request = self._request(path, attempt=attempt)
+        worker = self._started(memory, request)
+        ahead = (self._request(path, attempt=Attempt.FIRST) for path in following if attempt is Attempt.FIRST)
         chunks: list[Chunk] = []
         mails: dict[int, Mail] = {}
         document: tuple[str, str, str | None, str] | None = None
         nbytes = secrets = 0
         self._result.resize(0)
-        with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
+        with closing(worker.ask(request, ahead)) as answers:
             for answer in answers:
                 if isinstance(answer, list):
                     chunk = _checked(answer, _chunk)
@@ -476,9 +240,9 @@ class Extractor(Closing):
 
     def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:
         """Asks the worker to draw a page. Raises as `_ask` does."""
-        worker = self._started(memory)
-        request = {**self._settings, "page": page, "lines": lines}
-        with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
+        request = self._request(path, page=page, lines=lines)
+        worker = self._started(memory, request)
+        with closing(worker.ask(request)) as answers:
             answer = next(answers)
             _raise_failure(answer, worker)
             found = PagePicture.of(answer)
@@ -491,8 +255,13 @@ class Extractor(Closing):
         except BudgetExceeded as error:
             raise InputError(f"its text of {format_size(nbytes)} does not fit the memory limit") from error
 
-    def _started(self, memory: int) -> WorkerProcess:
-        if self._worker is not None and not self._worker.alive:
+    def _request(self, path: Path, **settings: Any) -> Request:
+        return Request(path, {**self._settings, **settings}, self._allowed(path))
+
+    def _started(self, memory: int, request: Request) -> WorkerProcess:
+        """A worker that answers `request` next."""
+        worker = self._worker
+        if worker is not None and (not worker.alive or (worker.sent and worker.sent[0] != request)):
             self._stop()
         if self._worker is None:
             self._lease.resize(memory)

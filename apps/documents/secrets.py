@@ -157,17 +157,19 @@ class SecretParts:
     def without(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The parts that hold no secret."""
         within = False
+        path: tuple[str, ...] = ()
+        shown = path
         for block in blocks:
             within = within and _GOES_ON.fullmatch(block.text) is not None
             opened = "PRIVATE KEY" in block.text and _OPEN.search(block.text) is not None
             if within or opened or _MARK in block.text or _spans(block.text):
                 within = within or opened
                 self.left_out += 1
-            elif block.path:
-                names = (without_secrets(name.replace(_MARK, LEFT_OUT))[0] for name in block.path)
-                yield replace(block, path=tuple(names))
             else:
-                yield block
+                if block.path != path:
+                    path = block.path
+                    shown = tuple(without_secrets(name.replace(_MARK, LEFT_OUT))[0] for name in path)
+                yield block if shown == path else replace(block, path=shown)
 
 
 def _spans(text: str) -> list[tuple[int, int]]:

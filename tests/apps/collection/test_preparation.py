@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ class Texts:
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def extract(self, path: Path) -> Extracted:
+    def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
         self.read.append(path.name)
         return Extracted("text", path.name, (Chunk("x" * 1000, "", 1, 1, None),), "utf-8")
 
@@ -98,7 +98,7 @@ def test_a_text_that_does_not_fit_is_a_failure_of_its_file_alone(
     prepare: Callable[..., Preparation], budget: MemoryBudget
 ) -> None:
     class Large(Texts):
-        def extract(self, path: Path) -> Extracted:
+        def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
             if path.name == "07.txt":
                 return Extracted("text", "", (Chunk("x" * 60_000_000, "", 1, 1, None),), None)
             return super().extract(path)
@@ -111,7 +111,7 @@ def test_a_text_that_does_not_fit_is_a_failure_of_its_file_alone(
 
 def test_outcomes(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
     class Picky(Texts):
-        def extract(self, path: Path) -> Extracted:
+        def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
             if path.name == "01.txt":
                 raise InputError("a damaged text")
             if path.name == "02.txt":
@@ -159,7 +159,7 @@ def test_a_file_that_vanishes_after_the_look_at_its_size_is_gone(
     prepare: Callable[..., Preparation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     class Late(Texts):
-        def extract(self, path: Path) -> Extracted:
+        def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
             if path.name == "01.txt":
                 path.unlink()
                 open_regular(path)
@@ -185,7 +185,7 @@ def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., 
 
 def test_an_extractor_that_cannot_work_at_all_is_the_run_s_error(prepare: Callable[..., Preparation]) -> None:
     class Broken(Texts):
-        def extract(self, path: Path) -> Extracted:
+        def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
             raise CapabilityError("the worker cannot be started")
 
     with prepare(Broken()) as preparation, pytest.raises(CapabilityError, match="cannot be started"):
@@ -199,7 +199,7 @@ def test_who_stops_does_not_wait_for_a_slow_file(prepare: Callable[..., Preparat
     class Slow(Texts):
         """Reads every file twice, as one that needs much memory is."""
 
-        def extract(self, path: Path) -> Extracted:
+        def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
             begun.set()
             for _ in range(2):
                 assert interrupted.wait(PATIENCE_S), "nobody interrupted"

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -285,6 +285,33 @@ def test_an_extractor_that_cannot_be_imported_fails_its_files_only(tmp_path: Pat
         with pytest.raises(InputError, match="no_such_module"):
             extractor.extract(tmp_path / "a.xyz")
         assert extractor.extract(tmp_path / "a.txt").chunks
+
+
+@pytest.mark.parametrize("order", ["abcde", "acbed", "aaeba"])
+@pytest.mark.parametrize("bad", ["", "exit", "gone", "pipe"])
+def test_files_that_are_sent_ahead_answer_as_they_do_alone(
+    extractor: Extractor, tmp_path: Path, order: str, bad: str
+) -> None:
+    """Also if they are asked for in another order, or one of them takes the worker down or is no file any more."""
+    paths = {name: tmp_path / f"{name}.xyz" for name in "abcde"}
+    for name, path in paths.items():
+        path.write_text(f"say file {name}")
+    if bad == "exit":
+        paths["b"].write_text("exit")
+    elif bad:
+        paths["b"].unlink()
+        if bad == "pipe":
+            os.mkfifo(paths["b"])
+
+    def read(name: str, following: Sequence[Path]) -> str:
+        try:
+            return extractor.extract(paths[name], following).chunks[0].text
+        except (InputError, Skipped) as error:
+            return str(error)
+
+    alone = [read(name, ()) for name in order]
+    assert alone.count("file a") == order.count("a")
+    assert [read(name, [paths[next_one] for next_one in "bcde"]) for name in order] == alone
 
 
 def test_threads_take_turns(extractor: Extractor, ask: Ask, tmp_path: Path) -> None:

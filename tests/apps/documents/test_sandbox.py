@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents import extraction
+from edge.apps.documents import process
 from edge.apps.documents.base import Extracted
-from edge.apps.documents.extraction import Extractor, WorkerProcess
+from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.process import WorkerProcess
 from edge.apps.documents.sandbox import KILL_PROCESS, _program, landlock_version
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -78,9 +79,9 @@ def test_what_is_in_force_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def by_path(monkeypatch: pytest.MonkeyPatch, budget: MemoryBudget) -> Iterator[Extractor]:
     """A worker that opens files itself, as on Windows."""
-    monkeypatch.setattr(extraction, "PASSES_DESCRIPTORS", False)
+    monkeypatch.setattr(process, "PASSES_DESCRIPTORS", False)
     monkeypatch.setenv("EDGE_SANDBOX", "off")
-    monkeypatch.setattr(extraction, "_BOOTSTRAP", f"import socket; del socket.send_fds; {extraction._BOOTSTRAP}")
+    monkeypatch.setattr(process, "_BOOTSTRAP", f"import socket; del socket.send_fds; {process._BOOTSTRAP}")
     with Extractor(budget=budget) as extractor:
         yield extractor
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from naive.waiting import until
 
 from edge.apps.documents import extraction
 from edge.apps.documents.base import LARGEST_INTEGER, WORKER_NBYTES, Extracted, Skipped, Stamp
-from edge.apps.documents.extraction import Extractor, WorkerProcess
+from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.process import Request, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 
@@ -82,8 +83,8 @@ def test_no_file_makes_the_worker_exceed_its_lease(
         look()
         kill(worker)
 
-    def looked_at_first(self: Extractor, memory: int) -> WorkerProcess:
-        worker = started(self, memory)
+    def looked_at_first(self: Extractor, memory: int, request: Request) -> WorkerProcess:
+        worker = started(self, memory, request)
         look()
         return worker
 
@@ -218,13 +219,13 @@ ANSWERS: list[list[Any]] = [
 class _Taken:
     """A process that a document has taken over."""
 
-    alive, ran_short = True, False
+    alive, ran_short, sent = True, False, ()
     answers: Any = ()
 
     def __init__(self, **options: Any) -> None:
         pass
 
-    def ask(self, request: Any, path: Path, *, seconds: float) -> Iterator[Any]:
+    def ask(self, request: Request, following: Iterable[Request] = ()) -> Iterator[Any]:
         yield from json.loads(json.dumps(self.answers))
 
     def resident(self) -> int:
