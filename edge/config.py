@@ -27,8 +27,9 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
-_MODES = ("ranked", "top-k")
-_GENERATION = ("exact", "shared")
+_CHOICES = {"mode": ("ranked", "top-k"), "generation": ("exact", "shared"), "states": ("exact", "anywhere")}
+"""The values of settings that have two."""
+
 _THREADS_PER_CORE, _THREADS = 4, 16
 """Largest number of threads: the larger of 4 per core and 16."""
 
@@ -101,6 +102,8 @@ class Config:
         answers: answers that a language model in this process writes at a time; further ones wait.
         generation: `exact` (a text does not depend on those that are written beside it) or `shared` (they share steps
             and documents' states, which takes less memory).
+        states: `exact` (a document's states are used again after the same documents) or `anywhere` (after any others,
+            which changes some texts).
         runtime: the library that executes layers: `native`, `onnx`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
@@ -129,6 +132,7 @@ class Config:
     context: int = 0
     answers: int = 4
     generation: str = "exact"
+    states: str = "exact"
     runtime: str = "auto"
     device: str = ""
     device_memory: str = ""
@@ -147,12 +151,11 @@ class Config:
             raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
         if not 1 <= self.answers <= 32:
             raise ConfigError(f"1 to 32 answers are written at a time, not {self.answers}")
-        if self.generation not in _GENERATION:
-            raise ConfigError(f"generation is `exact` or `shared`, not {self.generation!r}")
+        for name, (one, other) in _CHOICES.items():
+            if (value := getattr(self, name)) not in (one, other):
+                raise ConfigError(f"{name} is `{one}` or `{other}`, not {value!r}")
         if not 0 <= self.search_within < math.inf:
             raise ConfigError(f"searches end within 0 (no deadline) or more seconds, not {self.search_within}")
-        if self.mode not in _MODES:
-            raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
         if self.device_memory:
             parse_size(self.device_memory)
@@ -302,10 +305,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
             raise ConfigError(f"{value!r} is not text")
         if name == "threshold":
             parse_threshold(str(value))
-        if name == "mode" and value not in _MODES:
-            raise ConfigError(f"it is `ranked` or `top-k`, not {value!r}")
-        if name == "generation" and value not in _GENERATION:
-            raise ConfigError(f"it is `exact` or `shared`, not {value!r}")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ConfigError(f"it is {' or '.join(f'`{choice}`' for choice in _CHOICES[name])}, not {value!r}")
         return str(value)
     except ConfigError as error:
         raise ConfigError(f"{name} ({source}): {error}") from None

@@ -12,6 +12,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
 from edge.apps.console import modelled_line
 from edge.config import format_size
+from edge.ivf.base import IndexOptions
 
 NOT_FOUND = "This is not in the documents."
 CLOSEST = "The nearest passage:"
@@ -217,7 +218,6 @@ def notices(answer: Answer) -> Iterator[str]:
 
 def figures(stats: AnswerStats) -> Iterator[str]:
     """Yields the figures of an answer, a line each."""
-    probed = max(1, stats.lists_probed)
     ttft = "" if stats.ttft_s is None else f", first text after {stats.ttft_s:.2f} s"
     yield f"memory   {format_size(stats.peak_resident)} peak of {format_size(stats.limit)} allowed"
     yield f"time     {stats.seconds:.2f} s{ttft}; {stats.pipeline} with {stats.generator}"
@@ -225,10 +225,13 @@ def figures(stats: AnswerStats) -> Iterator[str]:
         f"retrieve {stats.rounds} rounds, {stats.queries} queries: embed {stats.embed_s:.2f} s, "
         f"search {stats.search_s:.2f} s, rerank {stats.rerank_s:.2f} s"
     )
-    yield (
-        f"index    {stats.lists_ready / probed:.0%} of {stats.lists_probed} probed lists were in memory; "
-        f"{stats.lists_ahead} fetched ahead, {format_size(stats.bytes_read)} read by searches"
-    )
+    if stats.lists_probed:
+        yield (
+            f"index    {stats.lists_ready / stats.lists_probed:.0%} of {stats.lists_probed} probed lists were in "
+            f"memory; {stats.lists_ahead} fetched ahead, {format_size(stats.bytes_read)} read by searches"
+        )
+    else:
+        yield f"index    no lists, and none to fetch ahead: up to {IndexOptions.flat_limit:,} vectors are compared"
     if stats.modelled_queries:
         yield modelled_line(stats.modelled_queries, stats.modelled_s, stats.modelled_joules)
     yield f"disk     {stats.stall_s * 1e3:.0f} ms waited for, {stats.hidden_s * 1e3:.0f} ms hidden"

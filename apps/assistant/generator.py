@@ -101,8 +101,9 @@ def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, 
     host_limit = int(budget.limit * _STATES_SHARE)
     writer = Background("edge-states")  # the engine's thread, which writes all answers, must not wait for the disk
     return KnowledgeTree(
-        generator.states, budget, host_limit=host_limit, store=store, costs=costs, writer=writer, trace=trace
-    )
+        generator.states, budget, host_limit=host_limit, store=store, costs=costs, writer=writer, trace=trace,
+        anywhere=config.states == "anywhere" and generator.states.movable,
+    )  # fmt: skip
 
 
 class QuotingGenerator(ExtractiveGenerator):

@@ -86,6 +86,12 @@ _USUAL = Limits()
     "and documents' states, which takes less memory.",
 )
 @click.option(
+    "--states",
+    type=click.Choice(["exact", "anywhere"]),
+    help="exact (the default): a document's states are used again behind the same documents. anywhere: behind any, "
+    "which changes some texts.",
+)
+@click.option(
     "--search-within",
     type=FiniteRange(0),
     metavar="SECONDS",
@@ -146,7 +152,7 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
     from edge.runtimes.engine import Tuning
 
     load_libraries()
-    flags = {name: given[name] for name in ("llm", "answers", "generation", "search_within")}
+    flags = {name: given[name] for name in ("llm", "answers", "generation", "states", "search_within")}
     planned = None
     if given["plan"] is not None:
         from edge.apps.plan.profile import ServerPlan

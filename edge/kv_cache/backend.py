@@ -28,10 +28,12 @@ class StateSegment:
             them.
         tokens: the segment's tokens, at least one. Each segment is tokenized separately, so that its tokens do not
             depend on the text around it.
+        home: of a document, its tokens if it were the first one; its number then differs. Empty for other segments.
     """
 
     id: str
     tokens: tuple[int, ...]
+    home: tuple[int, ...] = ()
 
 
 class KVBackend(Protocol):
@@ -70,6 +72,14 @@ class KVBackend(Protocol):
 
         Raises:
             CorruptBlock: the bytes are not such states. The context does not change.
+        """
+
+    def move(self, state: State, start: int, end: int, skip: int) -> None:
+        """Appends states that `extract(start, end)` returned, but the first `skip`, wherever `length` is. Their keys
+        are rotated to the new positions; they still stand for what the tokens attended to before.
+
+        Raises:
+            CorruptBlock: see `restore`.
         """
 
     def share(self, other: KVBackend, start: int, end: int) -> bool:

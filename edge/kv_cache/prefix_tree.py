@@ -221,12 +221,15 @@ class Match:
 
 class PreparedPath:
     """A path in a context, locked there until it is released. A context manager. `complete` is False if `prepare` was
-    cancelled. For each segment it says where its states were (`context`, `host`, `disk`, or `nowhere`), and the tokens
-    computed."""
+    cancelled. For each segment it says where its states were (`context`, `host`, `disk`, `moved` from the place behind
+    the common beginning, or `nowhere`), and the tokens computed. `homes` has the paths to those places, by position,
+    and `brought` the positions whose states were computed there for this path."""
 
     def __init__(self, backend: KVBackend, release: Callable[[PreparedPath], None]) -> None:
         self.backend = backend
         self.nodes: Sequence[Node] = []
+        self.homes: dict[int, list[Node]] = {}
+        self.brought: set[int] = set()
         self.complete = False
         self.places: list[str] = []
         self.computed: list[int] = []
@@ -240,17 +243,19 @@ class PreparedPath:
 
     @property
     def cached_tokens(self) -> int:
-        places = zip(self.nodes, self.places, strict=False)
-        return sum(node.length for node, place in places if place != "nowhere")
+        return self._reused("context", "host", "disk", "moved")
 
     @property
     def restored_tokens(self) -> int:
-        places = zip(self.nodes, self.places, strict=False)
-        return sum(node.length for node, place in places if place in ("host", "disk"))
+        return self._reused("host", "disk", "moved")
 
     @property
     def computed_tokens(self) -> int:
         return sum(self.computed)
+
+    def _reused(self, *places: str) -> int:
+        parts = zip(self.nodes, self.places, self.computed, strict=False)
+        return sum(node.length - computed for node, place, computed in parts if place in places)
 
     def release(self) -> None:
         """Unlocks the path and the context, and keeps copies of states that have none. Call it after the answer, since

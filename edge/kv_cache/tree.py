@@ -28,6 +28,9 @@ _LOSS = 1e-6
 """Seconds lost per byte given up, if no costs are known: about the cost for a model of half a billion parameters on
 a few cores."""
 
+AGAIN = 16
+"""Tokens at a document's beginning that are computed again where it stands: they take most attention (EPIC)."""
+
 _TYPICAL = 512
 """Length in tokens of the document for which the cost of a byte is computed."""
 
@@ -36,7 +39,7 @@ class KnowledgeTree:
     """States of segments in contexts, host memory and on disk. Thread-safe; a context serves one path at a time.
 
     Counters, all named `knowledge.`:
-    - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `misses`
+    - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `moved_hits`, `misses`
     - tokens: `cached_tokens` and `computed_tokens`
     - seconds: `prefill_s`, `restore_s`, and `keep_s` for copying states out of the context
     - states: `kept` in host memory and `saved` to disk, each also with `_nbytes`; `host_evictions`, `disk_evictions`
@@ -53,6 +56,7 @@ class KnowledgeTree:
         store: KnowledgeStore | None = None,
         costs: LearnedCosts | None = None,
         policy: Callable[[], Replacement] = PGDSF,
+        anywhere: bool = False,
         writer: Background | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -66,6 +70,9 @@ class KnowledgeTree:
             costs: prefill times of this backend, by which states are ranked. Every prefill improves them. Without them,
                 states are ranked by the measured time of the requests that computed them.
             policy: makes the replacement policy of a tier.
+            anywhere: states of documents are computed behind the common beginning of prompts, and are moved from there
+                to the documents' places in a prompt, where only their first tokens are computed again. The first
+                document's states are as without it; the others have not seen the documents before them.
             writer: writes states to disk, so that `PreparedPath.release` does not wait for it. Without one it does.
             clock: returns seconds; a simulation passes its own.
         """
@@ -74,6 +81,7 @@ class KnowledgeTree:
                 raise ValueError(f"a {type(part).__name__} of {part.fingerprint!r}, not {backend.fingerprint!r}")
         self._backend = backend
         self._costs = costs
+        self._anywhere = anywhere
         self._trace = trace or Trace()
         self._clock = clock
         loss = (costs.estimate(0, _TYPICAL) if costs else 0.0) / (_TYPICAL * backend.bytes_per_token) or _LOSS
@@ -102,9 +110,16 @@ class KnowledgeTree:
         """Counts the tokens of a path by the place where their states are now. Changes nothing."""
         found = {"context": 0, "host": 0, "disk": 0, "missing": 0}
         with self._states.locked():
-            for segment, node in zip(path, self._states.find(map(_key, path)), strict=True):
+            for position, node in enumerate(self._states.find(map(_key, path))):
+                tokens = len(path[position].tokens)
                 place = node and ("context" if node.contexts else self._states.place(node))
-                found[place or "missing"] += len(segment.tokens)
+                if place is None and (way := self._way_home(path, position)):
+                    home = self._states.find(key for _, key in way)[-1]
+                    place = home and self._states.place(home)
+                    again = _again(_key(path[position]), way[-1][1]) if place else 0
+                    found["missing"] += again
+                    tokens -= again
+                found[place or "missing"] += tokens
         return Match(**found)
 
     def prepare(
@@ -134,6 +149,9 @@ class KnowledgeTree:
         prepared = PreparedPath(backend, self._release)
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
+            for position in range(len(path)):
+                if way := self._way_home(path, position):
+                    prepared.homes[position] = self._states.enter(way)
             self._bring(prepared, cancelled or (lambda position: False), behind)
             self._learn(prepared, suffix)
         except BaseException:
@@ -190,11 +208,39 @@ class KnowledgeTree:
         """Fills the context. If the model fails before the answer, it tries once more from an empty one (RAGCache,
         section 6)."""
         try:
-            self._fill(prepared, cancelled, behind)
+            if self._bring_home(prepared, cancelled):
+                self._fill(prepared, cancelled, behind)
         except ModelError:
             self._trace.count("knowledge.retries")
             self._set_context(prepared.backend, [])
             self._fill(prepared, cancelled, 0)
+
+    def _way_home(self, path: Sequence[StateSegment], position: int) -> list[tuple[str, bytes]]:
+        """The path (ids and tokens) to a document's states behind the common beginning of prompts; empty if it stands
+        there itself, or is no document."""
+        begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
+        if not self._anywhere or position <= begin or not path[position].home:
+            return []
+        return [
+            *((segment.id, _key(segment)) for segment in path[:begin]),
+            (path[position].id, _bytes(path[position].home)),
+        ]
+
+    def _bring_home(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> bool:
+        """Computes the states that will be moved and that no tier has. Returns False if it was cancelled."""
+        leading = len(self._leading(prepared.nodes, prepared.backend))
+        for position, way in prepared.homes.items():
+            if position < leading or any(map(self._states.place, (prepared.nodes[position], way[-1]))):
+                continue
+            apart = PreparedPath(prepared.backend, lambda path: None)
+            apart.nodes = way
+            self._fill(apart, lambda _, position=position: cancelled(position), 0)
+            prepared.compute_s += apart.compute_s
+            if not apart.complete:
+                return False
+            self._keep(way, prepared.backend)
+            prepared.brought.add(position)
+        return True
 
     def _fill(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
         nodes, backend = prepared.nodes, prepared.backend
@@ -203,16 +249,24 @@ class KnowledgeTree:
         backend.truncate((nodes[common - 1].end if common else 0) + (behind if common == len(nodes) else 0))
         prepared.places = ["context"] * common
         prepared.computed = [0] * common
-        self._states.read_ahead(nodes[common + 1 :])  # the disk reads them while the first one is restored
+        sources = [prepared.homes.get(position, [node])[-1] for position, node in enumerate(nodes)]
+        self._states.read_ahead(sources[common + 1 :])  # the disk reads them while the first one is restored
         for position, node in enumerate(nodes[common:], common):
             shared = any(backend.share(holder, node.start, node.end) for holder in node.contexts)
             if not shared and cancelled(position):
                 return
             started = self._clock()
             place = "context" if shared else self._restore(node, backend)
+            computed = 0
+            if place is None and position in prepared.homes:
+                computed = self._move(sources[position], node, backend)
+                place = "moved" if computed else None
             prepared.restore_s += self._clock() - started if place else 0.0
-            computed, seconds = (0, 0.0) if place else self._compute(node, backend, partial(cancelled, position))
-            prepared.compute_s += seconds
+            if place is None:
+                computed, seconds = self._compute(node, backend, partial(cancelled, position))
+                prepared.compute_s += seconds
+            elif position in prepared.brought:
+                place, computed = None, node.length
             prepared.places.append(place or "nowhere")
             prepared.computed.append(computed)
             if not place and computed < node.length:
@@ -248,6 +302,25 @@ class KnowledgeTree:
                 return None
         self._trace.count("knowledge.restore_s", self._clock() - started)
         return place
+
+    def _move(self, home: Node, node: Node, backend: KVBackend) -> int:
+        """Appends a document's states from their place behind the common beginning to a context. Returns the number of
+        first tokens that were computed; 0 if it cannot be done, which changes nothing."""
+        again = _again(node.tokens, home.tokens)
+        if again >= node.length:
+            return 0
+        with self._states.state(home, None, 0) as state:
+            if state is None:
+                return 0
+            try:
+                with self._trace.span(f"move {node.id}", "generation", tokens=node.length, computed=again):
+                    backend.prefill(np.frombuffer(node.tokens, np.int32)[:again].tolist())
+                    backend.move(state, home.start, home.end, again + home.length - node.length)
+            except CorruptBlock:
+                self._states.discard(home)
+                backend.truncate(node.start)
+                return 0
+        return again
 
     def _compute(self, node: Node, backend: KVBackend, cancelled: Callable[[], bool]) -> tuple[int, float]:
         apart = 0.0
@@ -291,27 +364,40 @@ class KnowledgeTree:
             for node, count in zip(nodes, prepared.computed, strict=False):
                 if count == node.length:
                     node.usage.missed(cost)
+            for position in prepared.brought:
+                prepared.homes[position][-1].usage.missed(cost)
         if prepared.complete:
             for node, place in zip(nodes, prepared.places, strict=True):
                 self._trace.count("knowledge.misses" if place == "nowhere" else f"knowledge.{place}_hits")
                 node.usage.requested()
             self._trace.count("knowledge.cached_tokens", prepared.cached_tokens)
             self._trace.count("knowledge.computed_tokens", prepared.computed_tokens)
-            self._states.used(nodes)
+            homes = [
+                prepared.homes[position][-1] for position in prepared.homes if prepared.places[position] == "moved"
+            ]
+            for home in homes:
+                home.usage.requested()
+            self._states.used([*nodes, *homes])
 
     def _release(self, prepared: PreparedPath) -> None:
         started = self._clock()
         try:
-            for node in prepared.nodes:
-                if prepared.backend in node.contexts:
-                    extract = partial(prepared.backend.extract, node.start, node.end)
-                    self._states.keep(node, node.length * prepared.backend.bytes_per_token, extract)
+            first = min(prepared.homes, default=len(prepared.nodes))  # what follows may stand for other documents
+            self._keep(prepared.nodes[:first], prepared.backend)
         finally:
             self._states.write_later()
             self._trace.count("knowledge.keep_s", self._clock() - started)
             self._leave(prepared)
 
+    def _keep(self, nodes: Sequence[Node], backend: KVBackend) -> None:
+        for node in nodes:
+            if backend in node.contexts:
+                extract = partial(backend.extract, node.start, node.end)
+                self._states.keep(node, node.length * backend.bytes_per_token, extract)
+
     def _leave(self, prepared: PreparedPath) -> None:
+        for way in prepared.homes.values():
+            self._states.leave(way)
         self._states.leave(prepared.nodes)
         with self._changed:
             self._in_use.discard(prepared.backend)
@@ -319,4 +405,17 @@ class KnowledgeTree:
 
 
 def _key(segment: StateSegment) -> bytes:
-    return np.asarray(segment.tokens, np.int32).tobytes()
+    return _bytes(segment.tokens)
+
+
+def _bytes(tokens: Sequence[int]) -> bytes:
+    return np.asarray(tokens, np.int32).tobytes()
+
+
+def _again(tokens: bytes, home: bytes) -> int:
+    """Number of a moved document's first tokens that are computed where it stands: those that differ from the tokens at
+    its other place, such as its number, and at least `AGAIN`."""
+    here, there = (np.frombuffer(text, np.int32)[::-1] for text in (tokens, home))
+    length = min(len(here), len(there))
+    unlike = np.flatnonzero(here[:length] != there[:length])
+    return max(AGAIN, len(here) - int(unlike[0] if len(unlike) else length))

@@ -24,6 +24,10 @@ _MOST_HASHES = 64
 """Number of stored hashes; the latest are kept."""
 
 
+_ROTATING = (0, 2)
+"""llama.cpp's kinds of rotary positions with one position for each token."""
+
+
 class LlamaStates:
     """A `KVBackend` over one context. Not thread-safe."""
 
@@ -44,6 +48,10 @@ class LlamaStates:
         context.truncate(0)
         self.bytes_per_token = two - one
         self._fixed = one - self.bytes_per_token
+        self.movable = bool(self._api.llama_memory_can_shift(context.memory)) and (
+            self._api.llama_model_rope_type(context.model.pointer) in _ROTATING
+        )
+        """Whether keys can be rotated to other positions."""
 
     @property
     def fingerprint(self) -> str:
@@ -102,20 +110,21 @@ class LlamaStates:
         """Appends states that `extract(start, end)` returned. `start` must equal `length`."""
         if start != self.length or end > self.capacity:
             raise ValueError(f"states of positions {start} to {end} do not follow the {self.length} in context")
-        expected = self._fixed + (end - start) * self.bytes_per_token
-        if len(state) != expected:
-            raise CorruptBlock(f"{len(state):,} bytes are no states of {end - start:,} tokens; those take {expected:,}")
-        place, _kept = _pointer(state)
-        taken = self._api.llama_state_seq_set_data(self.context.pointer, place, expected, self.context.aside)
-        memory = self.context.memory
-        first = self._api.llama_memory_seq_pos_min(memory, self.context.aside)
-        last = self._api.llama_memory_seq_pos_max(memory, self.context.aside)
-        if taken != expected or (first, last) != (start, end - 1):
-            self._clear_aside()
-            raise CorruptBlock(f"these are no states of positions {start:,} to {end:,}, or of another model")
-        self._api.llama_memory_seq_cp(memory, self.context.aside, self.context.number, -1, -1)
+        self._read_aside(state, start, end)
+        self._api.llama_memory_seq_cp(self.context.memory, self.context.aside, self.context.number, -1, -1)
         self._clear_aside()
         self.context.length = end
+
+    def move(self, state: State, start: int, end: int, skip: int) -> None:
+        """Appends states that `extract(start, end)` returned, but the first `skip`, with keys rotated to their new
+        positions."""
+        self._read_aside(state, start, end)
+        memory, first, behind = self.context.memory, start + skip, self.length - start - skip
+        self._api.llama_memory_seq_rm(memory, self.context.aside, -1, first)
+        self._api.llama_memory_seq_add(memory, self.context.aside, first, end, behind)
+        self._api.llama_memory_seq_cp(memory, self.context.aside, self.context.number, -1, -1)
+        self._clear_aside()
+        self.context.length = end + behind
 
     def share(self, other: KVBackend, start: int, end: int) -> bool:
         """Appends states of another sequence of the same context; the cells are shared."""
@@ -128,6 +137,19 @@ class LlamaStates:
     def truncate(self, length: int) -> None:
         """Removes positions from `length` on."""
         self.context.truncate(length)
+
+    def _read_aside(self, state: State, start: int, end: int) -> None:
+        expected = self._fixed + (end - start) * self.bytes_per_token
+        if len(state) != expected:
+            raise CorruptBlock(f"{len(state):,} bytes are no states of {end - start:,} tokens; those take {expected:,}")
+        place, _kept = _pointer(state)
+        taken = self._api.llama_state_seq_set_data(self.context.pointer, place, expected, self.context.aside)
+        memory = self.context.memory
+        first = self._api.llama_memory_seq_pos_min(memory, self.context.aside)
+        last = self._api.llama_memory_seq_pos_max(memory, self.context.aside)
+        if taken != expected or (first, last) != (start, end - 1):
+            self._clear_aside()
+            raise CorruptBlock(f"these are no states of positions {start:,} to {end:,}, or of another model")
 
     def _nbytes(self, start: int, end: int) -> int:
         self._copy_aside(start, end)

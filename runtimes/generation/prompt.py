@@ -65,13 +65,16 @@ class PromptBuilder:
         room = self._context - fixed - answer_room(self._context, max_tokens)
         kept = 0
         for number, document in enumerate(documents, 1):
-            tokens = tuple(self._model.tokenize(numbered(document, number), continues=bool(path)))
+            tokens = self._document(document, number, continues=bool(path))
             room -= len(tokens)
             if room < 0:
                 break
-            path.append(StateSegment(document.id, tokens))
+            path.append(StateSegment(document.id, tokens, self._document(document, 1, continues=bool(start))))
             kept = number
         return Prompt(tuple(path), tuple(question), len(documents) - kept)
+
+    def _document(self, document: Document, number: int, *, continues: bool) -> tuple[int, ...]:
+        return tuple(self._model.tokenize(numbered(document, number), continues=continues))
 
     def _parts(
         self, messages: Sequence[Message], with_documents: bool

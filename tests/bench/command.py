@@ -25,6 +25,7 @@ _MODULES = {
     "load": "load",
     "memory": "memory",
     "memory-relevance": "memory_relevance",
+    "moved-states": "moved_states",
     "overhead": "overhead",
     "pipelining": "pipelining",
     "placement": "placement",

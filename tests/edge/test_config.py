@@ -113,6 +113,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "context": ("512", 512),
         "answers": ("3", 3),
         "generation": ("shared", "shared"),
+        "states": ("anywhere", "anywhere"),
         "runtime": ("numpy", "numpy"),
         "device": ("cpu", "cpu"),
         "device_memory": ("2GB", "2GB"),

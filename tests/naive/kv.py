@@ -13,6 +13,7 @@ from hashlib import blake2b
 import numpy as np
 
 from edge.errors import CorruptBlock, ModelError
+from edge.kv_cache.backend import StateSegment
 
 CELL = 12
 """Bytes of one token's state."""
@@ -61,6 +62,12 @@ class FakeContext:
             raise CorruptBlock(f"a state of {len(state)} bytes is not one of {end - start} tokens")
         self.cells += [state[i : i + CELL] for i in range(self.fixed, len(state), CELL)]
 
+    def move(self, state: bytes | bytearray | memoryview, start: int, end: int, skip: int) -> None:
+        state = bytes(state)
+        if len(state) != self.fixed + (end - start) * CELL:
+            raise CorruptBlock(f"a state of {len(state)} bytes is not one of {end - start} tokens")
+        self.cells += [state[i : i + CELL] for i in range(self.fixed + skip * CELL, len(state), CELL)]
+
     def share(self, other: object, start: int, end: int) -> bool:
         return False
 
@@ -81,6 +88,30 @@ class FakeContext:
 def cell(before: bytes, token: int) -> bytes:
     """The state of a token after a state that stands for everything before it."""
     return blake2b(before + token.to_bytes(4, "little"), digest_size=CELL).digest()
+
+
+def chained(tokens: Sequence[int], cells: Sequence[bytes] = ()) -> list[bytes]:
+    """The states of tokens after other states."""
+    found = list(cells)
+    for token in tokens:
+        found.append(cell(found[-1] if found else b"", token))
+    return found[len(cells) :]
+
+
+def composed(path: Sequence[StateSegment], again: int) -> list[bytes]:
+    """The states of a path whose documents, after the first one, are moved from behind the common beginning."""
+    cells: list[bytes] = []
+    for position, segment in enumerate(path):
+        begin = [token for other in path if not other.home for token in other.tokens]
+        moved = chained([*begin, *segment.home])[len(begin) :]
+        first = again
+        while first < len(segment.tokens) and segment.tokens[first:] != segment.home[first - len(segment.tokens) :]:
+            first += 1
+        if not position or not segment.home or not path[position - 1].home or first >= len(segment.tokens):
+            first = len(segment.tokens)
+        cells += chained(segment.tokens[:first], cells)
+        cells += moved[len(moved) - len(segment.tokens) + first :] if first < len(segment.tokens) else []
+    return cells
 
 
 def uncached(tokens: Sequence[int]) -> bytes:

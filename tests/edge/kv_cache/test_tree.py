@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from naive.knowledge import Rig, segment
-from naive.kv import CELL, FakeContext, GridCosts
+from naive.kv import CELL, FakeContext, GridCosts, chained, composed
 from naive.policies import LRU
 
 from edge.kv_cache.backend import LearnedCosts, StateSegment
 from edge.kv_cache.prefix_tree import Node
 from edge.kv_cache.store import StoredState
+from edge.kv_cache.tree import AGAIN
 
 SYSTEM = segment("system", 10)
 A, B, C, D = (segment(name, 20) for name in "abcd")
@@ -369,3 +373,38 @@ def _stored(rig: Rig) -> list[tuple[Node, StoredState]]:
 
 def _path(node: Node) -> str:
     return "/".join(above.id for above in node.path())
+
+
+def document(name: str, number: int) -> StateSegment:
+    """A document that begins with its number, in tokens of which there are more for a number of two digits."""
+    body = segment(name, 20 + len(name) * 7).tokens
+    return StateSegment(name, (*map(ord, str(number)), *body), (ord("1"), *body))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
+    """The context holds what the plain rules say, and exactly the states that stand for nothing else are kept."""
+    names = ["a", "b", "cc", "dddddddddd"]
+    begin = data.draw(st.sampled_from([[SYSTEM], [], [SYSTEM, A]]))
+    rig = Rig(anywhere=True, host=data.draw(st.sampled_from([10**6, CELL * 60, CELL * 90])))
+    for _ in range(data.draw(st.integers(1, 5))):
+        order = data.draw(st.permutations(names))[: data.draw(st.integers(1, 4))]
+        first = data.draw(st.sampled_from([1, 1, 9]))
+        path = [*begin, *(document(name, number) for number, name in enumerate(order, first))]
+        if first > 1:
+            path[len(begin)] = document(order[0], 1)
+        total = sum(len(part.tokens) for part in path)
+        found = rig.tree.match(path)
+        assert found.cached + found.missing == total
+        with rig.tree.prepare(path) as prepared:
+            assert prepared.complete
+            assert prepared.cached_tokens + prepared.computed_tokens == total == rig.backend.length
+            if rig.tree._states.host.limit == 10**6:
+                # What was moved to a context may leave it, and is moved there again.
+                assert prepared.computed_tokens <= found.missing + (AGAIN + 1) * len(order)
+                assert rig.backend.cells == composed(path, AGAIN)
+        for node in rig.tree._states.host:
+            tokens = np.frombuffer(b"".join(part.tokens for part in node.path()), np.int32)
+            assert rig.tree._states.host[node] == b"".join(chained(tokens.tolist())[node.start :])
+        rig.check()

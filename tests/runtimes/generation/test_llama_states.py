@@ -23,6 +23,7 @@ from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import LlamaContext
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.llama_states import LlamaStates
+from edge.trace import Trace
 
 Open = Callable[..., LlamaGenerator]
 
@@ -350,3 +351,26 @@ def test_documents_change_places_for_a_cached_beginning_as_far_as_is_allowed(
     assert generator.stats is not None
     assert generator.stats.work.computed < generator.prompt_work(QUESTION, [LIBRARY[3]], GREEDY).computed * 2
     generator.tree.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_moved_states_are_those_that_would_be_computed(
+    open_llama: Open, gguf: Callable[..., Path], shared: bool
+) -> None:
+    """In a model of one layer the states of a token depend on no other token, so only rounding may differ."""
+    generator, plain = (open_llama(gguf(layers=1), answers=2, shared=shared) for _ in range(2))
+    states, oracle = states_of(generator), states_of(plain)
+    assert states.movable
+    trace = Trace()
+    tree = KnowledgeTree(states, MemoryBudget(1 << 33), host_limit=1 << 30, anywhere=True, trace=trace)
+    for order in ([0, 1, 2, 3], [3, 1], [2, 3, 0, 1], [1, 0, 3], [0, 1, 2, 3]):
+        path = generator.path(QUESTION, [LIBRARY[index] for index in order], GREEDY)
+        oracle.truncate(0)
+        for segment in path:
+            oracle.prefill(segment.tokens)
+        with tree.prepare(path):
+            assert states.length == oracle.length
+            found, expected = logits_after(states), logits_after(oracle)
+        assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
+    assert trace.counters["knowledge.moved_hits"] == 9
+    tree.close()
