@@ -231,7 +231,7 @@ def figures(stats: AnswerStats) -> Iterator[str]:
             f"memory; {stats.lists_ahead} fetched ahead, {format_size(stats.bytes_read)} read by searches"
         )
     else:
-        yield f"index    no lists, and none to fetch ahead: up to {IndexOptions.flat_limit:,} vectors are compared"
+        yield f"index    no lists, and none to fetch ahead: up to {IndexOptions().flat_limit:,} vectors are compared"
     if stats.modelled_queries:
         yield modelled_line(stats.modelled_queries, stats.modelled_s, stats.modelled_joules)
     yield f"disk     {stats.stall_s * 1e3:.0f} ms waited for, {stats.hidden_s * 1e3:.0f} ms hidden"

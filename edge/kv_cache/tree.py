@@ -232,15 +232,19 @@ class KnowledgeTree:
         for position, way in prepared.homes.items():
             if position < leading or any(map(self._states.place, (prepared.nodes[position], way[-1]))):
                 continue
-            apart = PreparedPath(prepared.backend, lambda path: None)
-            apart.nodes = way
-            self._fill(apart, lambda _, position=position: cancelled(position), 0)
-            prepared.compute_s += apart.compute_s
-            if not apart.complete:
+            if not self._compute_home(prepared, position, cancelled):
                 return False
-            self._keep(way, prepared.backend)
-            prepared.brought.add(position)
         return True
+
+    def _compute_home(self, prepared: PreparedPath, position: int, cancelled: Callable[[int], bool]) -> bool:
+        apart = PreparedPath(prepared.backend, lambda path: None)
+        apart.nodes = prepared.homes[position]
+        self._fill(apart, lambda _: cancelled(position), 0)
+        prepared.compute_s += apart.compute_s
+        if apart.complete:
+            self._keep(apart.nodes, prepared.backend)
+            prepared.brought.add(position)
+        return apart.complete
 
     def _fill(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
         nodes, backend = prepared.nodes, prepared.backend
