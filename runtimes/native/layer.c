@@ -1,4 +1,4 @@
-/* One layer of an int8 encoder of the BERT family, on processors with AVX2, AVX-512 VNNI, AMX or NEON.
+/* One layer of an int8 encoder of the BERT family, on processors with AVX2, VNNI, AMX or NEON.
 
    The weights are packed once. A run goes through groups of whole sequences: queries, keys and values of blocks of
    tokens; attention, a head of a sequence at a time; the rest of the layer for blocks of tokens, whose intermediates are

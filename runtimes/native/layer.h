@@ -66,7 +66,8 @@ struct instructions { /* what one set computes */
 };
 
 #ifdef EDGE_X86
-extern const struct instructions edge_avx512, edge_avx2;
+extern const struct instructions edge_avx512, edge_avx_vnni_set, edge_avx2;
+extern int edge_avx_vnni; /* whether the processor has AVX-VNNI's instruction; otherwise that set uses a model of it */
 #else
 extern const struct instructions edge_neon;
 #endif

@@ -20,6 +20,11 @@ static int amx_granted(void) {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 }
 
+static int avx_vnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
+
 static enum level processor_level(void) {
     unsigned a, b, c, d;
     __builtin_cpu_init();
@@ -28,13 +33,19 @@ static enum level processor_level(void) {
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
         !__builtin_cpu_supports("avx512vnni"))
-        return AVX2;
+        return avx_vnni() ? AVX_VNNI : AVX2;
     return amx_granted() ? AMX : AVX512_VNNI;
 }
 
-static const char *level_name(int level) { return level == AMX ? "AMX" : level == AVX2 ? "AVX2" : "AVX-512 VNNI"; }
+static const char *level_name(int level) {
+    return level == AMX ? "AMX" : level == AVX2 ? "AVX2" : level == AVX_VNNI ? "AVX-VNNI" : "AVX-512 VNNI";
+}
 
-static const struct instructions *instructions_of(int level) { return level == AVX2 ? &edge_avx2 : &edge_avx512; }
+static const struct instructions *instructions_of(int level) {
+    if (level != AVX_VNNI) return level == AVX2 ? &edge_avx2 : &edge_avx512;
+    edge_avx_vnni = avx_vnni();
+    return &edge_avx_vnni_set;
+}
 
 #else
 #ifdef __APPLE__

@@ -53,7 +53,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def build(compiler: str) -> Path:
         if compiler not in built:
             cross = compiler.startswith("aarch64")
-            sources = [Path(__file__).with_name("program.c"), *([] if cross else [FOLDER / "avx512.c"])]
+            others = [] if cross else [FOLDER / "avx512.c", FOLDER / "avx_vnni.c"]
+            sources = [Path(__file__).with_name("program.c"), *others]
             command = [compiler, *options["extra-compile-args"], "-Wall", "-Werror", f"-I{FOLDER}", "-static", *sources]
             command += ["-o", folder / compiler, "-lm", "-lpthread"]
             subprocess.run(command, check=True)
