@@ -122,7 +122,7 @@ def measured(
         held = budget.holders().get("knowledge tree", 0)
     return {
         "median_s": float(np.median(seconds)), "p95_s": float(np.quantile(seconds, 0.95)),
-        "reused": 100 * cached / total, "right": 100 * right / len(asked),
+        "reused": cached / total, "right": right / len(asked),
         "likelihood": float(np.mean(likelihoods)), "nbytes": held / 1e6,
     }  # fmt: skip
 
