@@ -28,7 +28,7 @@ class StateSegment:
             them.
         tokens: the segment's tokens, at least one. Each segment is tokenized separately, so that its tokens do not
             depend on the text around it.
-        home: of a document, its tokens if it were the first one; its number then differs. Empty for other segments.
+        home: of a document whose states may be moved, its tokens if it were number 1. Empty for other segments.
     """
 
     id: str

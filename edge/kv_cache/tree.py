@@ -38,6 +38,8 @@ _TYPICAL = 512
 class KnowledgeTree:
     """States of segments in contexts, host memory and on disk. Thread-safe; a context serves one path at a time.
 
+    `anywhere` says whether states of documents are moved.
+
     Counters, all named `knowledge.`:
     - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `moved_hits`, `misses`
     - tokens: `cached_tokens` and `computed_tokens`
@@ -71,8 +73,8 @@ class KnowledgeTree:
                 states are ranked by the measured time of the requests that computed them.
             policy: makes the replacement policy of a tier.
             anywhere: states of documents are computed behind the common beginning of prompts, and are moved from there
-                to the documents' places in a prompt, where only their first tokens are computed again. The first
-                document's states are as without it; the others have not seen the documents before them.
+                to the documents' places in a prompt, where only their first tokens are computed again. They have not
+                seen the documents before them. Documents without a `home` are computed in their place.
             writer: writes states to disk, so that `PreparedPath.release` does not wait for it. Without one it does.
             clock: returns seconds; a simulation passes its own.
         """
@@ -81,7 +83,7 @@ class KnowledgeTree:
                 raise ValueError(f"a {type(part).__name__} of {part.fingerprint!r}, not {backend.fingerprint!r}")
         self._backend = backend
         self._costs = costs
-        self._anywhere = anywhere
+        self.anywhere = anywhere
         self._trace = trace or Trace()
         self._clock = clock
         loss = (costs.estimate(0, _TYPICAL) if costs else 0.0) / (_TYPICAL * backend.bytes_per_token) or _LOSS
@@ -219,7 +221,8 @@ class KnowledgeTree:
         """The path (ids and tokens) to a document's states behind the common beginning of prompts; empty if it stands
         there itself, or is no document."""
         begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
-        if not self._anywhere or position <= begin or not path[position].home:
+        there = position == begin and path[position].tokens == path[position].home
+        if not self.anywhere or not path[position].home or there:
             return []
         return [
             *((segment.id, _key(segment)) for segment in path[:begin]),

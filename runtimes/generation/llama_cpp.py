@@ -23,7 +23,7 @@ from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSa
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
-from edge.runtimes.generation.prompt import PromptBuilder
+from edge.runtimes.generation.prompt import Prompt, PromptBuilder
 from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace
 
@@ -142,13 +142,11 @@ class LlamaGenerator(Closing):
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
     ) -> tuple[StateSegment, ...]:
         """The prompt's segments with reusable states: the conversation up to the documents, and each document."""
-        self._open()
-        return self._builder.build(messages, documents, sampling.max_tokens).path
+        return self._prompt(messages, documents, sampling).path
 
     def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
         """The work of reading a prompt now. States that the tree holds are not computed."""
-        self._open()
-        prompt = self._builder.build(messages, documents, sampling.max_tokens)
+        prompt = self._prompt(messages, documents, sampling)
         if self.tree is None:
             return PromptWork(prompt.tokens)
         match = self.tree.match(prompt.path)
@@ -189,8 +187,7 @@ class LlamaGenerator(Closing):
         """Answers, token by token; see `Generator.stream`. The answer is written by another thread, which may be ahead
         of the reader. `cancel` is checked before each slice of the prompt and before each token."""
         called = time.perf_counter()
-        self._open()
-        prompt = self._builder.build(messages, documents, sampling.max_tokens)
+        prompt = self._prompt(messages, documents, sampling)
         longest = min(sampling.max_tokens, self.context - prompt.tokens)
         request = Request(prompt, sampling, longest, cancel.is_set if cancel is not None else lambda: False)
         return self._answer(request, called)
@@ -206,6 +203,11 @@ class LlamaGenerator(Closing):
         self._model = None
         for lease in self._leases:
             lease.release()
+
+    def _prompt(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> Prompt:
+        self._open()
+        moved = self.tree is not None and self.tree.anywhere
+        return self._builder.build(messages, documents, sampling.max_tokens, moved=moved)
 
     def _answer(self, request: Request, called: float) -> Iterator[Piece]:
         engine = self._engine

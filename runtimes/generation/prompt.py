@@ -44,9 +44,12 @@ class PromptBuilder:
         with suppress(BudgetExceeded):
             self._template.render(("system", "user"))
 
-    def build(self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int) -> Prompt:
+    def build(
+        self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int, *, moved: bool = False
+    ) -> Prompt:
         """Builds a prompt. Documents stand after the system message, or before the first question if there is none: the
-        first ones, as many as fit beside the conversation and the answer (`answer_room`)."""
+        first ones, as many as fit beside the conversation and the answer (`answer_room`). If the states of documents
+        are `moved`, the first one stands last and is computed there, so that it has seen all others."""
         check_messages(messages)
         head, tail = self._parts(messages, with_documents=bool(documents))
         start = self._tokens(head, first=True)
@@ -63,15 +66,16 @@ class PromptBuilder:
             )
         path = [StateSegment("system", tuple(start))] if start else []
         room = self._context - fixed - answer_room(self._context, max_tokens)
-        kept = 0
+        read: list[StateSegment] = []
         for number, document in enumerate(documents, 1):
-            tokens = self._document(document, number, continues=bool(path))
+            tokens = self._document(document, number, continues=bool(path or read))
             room -= len(tokens)
             if room < 0:
                 break
-            path.append(StateSegment(document.id, tokens, self._document(document, 1, continues=bool(start))))
-            kept = number
-        return Prompt(tuple(path), tuple(question), len(documents) - kept)
+            home = self._document(document, 1, continues=bool(start)) if moved and number > 1 else ()
+            read.append(StateSegment(document.id, tokens, home))
+        path += reversed(read) if moved else read
+        return Prompt(tuple(path), tuple(question), len(documents) - len(read))
 
     def _document(self, document: Document, number: int, *, continues: bool) -> tuple[int, ...]:
         return tuple(self._model.tokenize(numbered(document, number), continues=continues))

@@ -24,7 +24,7 @@ from edge.config import Config, parse_size
 from edge.errors import InputError
 from edge.kv_cache.tree import KnowledgeTree
 from edge.models.registry import find_generator
-from edge.runtimes.generation.base import Document
+from edge.runtimes.generation.base import Document, Sampling
 from edge.runtimes.generation.llama_context import LlamaContext, log_probability
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
@@ -102,10 +102,10 @@ def measured(
         states = generator.states
         if states is None or not states.movable:
             raise InputError(f"states of {llm} cannot be moved")
-        context = states.context
+        context, sampling = states.context, Sampling(max_tokens=new)
         generator.tree = tree = KnowledgeTree(states, budget, host_limit=nbytes, anywhere=arm == "anywhere")
         for number, question in enumerate(asked):
-            prompt = generator._builder.build(prompts.answer(question.text).messages, question.passages, new)
+            prompt = generator._prompt(prompts.answer(question.text).messages, question.passages, sampling)
             started = time.process_time()
             with tree.prepare(prompt.path, suffix=len(prompt.question)) as path:
                 context.append(prompt.question, logits=True)

@@ -18,11 +18,11 @@ def test_states_are_used_again_anywhere(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     files = tmp_path / "files"
     files.mkdir()
-    for number in range(6):
+    for number in range(12):
         (files / f"{number}.txt").write_text(f"{words(60, number)} number{number}")
     questions = [
-        {"question": f"number{number % 6} number{number * 5 % 6} number{number // 2 % 6}", "answers": ["ice"]}
-        for number in range(16)
+        {"question": f"number{number % 12} number{number * 5 % 12} number{number * 7 % 12}", "answers": ["ice"]}
+        for number in range(11, 36)
     ]
     asked = tmp_path / "own.jsonl"
     asked.write_text("\n".join(map(json.dumps, questions)))
@@ -30,7 +30,7 @@ def test_states_are_used_again_anywhere(tmp_path: Path) -> None:
     with Collection(place, memory="8GB") as collection:
         collection.index([files])
     report = json.loads(
-        output_of(bench, "moved-states", "--set", f"{place}={asked}", "--llm", str(model), "--warmup", "6", "--json")
+        output_of(bench, "moved-states", "--set", f"{place}={asked}", "--llm", str(model), "--warmup", "12", "--json")
     )
     exact, anywhere = report["states"]["exact"], report["states"]["anywhere"]
     assert exact["reused"] < anywhere["reused"] < 1

@@ -99,16 +99,16 @@ def chained(tokens: Sequence[int], cells: Sequence[bytes] = ()) -> list[bytes]:
 
 
 def composed(path: Sequence[StateSegment], again: int) -> list[bytes]:
-    """The states of a path whose documents, after the first one, are moved from behind the common beginning."""
+    """The states of a path whose documents with a home are moved from behind the common beginning."""
     cells: list[bytes] = []
-    for position, segment in enumerate(path):
-        begin = [token for other in path if not other.home for token in other.tokens]
+    start = next((place for place, segment in enumerate(path) if segment.home), len(path))
+    begin = [token for other in path[:start] for token in other.tokens]
+    for segment in path:
         moved = chained([*begin, *segment.home])[len(begin) :]
         first = again
-        while first < len(segment.tokens) and segment.tokens[first:] != segment.home[first - len(segment.tokens) :]:
+        while segment.tokens[first:] != segment.home[len(segment.home) - len(segment.tokens) + first :]:
             first += 1
-        if not position or not segment.home or not path[position - 1].home or first >= len(segment.tokens):
-            first = len(segment.tokens)
+        first = first if segment.home else len(segment.tokens)
         cells += chained(segment.tokens[:first], cells)
         cells += moved[len(moved) - len(segment.tokens) + first :] if first < len(segment.tokens) else []
     return cells
