@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _NEVER = frozenset({
     "script", "style", "noscript", "template", "svg", "annotation", "annotation-xml", "iframe", "object", "embed",
-    "canvas", "audio", "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input",
+    "canvas", "audio", "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input", "rt", "rp",
 })  # fmt: skip
 _NAVIGATION = frozenset({"nav", "menu", "dialog"})
 _NAVIGATION_ROLES = frozenset({"navigation", "search", "menu", "menubar", "banner", "contentinfo"})
@@ -51,6 +51,10 @@ _FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
 
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _CELLS = frozenset({"td", "th"})
+_RAISED = frozenset({"sup", "sub"})
+_LONGEST_MERGED = 200
+"""Characters of a merged cell's text that the rows below repeat. Cells for layout have more."""
+
 _ITEMS = frozenset({"li", "dd"})
 _LAST_KNOWN_LINE = 65_535
 """The parser does not count lines beyond this."""
@@ -105,9 +109,46 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
     return title or first_heading(blocks), blocks
 
 
+def _fills_cell(element: Any) -> bool:
+    """Whether an element is all that a table's cell has: it is no block of its own then."""
+    cell = element.getparent()
+    alone = element.tag in ("p", "div") and cell is not None and cell.tag in _CELLS and len(cell) == 1
+    return alone and not (cell.text or "").strip() and not (element.tail or "").strip()
+
+
 def _closed(match: re.Match[str]) -> str:
     """Rewrites a self-closed element of XHTML as HTML."""
     return match[0] if match[1].lower() in _VOID else f"<{match[1]}{match[2]}></{match[1]}>"
+
+
+class _Grid:
+    """The cells of a table that reach down to later rows, each of which has their value."""
+
+    def __init__(self) -> None:
+        self.column = 0
+        self._below: dict[int, tuple[int, str]] = {}
+
+    def inherited(self) -> Iterator[str]:
+        """The values from above that stand before the next cell."""
+        while (above := self._below.pop(self.column, None)) is not None:
+            left, value = above
+            if left > 1:
+                self._below[self.column] = (left - 1, value)
+            self.column += 1
+            yield value
+
+    def enter(self, cell: Any) -> None:
+        """Adds a cell."""
+        rows, columns = (_count(cell.get(name)) for name in ("rowspan", "colspan"))
+        value = " ".join("".join(cell.itertext()).split()) if rows > 1 else ""
+        if len(value) <= _LONGEST_MERGED and rows > 1:
+            self._below[self.column] = (rows - 1, value)
+        self.column += columns
+
+
+def _count(span: str | None) -> int:
+    """The rows or columns of a cell."""
+    return int(span) if span and span.strip().isdecimal() and len(span) < 5 else 1
 
 
 class _PageReader:
@@ -126,6 +167,7 @@ class _PageReader:
         self._items = 0
         self._hidden = 0
         self._cells: list[str] = []
+        self._grids: list[_Grid] = []
         self._linked = 0
         self._links = 0
 
@@ -148,16 +190,23 @@ class _PageReader:
         tag = element.tag
         if self._hidden or self._hides(element):
             self._hidden += 1
-        elif tag in _BLOCKS:
+        elif tag in _BLOCKS and not _fills_cell(element):
             self._flush()
             self._heading = _HEADINGS.get(tag, 0)
             self._preformatted += tag in _PREFORMATTED
             self._items += tag in _ITEMS
+            if tag == "table":
+                self._grids.append(_Grid())
+            elif tag == "tr" and self._grids:
+                self._grids[-1].column = 0
         elif tag == "a":
             self._links += 1
         elif tag in _CELLS:
             self._cells.append(tag)
-            self._add(" | " if any(line for line, _ in self._lines) else "")
+            self._inherit()
+            if self._grids:
+                self._grids[-1].enter(element)
+            self._add(" | " if self._gathers() else "")
         elif tag == "br":
             self._break()
         elif tag == "img":
@@ -165,22 +214,37 @@ class _PageReader:
         elif tag in _FORMULA:
             self._add(" ")
         if element.text:
-            self._add(element.text)
+            text = element.text.lstrip() if tag in _RAISED else element.text
+            self._line += element.text.count("\n") - text.count("\n")
+            self._add(text)
 
     def _end(self, element: Any) -> None:
         tag = element.tag
         if self._hidden:
             self._hidden -= 1
-        elif tag in _BLOCKS:
+        elif tag in _BLOCKS and not _fills_cell(element):
+            if tag == "tr" and self._gathers():
+                self._inherit()
             self._flush()
             self._heading = 0
             self._preformatted -= tag in _PREFORMATTED
             self._items -= tag in _ITEMS
+            if tag == "table":
+                self._grids.pop()
         elif tag == "a":
             self._links -= 1
         elif tag in _FORMULA:
             self._add(" ")
         self._tail(element)
+
+    def _inherit(self) -> None:
+        """Adds the values of merged cells that stand before the next cell."""
+        for value in self._grids[-1].inherited() if self._grids else ():
+            self._add(f" | {value}" if self._gathers() else value)
+
+    def _gathers(self) -> bool:
+        """Whether the current block has text."""
+        return any(line for line, _ in self._lines)
 
     def _hides(self, element: Any) -> bool:
         tag = element.tag

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import translate
+from functools import lru_cache
 
 from edge.apps.documents.base import Block, Reason, Skipped
 
@@ -164,10 +165,15 @@ class SecretParts:
                 within = within or opened
                 self.left_out += 1
             elif block.path:
-                names = (without_secrets(name.replace(_MARK, LEFT_OUT))[0] for name in block.path)
-                yield replace(block, path=tuple(names))
+                path = _path_without_secrets(block.path)
+                yield block if path == block.path else replace(block, path=path)
             else:
                 yield block
+
+
+@lru_cache(64)
+def _path_without_secrets(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(without_secrets(name.replace(_MARK, LEFT_OUT))[0] for name in path)
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
