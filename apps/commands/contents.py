@@ -19,6 +19,7 @@ from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.commands.tuning import described, wished
 from edge.apps.console import told
+from edge.apps.documents.base import TRANSCRIPT, place_in
 from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.config import counted, format_size, parse_size
 from edge.ivf.base import IndexOptions
@@ -143,8 +144,8 @@ def _by_reason(files: Sequence[LeftOut]) -> str:
 
 def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
     where = f":{excerpt.line_start}-{excerpt.line_end}"
-    if excerpt.page is not None:
-        where = f" p. {excerpt.page}"
+    if excerpt.page is not None or excerpt.kind == TRANSCRIPT:
+        where = place_in(excerpt.kind, excerpt.line_start, excerpt.page)
     if output == "markdown":
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", excerpt.text)), default=0))
         click.echo(f"## {markdown_link(excerpt.path + where, excerpt.path)}\n\n{fence}\n{excerpt.text}\n{fence}\n")

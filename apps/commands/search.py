@@ -167,7 +167,7 @@ def _print_markdown(number: int, hit: Hit) -> None:
 
 def _further(hit: Hit) -> str:
     """The other places in the file of a result."""
-    names = [place.name for place in hit.more]
+    names = [place.name(hit.kind) for place in hit.more]
     shown = ", ".join(names[:_FURTHER]) + (", ..." if len(names) > _FURTHER else "")
     return f"{counted(len(names), 'more place')}: {shown}"
 

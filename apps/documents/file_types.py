@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
+from edge.apps.documents.base import TRANSCRIPT as TRANSCRIPTS
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
+from edge.apps.documents.chats import is_chat
 from edge.apps.documents.decoding import unmarked_utf_16
 from edge.apps.documents.opened import OpenedFile
 
@@ -40,12 +42,16 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
     )
 
 
-TEXT = _kind("text", "plain:extract", "txt text log org tex srt vtt adoc asciidoc", "readme license copying")
+TEXT = _kind("text", "plain:extract", "txt text log org tex adoc asciidoc", "readme license copying")
+TRANSCRIPT = _kind(TRANSCRIPTS, "transcripts:extract", "srt vtt sbv")
+CHAT = _kind("chat", "chats:extract", "")
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
 PPTX = _kind("pptx", "office:extract_pptx", "pptx pptm ppsx potx")
 IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
+CALENDAR = _kind("calendar", "agenda:extract_calendar", "ics ical ifb icalendar")
+CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
     "text": _kind("odt", "office:extract_odf", "odt ott"),
@@ -84,6 +90,10 @@ KINDS = (
     EPUB,
     MAIL,
     IMAGE,
+    CALENDAR,
+    CONTACTS,
+    TRANSCRIPT,
+    CHAT,
     _kind("csv", "tables:extract", "csv tsv tab"),
     _kind("json", "json_files:extract", "json geojson webmanifest"),
     _kind("json", "json_files:extract_lines", "jsonl ndjson jsonlines"),
@@ -159,6 +169,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return by_name
     if is_mailbox(head) or is_message(head):
         return MAIL
+    if is_chat(head):
+        return CHAT
     if _MARKUP.match(head):
         return HTML
     if by_name is None and _READ_XML.match(head):

@@ -21,6 +21,7 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from typing import Any
 
+from edge.apps.documents.agenda import events
 from edge.apps.documents.base import (
     MAX_FILE_BYTES,
     MAX_TEXT_CHARS,
@@ -225,6 +226,9 @@ class _MailReader:
             inner = part.get_payload()
             if isinstance(inner, list) and inner and depth < _DEEPEST:
                 self._message(inner[0], path, depth + 1)
+        elif kind == "text/calendar":
+            data = self._messages.content(part, 4 * MAX_TEXT_CHARS)
+            self._blocks(events(data, declared=part.get_content_charset())[1], path)
         elif _is_attached(part):
             self._attachment(name or f"without a name ({kind})", part, path)
         elif kind == "text/html":
@@ -253,7 +257,7 @@ class _MailReader:
             inner = [child for child in part.get_payload() if hasattr(child, "get_content_type")]
             if part.get_content_subtype() == "alternative" and len(inner) > 1:
                 shown = self._alternative(inner)
-                inner = [leaf for child in inner for leaf in ([child] if child is shown else _attached_below(child))]
+                inner = [leaf for child in inner for leaf in ([child] if child is shown else _beside(child))]
             waiting += reversed(inner)
 
     def _alternative(self, parts: list[Any]) -> Any:
@@ -376,12 +380,14 @@ class _MailReader:
         self.warning = self.warning or what
 
 
-def _attached_below(part: Any) -> list[Any]:
-    """The attached parts of an alternative that is not read. Pictures that its HTML shows are none of them."""
+def _beside(part: Any) -> list[Any]:
+    """The attached parts of an alternative that is not read, and its invitation. Pictures that its HTML shows are none
+    of them."""
     return [
         leaf
         for leaf in part.walk()
-        if _is_attached(leaf) and ("content-id" not in leaf or leaf.get_content_maintype() != "image")
+        if leaf.get_content_type() == "text/calendar"
+        or (_is_attached(leaf) and ("content-id" not in leaf or leaf.get_content_maintype() != "image"))
     ]
 
 
