@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
+from edge.apps.documents.base import ARCHIVE as ARCHIVES
 from edge.apps.documents.base import TRANSCRIPT as TRANSCRIPTS
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.apps.documents.chats import is_chat
@@ -42,7 +43,7 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
     )
 
 
-TEXT = _kind("text", "plain:extract", "txt text log org tex adoc asciidoc", "readme license copying")
+TEXT = _kind("text", "plain:extract", "txt text log org adoc asciidoc", "readme license copying")
 TRANSCRIPT = _kind(TRANSCRIPTS, "transcripts:extract", "srt vtt sbv")
 CHAT = _kind("chat", "chats:extract", "")
 PDF = _kind("pdf", "pdf:extract", "pdf")
@@ -52,6 +53,9 @@ IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
 CALENDAR = _kind("calendar", "agenda:extract_calendar", "ics ical ifb icalendar")
 CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
+RTF = _kind("rtf", "rtf:extract", "rtf")
+OUTLOOK = _kind("mail", "outlook:extract", "msg")
+ARCHIVE = _kind(ARCHIVES, "members:extract", "zip gz tgz tar")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
     "text": _kind("odt", "office:extract_odf", "odt ott"),
@@ -90,6 +94,11 @@ KINDS = (
     EPUB,
     MAIL,
     IMAGE,
+    RTF,
+    _kind("latex", "latex:extract", "tex latex ltx"),
+    _kind("bibtex", "latex:extract_bibtex", "bib bibtex"),
+    OUTLOOK,
+    ARCHIVE,
     CALENDAR,
     CONTACTS,
     TRANSCRIPT,
@@ -109,13 +118,13 @@ _OPEN_DOCUMENT = re.compile(rb"mimetypeapplication/vnd\.oasis\.opendocument\.(te
 _BY_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
 _BY_NAME = {name: kind for kind in KINDS for name in kind.names}
 
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _REFUSED = {
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+    _OLE: (
         Reason.UNSUPPORTED,
         "an old binary Office file, or an encrypted one; save it as DOCX, XLSX, PPTX or PDF without a password",
     ),
     b"%!PS": (Reason.UNSUPPORTED, "PostScript is not read; convert it to PDF"),
-    b"{\\rtf": (Reason.UNSUPPORTED, "RTF is not read; save it as DOCX or plain text"),
 }
 _UNSUPPORTED = {
     ".svg": "SVG drawings are not read",
@@ -150,6 +159,10 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
     by_name = _BY_SUFFIX.get(suffix) or _BY_NAME.get(name.lower())
     if head.lstrip().startswith(b"%PDF-") or (by_name in (PDF, None) and b"%PDF-" in head[:1024]):
         return PDF
+    if head.startswith(b"{\\rtf"):
+        return RTF
+    if by_name is OUTLOOK and head.startswith(_OLE):
+        return OUTLOOK
     for magic, (reason, message) in _REFUSED.items():
         if head.startswith(magic):
             raise Skipped(reason, message)
@@ -159,7 +172,9 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return _zipped(suffix, head)
     if head.startswith(_PICTURES) or (head.startswith(_LETTERED_PICTURES) and is_binary(head)):
         return IMAGE
-    if by_name in _CONTAINERS or by_name is PDF:
+    if head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar":
+        return ARCHIVE
+    if by_name in _CONTAINERS or by_name in (PDF, RTF, OUTLOOK, ARCHIVE):
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
     if is_binary(head):
         raise Skipped(Reason.BINARY, "the file is binary")
@@ -207,7 +222,9 @@ def _zipped(suffix: str, head: bytes) -> Kind:
         for kind, folder in ((DOCX, b"word/"), (PPTX, b"ppt/"), (XLSX, b"xl/")):
             if folder in head:
                 return kind
-    raise Skipped(Reason.UNSUPPORTED, "a ZIP archive, which is not read")
+    if suffix in ("", *ARCHIVE.suffixes):
+        return ARCHIVE
+    raise Skipped(Reason.UNSUPPORTED, "a ZIP container of a kind that is not read")
 
 
 def is_message(head: bytes) -> bool:
