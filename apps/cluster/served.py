@@ -103,8 +103,8 @@ class ServedCluster(Searchable, Together):
             kinds.update(one["kinds"])
         return CollectionStatus(
             path=self.path, roots=sorted({root for one in found for root in one["roots"]}), kinds=dict(kinds),
-            skipped=(), failed=(), embedder=self.identity, vectors=None, health=self.health(), resident_nbytes=0,
-            database_nbytes=sum(one["database_bytes"] for one in found),
+            incomplete=(), skipped=(), failed=(), embedder=self.identity, vectors=None, health=self.health(),
+            resident_nbytes=0, database_nbytes=sum(one["database_bytes"] for one in found),
             source_nbytes=sum(one["source_bytes"] for one in found), list_hits=0, list_misses=0, **whole,
         )  # fmt: skip
 

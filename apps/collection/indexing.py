@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from edge.apps.collection.catalog import Catalog, chunk_hash, place_sum
 from edge.apps.collection.paths import on_disk
 from edge.apps.collection.preparation import Prepared, with_more_memory
-from edge.apps.collection.report import FileProgress, Tally
+from edge.apps.collection.report import NO_REASONS, FileProgress, Tally
 from edge.apps.documents.base import Chunk
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.database import Database
@@ -222,6 +222,7 @@ class Intake:
                 file.prepared.lease.release()
                 outcome = _outcome(file.prepared)
                 self._tally.counts[outcome] += 1
+                self._tally.counts["incomplete"] += outcome == "indexed" and file.prepared.reason not in NO_REASONS
                 if outcome == "unreadable":
                     self._tally.unreadable.add(file.prepared.file.path)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.collection.schema import read_roots
+from edge.apps.documents.secrets import ASKED
 from edge.apps.store.failures import Health
 from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.apps.store.rows import held, held_by_key
@@ -30,6 +31,7 @@ class IndexReport:
         unchanged: files that were up to date.
         removed: files that were removed from the collection, because they are gone from disk or are no longer to be
             indexed.
+        incomplete: files among the indexed ones of which a part could not be read.
         skipped, failed: files with nothing to index, and files that could not be read; `Collection.status` has the
             reasons.
         chunks: number of added chunks; `reused` of them took the vector of an equal chunk.
@@ -46,6 +48,7 @@ class IndexReport:
     """
 
     indexed: int = 0
+    incomplete: int = 0
     unchanged: int = 0
     removed: int = 0
     skipped: int = 0
@@ -104,7 +107,7 @@ class Tally:
     def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
         """The report of the run; `missing` are roots that cannot be seen."""
         counts: dict[str, Any] = {
-            name: self.counts[name] for name in ("indexed", "unchanged", "removed", "skipped", "failed")
+            name: self.counts[name] for name in ("indexed", "incomplete", "unchanged", "removed", "skipped", "failed")
         }
         return IndexReport(
             **counts | self.seconds, chunks=self.chunks, reused=self.reused, missing=missing,
@@ -114,7 +117,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not searched, and the reason in one sentence."""
+    """A file that is not searched, or only a part of it, and the reason in one sentence."""
 
     path: str
     reason: str
@@ -129,6 +132,7 @@ class CollectionStatus:
         roots: folders and files that it is kept up to date with.
         indexed: number of searchable files and texts; `kinds` counts them by kind.
         pending: files that an interrupted run has left for the next one.
+        incomplete: searchable files of which a part is left out, with the reasons.
         skipped, failed: files that are not searched, with the reasons.
         chunks: number of passages.
         source_nbytes: bytes of the indexed files.
@@ -145,6 +149,7 @@ class CollectionStatus:
     indexed: int
     kinds: Mapping[str, int]
     pending: int
+    incomplete: Sequence[LeftOut]
     skipped: Sequence[LeftOut]
     failed: Sequence[LeftOut]
     chunks: int
@@ -166,6 +171,7 @@ class CollectionStatus:
             "indexed": self.indexed,
             "kinds": dict(self.kinds),
             "pending": self.pending,
+            "incomplete": [asdict(file) for file in self.incomplete],
             "skipped": [asdict(file) for file in self.skipped],
             "failed": [asdict(file) for file in self.failed],
             "chunks": self.chunks,
@@ -194,6 +200,10 @@ class IndexedFile:
     chunks: int
 
 
+NO_REASONS = ("", ASKED)
+"""What is noted of a file of which no part is left out."""
+
+
 def contents(db: Connection) -> dict[str, Any]:
     """The fields of `CollectionStatus` that the tables tell."""
     sql = "SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"
@@ -202,9 +212,9 @@ def contents(db: Connection) -> dict[str, Any]:
         "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
     ).fetchone()
     left: dict[str, Sequence[LeftOut]] = {}
-    for status in ("skipped", "failed"):
-        rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
-        left[status] = held(db, rows, lambda row: LeftOut(*row))
+    for name, status in (("incomplete", "indexed"), ("skipped", "skipped"), ("failed", "failed")):
+        known = "SELECT path, reason FROM files WHERE status = ? AND reason NOT IN (?, ?) ORDER BY path"
+        left[name] = held(db, db.execute(known, (status, *NO_REASONS)), lambda row: LeftOut(*row))
     return {
         "roots": read_roots(db), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
         "chunks": db.execute("SELECT count(*) FROM chunks").fetchone()[0], "source_nbytes": nbytes,

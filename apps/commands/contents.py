@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.filters import Filters
+from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
@@ -25,6 +26,9 @@ from edge.config import counted, format_size, parse_size
 from edge.ivf.base import IndexOptions
 from edge.ivf.plan import probed
 from edge.text.control_characters import escaped
+
+_MOST_REASONS, _MOST_NAMES = 20, 5
+"""The reasons that `edge status` prints, and the names for each. `--json` has all."""
 
 _EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "cut", "text")
 
@@ -122,12 +126,9 @@ def _print_status(found: CollectionStatus) -> None:
             click.echo(f"tuned       for {goal}: {described(parameters, index.tuned.rows, index.tuned.nprobe)}")
         elif index.recall:
             click.echo(f"recall@10   {_recall(index.recall)}")
-    click.echo(
-        f"skipped     {counted(len(found.skipped), 'file or folder', 'files and folders')}{_by_reason(found.skipped)}"
-    )
-    click.echo(f"failed      {counted(len(found.failed), 'file')}")
-    for file in found.failed:
-        click.echo(escaped(f"  {file.path}: {file.reason}"))
+    _print_left_out("skipped", found.skipped, "file or folder", "files and folders")
+    _print_left_out("incomplete", found.incomplete)
+    _print_left_out("failed", found.failed)
 
 
 def _recall(measured: tuple[tuple[int, float], ...]) -> str:
@@ -136,10 +137,17 @@ def _recall(measured: tuple[tuple[int, float], ...]) -> str:
     return f"{reached:.3f} with the {counted(nprobe, 'list')} that a search probes"
 
 
-def _by_reason(files: Sequence[LeftOut]) -> str:
-    counts = Counter(file.reason for file in files)
-    most = [f"{count:,} {escaped(reason)}" for reason, count in counts.most_common(6)]
-    return (": " + "; ".join(most) + ("; ..." if len(counts) > 6 else "")) if most else ""
+def _print_left_out(name: str, files: Sequence[LeftOut], noun: str = "file", nouns: str = "") -> None:
+    """How many files are left out, and their names by reason. JSON has all of them."""
+    click.echo(f"{name:11} {counted(len(files), noun, nouns)}")
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        by_reason[file.reason].append(from_here(file.path))
+    for reason, names in list(by_reason.items())[:_MOST_REASONS]:
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        click.echo(escaped(f"  {', '.join(names[:_MOST_NAMES])}{more}: {reason}"))
+    if len(by_reason) > _MOST_REASONS:
+        click.echo(f"  ... and for {counted(len(by_reason) - _MOST_REASONS, 'other reason')}: `edge status --json`")
 
 
 def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:

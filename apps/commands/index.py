@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.paths import absence, check_there, contains, resolved
+from edge.apps.collection.paths import absence, check_there, contains, from_here, resolved
 from edge.apps.collection.registry import PROJECT, holds_collection, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.commands.tuning import TuneOptions, as_figures, sentence, tune, tune_options
@@ -26,7 +26,7 @@ from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 _REASONS = 10
-"""The most paths that one message names; `edge status` lists all folders and all failed files."""
+"""The most paths that one message names; `edge status` lists more."""
 
 _paths = click.argument("paths", nargs=-1, metavar="[DIR]...")
 _embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
@@ -203,24 +203,26 @@ class _Output:
             click.echo(_sentence(report))
         if tuned is not None and not self._json:
             click.echo(sentence(tuned))
-        if report.failed and not self._json:
-            self._print_failures()
+        if (report.failed or report.incomplete) and not self._json:
+            self._print_left_out()
         if self._stats:
             _print_stats(report, self._resident.high_water, limit)
         sys.stdout.flush()
 
-    def _print_failures(self) -> None:
-        failed = self._collection.status().failed
-        for file in failed[:_REASONS]:
-            click.echo(escaped(f"failed: {file.path}: {file.reason}"), err=True)
-        if len(failed) > _REASONS:
-            click.echo(f"... and {len(failed) - _REASONS} more: `edge status`", err=True)
+    def _print_left_out(self) -> None:
+        found = self._collection.status()
+        for name, files in (("failed", found.failed), ("incomplete", found.incomplete)):
+            for file in files[:_REASONS]:
+                click.echo(escaped(f"{name}: {from_here(file.path)}: {file.reason}"), err=True)
+            if len(files) > _REASONS:
+                click.echo(f"... and {len(files) - _REASONS} more: `edge status`", err=True)
 
 
 def _sentence(report: IndexReport) -> str:
     left = ", ".join(
         f"{count:,} {name}"
         for name, count in (
+            ("incomplete", report.incomplete),
             ("unchanged", report.unchanged),
             ("removed", report.removed),
             ("skipped", report.skipped),

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,29 @@ def test_no_collection_is_made_among_the_files_that_it_indexes(edge: Edge) -> No
     assert done.returncode == 2
     assert "`edge collections add docs`" in done.stderr
     assert sorted((edge.project / "docs").iterdir()) == before
+
+
+def test_what_is_left_out_is_named_with_its_reason(edge: Edge, files_home: Path) -> None:
+    folder, at = files_home / "parts", ["-c", str(files_home / "parts.edge")]
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+        archive.writestr("note.txt", "Snow is white.")
+        archive.writestr("old.bin", b"\0\1\2")
+    (folder / "film.mp4").write_bytes(b"\0\1\2")
+    (folder / "bad.pdf").write_bytes(b"%PDF-1.7\nnothing")
+    left = "left out: old.bin (the file is binary)"
+    done = edge("index", str(folder), *at)
+    assert done.stdout.endswith(", 1 incomplete, 1 skipped, 1 failed\n")
+    assert f"incomplete: {folder / 'a.zip'}: {left}\n" in done.stderr
+    assert edge.json("index", *at)["incomplete"] == 0  # of this run, which has read nothing
+    shown = edge("status", *at).stdout
+    assert f"incomplete  1 file\n  {folder / 'a.zip'}: {left}\n" in shown
+    assert f"skipped     1 file or folder\n  {folder / 'film.mp4'}: the file is binary\n" in shown
+    assert f"failed      1 file\n  {folder / 'bad.pdf'}: " in shown
+    assert edge.json("status", *at)["incomplete"] == [{"path": str(folder / "a.zip"), "reason": left}]
+    (result,) = edge.json("search", "snow", *at)["results"]
+    assert result["mail"]["subject"] == "note.txt"
+    assert f"{folder / 'a.zip'} › note.txt:1" in edge("search", "snow", *at).stdout
 
 
 def test_status_and_list(edge: Edge) -> None:

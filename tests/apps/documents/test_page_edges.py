@@ -11,8 +11,7 @@ from edge.apps.documents.base import DocumentBlocks
 Read = Callable[[str, str], DocumentBlocks]
 
 _TEXT = "<h1>Ice</h1><p>Old ice is strong enough to carry a horse.</p>"
-_DATA = '{"@type": "Event", "name": "Regatta &amp; fair", "startDate": "2026-06-01", '
-    '"offers": [{"price": 12}], "image": "x"}'
+_DATA = '{"@type": "Event", "name": "Regatta &amp; fair", "startDate": "2026-06-01", "offers": [{"price": 12}]}'
 _META = f"<meta name=description content='All about boats and oars'><script type='application/ld+json'>{_DATA}</script>"
 _META_READ = ["All about boats and oars", "name: Regatta & fair\nstartDate: 2026-06-01\nprice: 12"]
 
