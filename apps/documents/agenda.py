@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import quopri
 import re
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta, timezone
 
 from edge.apps.documents.base import Block, DocumentBlocks, Mail, Reason, Skipped
@@ -34,7 +35,8 @@ _MONTHS = (
 )  # fmt: skip
 _ORDINALS = {"1": "the first ", "2": "the second ", "3": "the third ", "4": "the fourth ", "-1": "the last "}
 _EVERY = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year", "HOURLY": "hour"}
-_EVENTS = {"VEVENT": "Event", "VTODO": "Task", "VJOURNAL": "Note"}
+_CALENDAR = "VCALENDAR"
+_EVENTS = {"VEVENT": "Event", "VTODO": "Task", "VJOURNAL": "Note", _CALENDAR: ""}
 _CARD = {
     "FN": "Name", "NICKNAME": "Nickname", "ORG": "Organization", "TITLE": "Title", "ROLE": "Role", "TEL": "Phone",
     "EMAIL": "Mail", "ADR": "Address", "URL": "Web", "IMPP": "Chat", "BDAY": "Birthday", "ANNIVERSARY": "Anniversary",
@@ -67,7 +69,6 @@ class _Property:
 @dataclass(slots=True)
 class _Component:
     kind: str
-    number: int
     properties: list[_Property] = field(default_factory=list)
 
     def get(self, *names: str) -> _Property | None:
@@ -88,62 +89,58 @@ def extract_calendar(file: OpenedFile) -> DocumentBlocks:
 
 def events(data: bytes, *, declared: str | None = None) -> tuple[str, list[Block], dict[int, Mail]]:
     """The name of a calendar, and the blocks of its events and tasks with their dates and people."""
-    blocks: list[Block] = []
-    mails: dict[int, Mail] = {}
-    found, name = _components(data, declared, _EVENTS)
-    for page, event in enumerate(found, 1):
-        shown = list(_event(event, page if len(found) > 1 else None))
-        if shown:
+    name, blocks, mails = "", list[Block](), dict[int, Mail]()
+    for event in _components(data, declared, _EVENTS):
+        if event.kind == _CALENDAR:
+            name = " ".join(event.text("X-WR-CALNAME").split())
+        elif shown := list(_event(event, len(mails) + 1)):
             blocks += shown
             people = [_person(each) for each in event.properties if each.name == "ATTENDEE"]
             organizer, start = event.get("ORGANIZER"), _start(event)
-            mails[page if len(found) > 1 else 0] = Mail(
+            mails[len(mails) + 1] = Mail(
                 "" if organizer is None else _person(organizer), ", ".join(filter(None, people)),
                 " ".join(event.text("SUMMARY").split()), "" if start is None else _iso(start.value),
             )  # fmt: skip
+    if len(mails) == 1:
+        return name, [replace(block, page=None) for block in blocks], {0: mails[1]}
     return name, blocks, mails
 
 
-def _components(data: bytes, declared: str | None, kinds: Mapping[str, str]) -> tuple[list[_Component], str]:
-    """The components of these kinds, and the name of the calendar. Those inside another, such as alarms, are left
-    out."""
-    found: list[_Component] = []
-    inside: list[str] = []
-    name = ""
+def _components(data: bytes, declared: str | None, kinds: Container[str]) -> Iterator[_Component]:
+    """The components of these kinds, each when it ends. Those inside another, such as alarms, are left out."""
+    open_: list[_Component] = []
+    count = 0
     for line in _properties(data, declared):
         if line.name == "BEGIN":
-            inside.append(line.value.strip().upper())
-            if inside[-1] in kinds:
-                found.append(_Component(inside[-1], line.number))
-        elif line.name == "END":
-            del inside[-1:]
-        elif inside and inside[-1] in kinds:
-            found[-1].properties.append(line)
-        elif line.name == "X-WR-CALNAME":
-            name = " ".join(line.text.split())
-        if len(found) > _MOST:
-            raise InputError(f"more than {_MOST:,} events or contacts, the most that is read")
-    return found, name
+            open_.append(_Component(line.value.strip().upper()))
+        elif line.name != "END" and open_:
+            open_[-1].properties.append(line)
+        elif line.name == "END" and open_ and (found := open_.pop()).kind in kinds:
+            count += 1
+            if count > _MOST:
+                raise InputError(f"more than {_MOST:,} events or contacts, the most that is read")
+            yield found
+    yield from (each for each in open_ if each.kind in kinds)  # the file is cut off
 
 
 def _properties(data: bytes, declared: str | None) -> Iterator[_Property]:
     """The lines of a file, unfolded before they are decoded, because a fold may divide a letter."""
-    lines: list[list[bytes]] = []
-    numbers: list[int] = []
+    joined, numbers = bytearray(), array("L")
     quoted = False
-    for number, line in enumerate(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
-        if line[:1] in (b" ", b"\t") and lines:
-            lines[-1].append(line[1:])
-        elif quoted and lines[-1][-1].endswith(b"="):
-            lines[-1][-1] = lines[-1][-1][:-1]
-            lines[-1].append(line)
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for number, match in enumerate(re.finditer(rb"[^\n]*\n?", data), 1):
+        line = match[0].removesuffix(b"\n")
+        if line[:1] in (b" ", b"\t") and numbers:
+            joined += line[1:]
+        elif quoted and joined.endswith(b"="):
+            joined[-1:] = line
         elif line.strip():
-            lines.append([line])
+            joined += b"\n" * bool(numbers) + line
             numbers.append(number)
             quoted = b"QUOTED-PRINTABLE" in line.partition(b":")[0].upper()
-    text = decode(b"\n".join(map(b"".join, lines)), declared=declared).text
-    for number, line in zip(numbers, text.split("\n"), strict=False):
-        match = _LINE.match(line)
+    lines = re.finditer("[^\n]+", decode(bytes(joined), declared=declared).text)
+    for number, found in zip(numbers, lines, strict=False):
+        match = _LINE.match(found[0])
         if match is None or (name := match[1].upper()) in _BINARY:
             continue
         parameters: dict[str, str] = {}
@@ -286,7 +283,7 @@ def _person(found: _Property) -> str:
 def extract_contacts(file: OpenedFile) -> DocumentBlocks:
     """Reads an address book."""
     blocks: list[Block] = []
-    for card in _components(file.read(), None, {"VCARD": "Contact"})[0]:
+    for card in _components(file.read(), None, {"VCARD"}):
         lines = list(_fields(card))
         if lines:
             numbers = tuple(number for text, number in lines for _ in text.split("\n"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -52,7 +52,6 @@ class Message:
     text: str = ""
     when: datetime | None = None
     line: int = 0
-    said: dict[str, str] = field(default_factory=dict)
 
 
 def is_chat(head: bytes) -> bool:
@@ -68,29 +67,33 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads WhatsApp's export of a chat."""
     decoded = file.text()
     lines = decoded.text.split("\n")
-    found = [_WHATSAPP.match(line) for line in lines]
-    dated = [match for match in found if match is not None]
-    order = _order([(int(match[1]), int(match[3])) for match in dated], any(match[7] for match in dated))
-    messages: list[Message] = []
-    for number, (line, match) in enumerate(zip(lines, found, strict=True), 1):
+    return _document(_messages(lines, _order(lines)), decoded.encoding)
+
+
+def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
+    """The messages of WhatsApp, each of which goes on to the next line with a date."""
+    message: Message | None = None
+    for number, line in enumerate([*lines, ""], 1):
+        match = _WHATSAPP.match(line)
+        if message is not None and (match is not None or number > len(lines)):
+            message.text = _LEFT_OUT.sub("", message.text)
+            yield message
         if match is not None:
-            messages.append(
-                Message("", (match[8] or "").strip("~\u202f \u200e"), match[9], _when(match, order), number)
-            )
-        elif messages and line.strip():
-            messages[-1].text += f"\n{line}"
-    for message in messages:
-        message.text = _LEFT_OUT.sub("", message.text)
-    return _document(messages, decoded.encoding)
+            message = Message("", (match[8] or "").strip("~\u202f \u200e"), match[9], _when(match, order), number)
+        elif message is not None and line.strip():
+            message.text += f"\n{line}"
 
 
-def _order(dates: list[tuple[int, int]], halves: bool) -> str:
+def _order(lines: Iterable[str]) -> str:
     """The order of day and month, which a day above 12 tells."""
-    if any(first > 31 for first, _ in dates):
+    first = second = 0
+    halves = False
+    for match in filter(None, map(_WHATSAPP.match, lines)):
+        first, second = max(first, int(match[1])), max(second, int(match[3]))
+        halves = halves or match[7] is not None
+    if first > 31:
         return "year"
-    if any(second > 12 for _, second in dates):
-        return "month"
-    return "month" if halves and not any(first > 12 for first, _ in dates) else "day"
+    return "month" if second > 12 or (halves and first <= 12) else "day"
 
 
 def _when(match: re.Match[str], order: str) -> datetime | None:
@@ -140,27 +143,23 @@ def _telegram(leaves: Iterable[Leaf]) -> DocumentBlocks:
 
 
 def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
-    messages: dict[object, Message] = {}
-    for leaf in leaves:
-        if len(leaf.path) < 2:
-            continue
-        message, name = messages.setdefault(leaf.path[0], Message(line=leaf.line)), leaf.path[1]
-        if len(leaf.path) == 2:
-            message.said[str(name)] = leaf.value
-            if name == "text":
-                message.line = leaf.line
-        elif name == "user_profile":
-            message.said[f"profile {leaf.path[2]}"] = leaf.value
-        elif name in ("files", "attachments") and leaf.path[-1] in ("title", "text"):
-            message.text += f"\n{leaf.value}"
+    messages: list[Message] = []
     people: dict[str, str] = {}
-    for message in messages.values():
-        said = message.said
-        names = [said.get(key, "") for key in ("profile real_name", "profile display_name", "username", "user")]
-        message.sender = next(filter(None, names), "")
+    for _, group in groupby((leaf for leaf in leaves if len(leaf.path) > 1), lambda leaf: leaf.path[0]):
+        message, said, attached = Message(), dict[object, str](), ""
+        for leaf in group:
+            name = leaf.path[-1] if len(leaf.path) == 2 or leaf.path[1] == "user_profile" else None
+            if name is not None:
+                said.setdefault(name, leaf.value)
+            elif leaf.path[1] in ("files", "attachments") and leaf.path[-1] in ("title", "text"):
+                attached += f"\n{leaf.value}"
+            message.line = leaf.line if name == "text" or not message.line else message.line
+        message.sender = next(filter(None, map(said.get, ("real_name", "display_name", "username", "user"))), "")
+        message.text = said.get("text", "") + attached
         people[said.get("user", "")] = message.sender
         with suppress(ValueError, OverflowError, OSError):
             message.when = datetime.fromtimestamp(float(said.get("ts", "")))
+        messages.append(message)
 
     def shown(match: re.Match[str]) -> str:
         mark, name, label = match.groups()
@@ -168,9 +167,9 @@ def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
             return f"{'#' if mark == '#' else '@'}{label or people.get(name, name)}"
         return f"{label} ({name})" if label and label != name else name
 
-    for message in messages.values():
-        message.text = html.unescape(_MARKUP.sub(shown, message.said.get("text", "") + message.text))
-    return _document(messages.values())
+    for message in messages:
+        message.text = html.unescape(_MARKUP.sub(shown, message.text))
+    return _document(messages)
 
 
 def _whisper(leaves: Iterable[Leaf]) -> DocumentBlocks:
@@ -205,7 +204,7 @@ def _seconds(value: str) -> int:
 
 def _document(messages: Iterable[Message], encoding: str | None = None) -> DocumentBlocks:
     """The days of chats as pages."""
-    kept = [message for message in messages if message.text.strip()]
+    kept = (message for message in messages if message.text.strip())
     days = groupby(kept, lambda message: (message.chat, message.when and message.when.date()))
     blocks: list[Block] = []
     mails: dict[int, Mail] = {}
@@ -215,14 +214,13 @@ def _document(messages: Iterable[Message], encoding: str | None = None) -> Docum
         for message in said:
             about = ", ".join(filter(None, (message.sender, message.when and f"{message.when:%H:%M}")))
             lines = [" ".join(line.split()) for line in message.text.strip().split("\n") if line.strip()]
-            text = "\n".join(lines)
-            numbers = tuple(message.line + (at if encoding else 0) for at in range(len(lines)))
-            blocks.append(
-                Block(f"{about}: {text}" if about else text, numbers[0], numbers[-1], page, "item", path, numbers)
-            )
+            text = f"{about}: " * bool(about) + "\n".join(lines)
+            last = message.line + (len(lines) - 1 if encoding else 0)
+            numbers = (message.line,) * len(lines) if len(lines) > 1 and not encoding else None
+            blocks.append(Block(text, message.line, last, page, "item", path, numbers))
         people = ", ".join(dict.fromkeys(message.sender for message in said if message.sender))
         when = said[0].when
         mails[page] = Mail(people, "", chat, "" if when is None else when.astimezone().isoformat(timespec="seconds"))
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the chat has no messages")
-    return DocumentBlocks(kept[0].chat, blocks, encoding, mails=mails, kind=KIND)
+    return DocumentBlocks(mails[1].subject, blocks, encoding, mails=mails, kind=KIND)

@@ -24,6 +24,7 @@ from edge.apps.documents.decoding import clean, declared_encoding, decode
 from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, WORD, Part, Parts
 from edge.apps.documents.office import extract_flat_odf
 from edge.apps.documents.opened import HEAD_BYTES, OpenedFile, too_much_text
+from edge.apps.documents.tables import LONGEST_MERGED
 from edge.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ _VALUE = re.compile(r"[\d@$€£%]|://|\w\.\w")
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _CELLS = frozenset({"td", "th"})
 _RAISED = frozenset({"sup", "sub"})
-_LONGEST_MERGED = 200
-"""Characters of a merged cell's text that the rows below repeat. Cells for layout have more."""
+_MOST_REPEATED = 10**6
+"""Characters of merged cells that a page repeats."""
 
 _ITEMS = frozenset({"li", "dd"})
 _LAST_KNOWN_LINE = 65_535
@@ -211,7 +212,7 @@ class _Grid:
         """Adds a cell."""
         rows, columns = (_count(cell.get(name)) for name in ("rowspan", "colspan"))
         value = " ".join("".join(cell.itertext()).split()) if rows > 1 else ""
-        if len(value) <= _LONGEST_MERGED and rows > 1:
+        if rows > 1 and len(value) <= LONGEST_MERGED:
             self._below[self.column] = (rows - 1, value)
         self.column += columns
 
@@ -239,6 +240,7 @@ class _PageReader:
         self._hidden = 0
         self._cells: list[str] = []
         self._grids: list[_Grid] = []
+        self._repeated = 0
         self._linked = 0
         self._links = 0
 
@@ -313,7 +315,9 @@ class _PageReader:
     def _inherit(self) -> None:
         """Adds the values of merged cells that stand before the next cell."""
         for value in self._grids[-1].inherited() if self._grids else ():
-            self._add(f" | {value}" if self._gathers() else value)
+            self._repeated += len(value)
+            if self._repeated <= _MOST_REPEATED:
+                self._add(f" | {value}" if self._gathers() else value)
 
     def _gathers(self) -> bool:
         """Whether the current block has text."""

@@ -36,8 +36,8 @@ _FRUGAL_BYTES = 10**6
 _SECONDS = 14.0
 """Computing time for the members of one archive. Further ones are left out, and the report says so."""
 
-_NAMED = 3
-"""Members that a warning names."""
+_NAMED, _DETAIL = 3, 150
+"""Members that a warning names, and the most characters of a reason."""
 
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError
@@ -131,9 +131,9 @@ class _ArchiveReader:
             self.left.append(f"{member.name} (needs more memory than there is)")
         except Skipped as error:
             if error.reason is not Reason.EMPTY:
-                self.left.append(f"{member.name} ({error})")
+                self.left.append(f"{member.name} ({str(error)[:_DETAIL]})")
         except InputError as error:
-            self.left.append(f"{member.name} ({error})")
+            self.left.append(f"{member.name} ({str(error)[:_DETAIL]})")
         except Exception as error:  # libraries report damage by many kinds of errors
             self.left.append(f"{member.name} (damaged: {type(error).__name__})")
 
@@ -158,7 +158,7 @@ class _ArchiveReader:
         if self._chars > MAX_TEXT_CHARS:
             raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
         if document.warning:
-            self.left.append(f"of {member.name}: {document.warning}")
+            self.left.append(f"of {member.name}: {document.warning[:_DETAIL]}")
         pages: dict[int | None, int] = {}
         for block in blocks:
             mail = document.mails.get(block.page or 0)

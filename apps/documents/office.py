@@ -43,7 +43,7 @@ from edge.apps.documents.decoding import clean
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
-from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
+from edge.apps.documents.tables import LONGEST_MERGED, MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError
 
 _LEFT_OUT = frozenset({
@@ -210,7 +210,7 @@ class _WordReader(_TextReader):
                 merged, span = cell.find("{*}tcPr/{*}vMerge"), cell.find("{*}tcPr/{*}gridSpan")
                 if merged is not None and attribute(merged, "val") != "restart":
                     texts[at] = texts[at] or values.get(column, "")
-                values[column] = texts[at]
+                values[column] = texts[at] if len(texts[at]) <= LONGEST_MERGED else ""
                 column += _count(span, "val")
             yield " | ".join(texts).rstrip()
 
@@ -493,7 +493,7 @@ def _odf_rows(table: Any) -> Iterator[Row]:
             inner: list[Any] = []
             parts = [_odf_text(paragraph, inner) for paragraph in cell.iter("{*}p", "{*}h")]
             text = " ".join(" ".join(parts).split()) if local(cell) == "table-cell" else ""
-            if (rows := _count(cell, "number-rows-spanned")) > 1:
+            if (rows := _count(cell, "number-rows-spanned")) > 1 and len(text) <= LONGEST_MERGED:
                 merged[len(values)] = (number + rows - 1, text)
             count = _count(cell, "number-columns-repeated")
             values += [text] * min(count, MOST_COLUMNS if text else MOST_COLUMNS + 1)

@@ -123,6 +123,9 @@ def _digits(number: Decimal, run: str) -> str:
     return f"{before.zfill(scaled.count('0'))}{'.' if behind else ''}{behind}"
 
 
+LONGEST_MERGED = 200
+"""Characters of the longest value of a merged cell that its other rows repeat. Cells for layout have more."""
+
 MOST_COLUMNS = 16_384
 """As many as a sheet of Excel has."""
 
@@ -436,7 +439,11 @@ class _MergedCells:
         """Adds the values of merged cells to a row. The rows come in their order."""
         self._open = [each for each in self._open if each[2] >= number]
         starts = self._starts.get(number, ())
-        begun = [(first, last, bottom, values[first]) for first, last, bottom in starts if first in values]
+        begun = [
+            (first, last, bottom, values[first])
+            for first, last, bottom in starts
+            if len(values.get(first, "")) in range(1, LONGEST_MERGED + 1)
+        ]
         for first, _, _, value in self._open if values else ():
             values.setdefault(first, value)
         for first, last, _, value in (*self._open, *begun):
