@@ -19,7 +19,10 @@ from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
 
 FileProgress = Callable[[int, int, str], None]
-"""Is told the finished passages, all passages as estimated, and the place, such as `4 of 9 files: notes.md`."""
+"""Is told the finished passages, all passages as estimated, and the place, such as `4 of 9 files read: notes.md`."""
+
+
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class IndexReport:
         skipped, failed: files with nothing to index, and files that could not be read; `Collection.status` has the
             reasons.
         chunks: number of added chunks; `reused` of them took the vector of an equal chunk.
+        named: paths of the first indexed or removed files, at most `MOST_NAMED`.
         missing: roots that do not exist now, cannot be listed, or are empty although the collection has files of
             theirs. Those files stay in the collection.
         unreadable: indexed files and folders below other roots that cannot be read now. Their content stays in the
@@ -55,6 +59,7 @@ class IndexReport:
     failed: int = 0
     chunks: int = 0
     reused: int = 0
+    named: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -91,9 +96,15 @@ class Tally:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.unreadable: set[str] = set()
+        self._named: list[str] = []
         self.chunks = self.reused = 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._started = time.perf_counter()
+
+    def name(self, path: str) -> None:
+        """Notes the path of an indexed or removed file."""
+        if len(self._named) < MOST_NAMED:
+            self._named.append(path)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -110,7 +121,7 @@ class Tally:
             name: self.counts[name] for name in ("indexed", "incomplete", "unchanged", "removed", "skipped", "failed")
         }
         return IndexReport(
-            **counts | self.seconds, chunks=self.chunks, reused=self.reused, missing=missing,
+            **counts | self.seconds, chunks=self.chunks, reused=self.reused, named=tuple(self._named), missing=missing,
             unreadable=tuple(sorted(self.unreadable)), seconds=time.perf_counter() - self._started,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.commands.tuning import described, wished
-from edge.apps.console import told
+from edge.apps.console import notice, told
 from edge.apps.documents.base import TRANSCRIPT, place_in
 from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.config import counted, format_size, parse_size
@@ -29,6 +29,9 @@ from edge.text.control_characters import escaped
 
 _MOST_REASONS, _MOST_NAMES = 20, 5
 """The reasons that `edge status` prints, and the names for each. `--json` has all."""
+
+_STATES = {"unfinished": "not complete yet"}
+"""Words for people in place of those of JSON."""
 
 _EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "cut", "text")
 
@@ -82,10 +85,11 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
 
     TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (which `edge search` prints behind each result), or a pattern such
     as 'docs/**/*.md', which should be quoted. A path may lack its first folders if only one file matches. Exit code 1
-    if no TARGET has such lines.
+    if no TARGET has such lines; 2 if there is no such TARGET, and the others are printed.
     """
+    missing: list[str] = []
     with told(Together.opened(collections, configure())) as opened:
-        found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes))
+        found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes), missing=missing)
     if output == "json":
         click.echo(json.dumps({"documents": [asdict(excerpt) for excerpt in found]}, ensure_ascii=False))
     elif output == "csv":
@@ -93,15 +97,17 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
     else:
         for number, excerpt in enumerate(found):
             _print_excerpt(excerpt, output, first=not number)
-    if not found and output == "text":
+    for sentence in missing:
+        notice(sentence)
+    if not found and not missing and output == "text":
         click.echo("edge: nothing found: no line with text is among those", err=True)
-    return 0 if found else 1
+    return 2 if missing else 0 if found else 1
 
 
 def _print_status(found: CollectionStatus) -> None:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
     click.echo(f"collection  {escaped(str(found.path))}")
-    click.echo(f"state       {found.health.state}")
+    click.echo(f"state       {_STATES.get(found.health.state, found.health.state)}")
     for trouble in found.health:
         click.echo(escaped(f"  {trouble}"))
     for root in found.roots:
@@ -118,8 +124,8 @@ def _print_status(found: CollectionStatus) -> None:
     if (index := found.vectors) is not None:
         click.echo(
             f"vectors     {format_size(index.nbytes)} in {counted(index.segments, 'segment')}, "
-            f"{counted(index.lists, 'list')} ({index.codec}); {counted(index.pending, 'row')} pending, "
-            f"{index.deleted:,} deleted"
+            f"{counted(index.lists, 'list')} ({index.codec}); {index.pending:,} added and {index.deleted:,} deleted "
+            "since they were sorted"
         )
         if index.tuned is not None:
             goal, parameters = wished(index.tuned.goal), index.tuned.parameters

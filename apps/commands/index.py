@@ -17,7 +17,7 @@ from edge.apps.collection.registry import PROJECT, holds_collection, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.commands.tuning import TuneOptions, as_figures, sentence, tune, tune_options
 from edge.apps.console import ProgressBar, tell
-from edge.apps.options import Report, Setup, collection_option, report_options, setup_options
+from edge.apps.options import ManyOptions, Report, Setup, collection_option, report_options, setup_options
 from edge.config import Config, counted, format_size
 from edge.errors import InputError
 from edge.ivf.base import IndexTuning
@@ -33,9 +33,9 @@ _embedder = click.option("--embedder", help="Model for a new collection: a known
 _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for network drives that send no notifications.")
 
 
-@click.command()
+@click.command(cls=ManyOptions, everyday=("watch", "retry", "collection", "memory", "as_json"))
 @_paths
-@click.option("--watch", is_flag=True, help="Go on, and take in every change as it happens.")
+@click.option("--watch", is_flag=True, help="Go on, and index every change as it happens.")
 @click.option("--retry", is_flag=True, help="Try files again that failed or were skipped before.")
 @click.option("--rebuild", is_flag=True, help="First embed every passage again, where vectors are damaged.")
 @_poll
@@ -144,6 +144,7 @@ def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]
     roots = named or collection.roots
     more = f" and {len(roots) - _REASONS:,} more" if len(roots) > _REASONS else ""
     click.echo(escaped(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
+    output.names_files = True
     try:
         Watcher(collection, report=output, notice=_notice, poll=poll, roots=named or None).run(threading.Event())
     except KeyboardInterrupt:
@@ -186,6 +187,7 @@ class _Output:
         self._resident = resident
         self._json = as_json
         self._stats = stats
+        self.names_files = False
 
     def __call__(self, report: IndexReport, tuned: IndexTuning | None = None) -> None:
         limit = self._collection.budget.limit
@@ -200,7 +202,9 @@ class _Output:
         if self._json:
             click.echo(json.dumps(figures | ({} if tuned is None else {"tuning": as_figures(tuned)})))
         else:
-            click.echo(_sentence(report))
+            names = f": {', '.join(map(from_here, report.named))}" if self.names_files and report.named else ""
+            more = report.indexed + report.removed - len(report.named)
+            click.echo(escaped(f"{_sentence(report)}{names}{f' and {more:,} more' if names and more else ''}"))
         if tuned is not None and not self._json:
             click.echo(sentence(tuned))
         if (report.failed or report.incomplete) and not self._json:

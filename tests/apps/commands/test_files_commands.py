@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from naive.program import EDGE
 
+from edge.apps.collection.watching import Watcher
 from edge.apps.console import ProgressBar
 from tests.apps.commands.conftest import Edge
 
@@ -82,6 +83,53 @@ def test_lines_behind_the_end_of_a_document_are_not_found(edge: Edge) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("edge: nothing found")
     assert edge.json("get", "rivers.md:99", code=1) == {"documents": []}
+
+
+def test_get_prints_what_there_is_beside_what_is_missing(edge: Edge) -> None:
+    done = edge("get", "rivers.md", "none.md", "bread.md")
+    assert done.returncode == 2
+    assert "The river floods" in done.stdout
+    assert "flour" in done.stdout
+    assert done.stderr == "edge: none.md is not in the collection; `edge list` shows what is\n"
+
+
+def test_everyday_commands_and_options_come_first(edge: Edge) -> None:
+    first, others = edge("--help").stdout.split("Everyday commands:")[1].split("Other commands:")
+    assert [line.split()[0] for line in first.splitlines() if re.match(r"  \w", line)] == [
+        "demo", "index", "search", "ask", "memory", "serve", "mcp", "status",
+    ]  # fmt: skip
+    assert {"backup", "watch", "help"} <= {line.split()[0] for line in others.splitlines() if re.match(r"  \w", line)}
+    for verb, option, other in (
+        ("search", "--filter", "--pool"),
+        ("index", "--retry", "--recall"),
+        ("ask", "--llm", "--seed"),
+    ):
+        everyday, more = edge(verb, "--help").stdout.split("More options:")
+        assert option in everyday
+        assert option not in more
+        assert other in more
+        assert len(more.split(f"  {other}")) == 2
+
+
+def test_what_was_indexed_or_removed_is_named(edge: Edge, files_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, at = files_home / "named", ["-c", str(files_home / "named.edge")]
+    folder.mkdir()
+    (folder / "a.txt").write_text("Snow is white.\n")
+    assert edge.json("index", str(folder), *at)["named"] == [str(folder / "a.txt")]
+    (folder / "a.txt").unlink()
+    (folder / "b.txt").write_text("Ice is blue.\n")
+    assert sorted(edge.json("index", *at)["named"]) == [str(folder / "a.txt"), str(folder / "b.txt")]
+
+    def run(watcher: Watcher, stop: object) -> None:
+        watcher._report(watcher._collection.index())
+        (folder / "c.txt").write_text("Rain is wet.\n")
+        watcher._report(watcher._collection.index())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watcher, "run", run)
+    shown = edge("watch", *at).stdout.splitlines()
+    assert shown[-2:][0] == "up to date: 1 unchanged"
+    assert shown[-1].endswith(f", 1 unchanged: {folder / 'c.txt'}")
 
 
 def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path) -> None:
