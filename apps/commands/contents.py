@@ -68,7 +68,7 @@ def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: s
                 about = f"{file.kind}, {format_size(file.size)}, {counted(file.chunks, 'passage')}"
                 click.echo(f"- {markdown_link(file.path, file.path)} ({about})")
             else:
-                click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
+                click.echo(f"{file.kind:10} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
     if not files and output == "text":
         click.echo("edge: no indexed file passes the filters" if filters else "edge: no file is indexed", err=True)
     return 0 if files else 1
