@@ -136,6 +136,10 @@ Row = tuple[int, int, Sequence[str]]
 """First and last line of a row in its file, and its values."""
 
 
+class _Spanned(str):
+    """The value of a merged cell in the columns behind its first."""
+
+
 def _is_header(values: Sequence[str], others: Sequence[Row]) -> bool:
     """Whether a row may hold column names: short texts and no numbers, of which none that occurs twice is a value in
     one of the `others`."""
@@ -148,13 +152,6 @@ def _is_header(values: Sequence[str], others: Sequence[Row]) -> bool:
     )
 
 
-def _groups(values: Sequence[str], below: Sequence[str]) -> bool:
-    """Whether names stand for several columns each, whose own names are those in the row `below`."""
-    pairs = list(zip(values, below, strict=False))
-    continued = any(value and value == name for value, name in pairs) or len(set(below)) < len(below)
-    return continued and len(set(pairs)) == len(pairs) > len(set(values))
-
-
 def _header_at(rows: Sequence[Row]) -> int | None:
     """The index of the row that names the columns of a table, which begins with these rows; None if none does. It is
     the first that may, if possible one with as many values as most rows and without an empty row behind it."""
@@ -162,7 +159,8 @@ def _header_at(rows: Sequence[Row]) -> int | None:
     usual = max(set(counts), key=lambda count: (counts.count(count), count), default=0)
     possible = [at for at, (_, _, values) in enumerate(rows) if _is_header(values, [*rows[:at], *rows[at + 1 :]])]
     found = [at for at in possible if counts[at] >= usual] or possible
-    found = [at for at in found if at + 1 not in found or not _groups(rows[at][2], rows[at + 1][2])]
+    # Names that stand for several columns each may have the names of these in the next row.
+    found = [at for at in found if at + 1 not in possible or not any(isinstance(v, _Spanned) for v in rows[at][2])]
     for at in found:
         if at + 1 < len(rows) and rows[at + 1][0] == rows[at][1] + 1:
             return at
@@ -208,9 +206,14 @@ def row_blocks(rows: Iterable[Row], name: str = "", page: int | None = None) -> 
             raise InputError(f"a row of {len(values):,} columns; {MOST_COLUMNS:,} is the most that is read")
         if number == at:
             header = _column_names(first, at)
-            yield Block(" | ".join(filter(None, values)), begin, end, page, "columns", path, (begin,))
+            shown = " | ".join(value for value in values if value and not isinstance(value, _Spanned))
+            yield Block(shown, begin, end, page, "columns", path, (begin,))
             continue
-        text = [_named(header, column, value) for column, value in enumerate(values) if value]
+        text = [
+            _named(header, column, value)
+            for column, value in enumerate(values)
+            if value and (not isinstance(value, _Spanned) or (column < len(header) and header[column]))
+        ]
         yield Block("\n".join(text), begin, end, page, "row", path, (begin,) * len(text))
 
 
@@ -448,7 +451,8 @@ class _MergedCells:
             values.setdefault(first, value)
         for first, last, _, value in (*self._open, *begun):
             if len(values) > 1 and last - first < _WIDEST:
-                values.update((column, value) for column in range(first + 1, last + 1) if column not in values)
+                further = (column for column in range(first + 1, last + 1) if column not in values)
+                values.update(dict.fromkeys(further, _Spanned(value)))
         self._open += [each for each in begun if each[2] > number]
 
 
