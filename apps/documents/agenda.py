@@ -140,16 +140,16 @@ def _properties(data: bytes, declared: str | None) -> Iterator[_Property]:
             quoted = b"QUOTED-PRINTABLE" in line.partition(b":")[0].upper()
     lines = re.finditer("[^\n]+", decode(bytes(joined), declared=declared).text)
     for number, found in zip(numbers, lines, strict=False):
-        match = _LINE.match(found[0])
-        if match is None or (name := match[1].upper()) in _BINARY:
+        parts = _LINE.match(found[0])
+        if parts is None or (name := parts[1].upper()) in _BINARY:
             continue
         parameters: dict[str, str] = {}
-        for key, value in _PARAMETER.findall(match[2]):
+        for key, value in _PARAMETER.findall(parts[2]):
             if not value and key:  # as vCard 2.1 writes types
                 key, value = "TYPE", key
             known = parameters.get(key.upper(), "")
             parameters[key.upper()] = _ESCAPE.sub(r"\1", f"{known},{value.strip()}".strip(",").replace('"', ""))
-        value = match[3]
+        value = parts[3]
         if "QUOTED-PRINTABLE" in ",".join(parameters.values()).upper():
             value = decode(quopri.decodestring(value.encode()), declared=parameters.get("CHARSET")).text
         yield _Property(name, parameters, value, number)
@@ -297,9 +297,9 @@ def extract_contacts(file: OpenedFile) -> DocumentBlocks:
 
 def _fields(card: _Component) -> Iterator[tuple[str, int]]:
     """The lines of a contact, with their numbers."""
-    if not card.text("FN") and (name := card.get("N")) is not None:
-        family, given = [*name.parts, "", ""][:2]
-        yield f"Name: {' '.join(filter(None, (given, family)))}", name.number
+    if not card.text("FN") and (full := card.get("N")) is not None:
+        family, given = [*full.parts, "", ""][:2]
+        yield f"Name: {' '.join(filter(None, (given, family)))}", full.number
     for name, label in _CARD.items():
         for each in card.properties:
             if each.name != name:

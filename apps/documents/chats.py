@@ -212,7 +212,7 @@ def _document(messages: Iterable[Message], encoding: str | None = None) -> Docum
         path = tuple(filter(None, (chat, "" if day is None else spelled(day))))
         said = list(of_day)
         for message in said:
-            about = ", ".join(filter(None, (message.sender, message.when and f"{message.when:%H:%M}")))
+            about = ", ".join(filter(None, (message.sender, f"{message.when:%H:%M}" if message.when else "")))
             lines = [" ".join(line.split()) for line in message.text.strip().split("\n") if line.strip()]
             text = f"{about}: " * bool(about) + "\n".join(lines)
             last = message.line + (len(lines) - 1 if encoding else 0)
