@@ -159,8 +159,9 @@ class Mail:
         return ": ".join(filter(None, (about, self.subject))) + thread
 
 
-TRANSCRIPT, ARCHIVE = "transcript", "archive"
-"""Kinds of files whose places have other names than lines and pages."""
+TRANSCRIPT, ARCHIVE, CALENDAR, CHAT = "transcript", "archive", "calendar", "chat"
+"""Kinds of files whose places have other names than lines and pages, and those whose pages have the lines of the
+file."""
 
 
 def clock(seconds: int) -> str:
@@ -179,7 +180,7 @@ def place_in(kind: str, line: int, page: int | None, mail: Mail | None = None) -
         return f" {clock(line)}"
     if kind == ARCHIVE and mail is not None:
         return f" › {mail.subject}:{line}"
-    return f":{line}" if page is None else f" p. {page}"
+    return f":{line}" if page is None or kind in (CALENDAR, CHAT) else f" p. {page}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from edge.apps.documents.agenda import spelled
-from edge.apps.documents.base import TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped
+from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.transcripts import Said, said_blocks
 
 if TYPE_CHECKING:
     from edge.apps.documents.json_files import Leaf
-
-KIND = "chat"
 
 _WHATSAPP = re.compile(
     r"[\u200e\u200f\ufeff]?\[?(\d{1,4})([./-])(\d{1,2})\2(\d{2,4}),?[ \u00a0]+(\d{1,2})[:.](\d{2})(?:[:.]\d{2})?"
@@ -223,4 +221,4 @@ def _document(messages: Iterable[Message], encoding: str | None = None) -> Docum
         mails[page] = Mail(people, "", chat, "" if when is None else when.astimezone().isoformat(timespec="seconds"))
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the chat has no messages")
-    return DocumentBlocks(mails[1].subject, blocks, encoding, mails=mails, kind=KIND)
+    return DocumentBlocks(mails[1].subject, blocks, encoding, mails=mails, kind=CHAT)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from edge.apps.documents.base import ARCHIVE as ARCHIVES
-from edge.apps.documents.base import TRANSCRIPT as TRANSCRIPTS
+from edge.apps.documents import base
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.apps.documents.chats import is_chat
 from edge.apps.documents.decoding import unmarked_utf_16
@@ -44,18 +43,18 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
 
 
 TEXT = _kind("text", "plain:extract", "txt text log org adoc asciidoc", "readme license copying")
-TRANSCRIPT = _kind(TRANSCRIPTS, "transcripts:extract", "srt vtt sbv")
-CHAT = _kind("chat", "chats:extract", "")
+TRANSCRIPT = _kind(base.TRANSCRIPT, "transcripts:extract", "srt vtt sbv")
+CHAT = _kind(base.CHAT, "chats:extract", "")
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
 PPTX = _kind("pptx", "office:extract_pptx", "pptx pptm ppsx potx")
 IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
-CALENDAR = _kind("calendar", "agenda:extract_calendar", "ics ical ifb icalendar")
+CALENDAR = _kind(base.CALENDAR, "agenda:extract_calendar", "ics ical ifb icalendar")
 CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
 RTF = _kind("rtf", "rtf:extract", "rtf")
 OUTLOOK = _kind("mail", "outlook:extract", "msg")
-ARCHIVE = _kind(ARCHIVES, "members:extract", "zip gz tgz tar")
+ARCHIVE = _kind(base.ARCHIVE, "members:extract", "zip gz tgz tar")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
     "text": _kind("odt", "office:extract_odf", "odt ott"),

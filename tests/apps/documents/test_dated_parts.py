@@ -126,6 +126,7 @@ def test_the_place_of_what_was_said_is_its_time(read: Read) -> None:
     assert place_in("transcript", second.line_at(0), None) == " 00:03:12"
     assert place_in("text", 12, None) == ":12"
     assert place_in("pdf", 12, 3) == " p. 3"
+    assert place_in("chat", 12, 3) == ":12"  # its lines are those of the file
 
 
 @pytest.mark.parametrize(
