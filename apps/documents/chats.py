@@ -31,7 +31,12 @@ _HEAD = 4000
 _LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "TRACE"})
 """What a log has in the place of a sender."""
 
-_LEFT_OUT = re.compile(r"[\u200e\u200f]?<[^<>]{1,60}>|[\u200e\u200f]?\S+ (?:omitted|weggelassen)")
+_LEFT_OUT = re.compile(
+    r"<[^<>\n]{1,40}(?:omitted|ausgeschlossen|weggelassen|omis|omitido)[^<>\n]{0,20}>"
+    r"|\u200e\w{1,20} (?:omitted|weggelassen)"
+)
+"""What stands for a picture or another file that the export left out."""
+
 _MARKUP = re.compile(r"<([@#!]?)([^<>|\s]{1,300})(?:\|([^<>]{0,300}))?>")
 _TELEGRAM = re.compile(r'"messages"\s*:\s*\[')
 _TELEGRAM_KEYS = re.compile(r'"(?:from_id|date_unixtime|text_entities|actor_id)"\s*:')
@@ -74,7 +79,7 @@ def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
     for number, line in enumerate([*lines, ""], 1):
         match = _WHATSAPP.match(line)
         if message is not None and (match is not None or number > len(lines)):
-            message.text = _LEFT_OUT.sub("", message.text)
+            message.text = _LEFT_OUT.sub("", message.text).replace("\u200e", "")
             yield message
         if match is not None:
             message = Message("", (match[8] or "").strip("~\u202f \u200e"), match[9], _when(match, order), number)

@@ -45,7 +45,8 @@ _VTT = (
 )
 _WHATSAPP = (
     "[12.05.24, 14:03:22] Ann: The cheese is here.\nAnd wine\n[12.05.24, 14:04:22] Bo Hansen: <Media omitted>\n"
-    "[13.05.24, 09:00:01] Bo Hansen: At nine: keys\n"
+    "\u200e[12.05.24, 14:05:22] Ann: \u200eimage omitted\n"
+    "[13.05.24, 09:00:01] Bo Hansen: At nine: <3 keys, I omitted one\n"
 )
 _AMERICAN = "5/12/24, 2:03\u202fPM - Ann: Hello\n5/13/24, 2:04 AM - Bo: Bye\n"
 _TELEGRAM = {
@@ -80,7 +81,7 @@ _WHISPER = {"text": " A. B.", "segments": [
         ("a.vtt", _VTT, "transcript", ["Ann: Keep the receipt & key"]),
         ("other.srt", "No subtitles.\n", "transcript", ["No subtitles."]),
         ("_chat.txt", _WHATSAPP, "chat",
-         ["Ann, 14:03: The cheese is here.\nAnd wine", "Bo Hansen, 09:00: At nine: keys"]),
+         ["Ann, 14:03: The cheese is here.\nAnd wine", "Bo Hansen, 09:00: At nine: <3 keys, I omitted one"]),
         ("us.txt", _AMERICAN, "chat", ["Ann, 14:03: Hello", "Bo, 02:04: Bye"]),
         ("result.json", json.dumps(_TELEGRAM), "chat", ["Ann, 10:01: The key is here", "Bo, 10:02: Thanks"]),
         ("slack.json", json.dumps(_SLACK), "chat", ["@Bo keeps it (https://a.org) & more", "ok"]),
