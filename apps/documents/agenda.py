@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta, timezone
 
-from edge.apps.documents.base import Block, DocumentBlocks, Mail, Reason, Skipped
+from edge.apps.documents.base import Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
@@ -215,10 +215,7 @@ def _iso(value: str) -> str:
     moment = _moment(value)
     if moment is None:
         return ""
-    with suppress(OverflowError, OSError, ValueError):
-        begin = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
-        return begin.astimezone().isoformat() if begin.tzinfo is None else begin.isoformat()
-    return ""
+    return sent_at(moment if isinstance(moment, datetime) else datetime.combine(moment, time()))
 
 
 def spelled(day: date) -> str:

@@ -12,7 +12,9 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -157,6 +159,13 @@ class Mail:
         about = ", ".join(filter(None, (people, self.sent[:16].replace("T", " "))))
         thread = f"  thread:{self.thread}" if self.thread else ""
         return ": ".join(filter(None, (about, self.subject))) + thread
+
+
+def sent_at(when: datetime) -> str:
+    """A time as `Mail.sent`; a time without a zone is local. Empty for one that the system does not know."""
+    with suppress(ValueError, OverflowError, OSError):
+        return (when.astimezone() if when.tzinfo is None else when).isoformat(timespec="seconds")
+    return ""
 
 
 TRANSCRIPT, ARCHIVE, CALENDAR, CHAT = "transcript", "archive", "calendar", "chat"

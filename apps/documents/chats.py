@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from edge.apps.documents.agenda import spelled
-from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped
+from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.transcripts import Said, said_blocks
 
@@ -223,7 +223,7 @@ def _document(messages: Iterable[Message], encoding: str | None = None) -> Docum
             blocks.append(Block(text, message.line, last, page, "item", path, numbers))
         people = ", ".join(dict.fromkeys(message.sender for message in said if message.sender))
         when = said[0].when
-        mails[page] = Mail(people, "", chat, "" if when is None else when.astimezone().isoformat(timespec="seconds"))
+        mails[page] = Mail(people, "", chat, "" if when is None else sent_at(when))
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the chat has no messages")
     return DocumentBlocks(mails[1].subject, blocks, encoding, mails=mails, kind=CHAT)

@@ -21,7 +21,7 @@ from posixpath import basename
 from typing import IO, cast
 
 from edge.apps.documents.archive import MAX_MEMBERS, MAX_PART_BYTES, MAX_PARTS_BYTES
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Reason, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile
 from edge.apps.documents.secrets import refuse_secrets
@@ -204,8 +204,8 @@ def _of_zip(stream: IO[bytes]) -> Iterator[_Member]:
             if not info.flag_bits & _UTF_8:  # the library takes other names for those of DOS
                 name = decode(name.encode("cp437", "replace")).text
             when = ""
-            with suppress(ValueError, OverflowError, OSError):
-                when = datetime(*info.date_time).astimezone().isoformat()
+            with suppress(ValueError):
+                when = sent_at(datetime(*info.date_time))
             yield _Member(_line(name), when, lambda info=info: archive.open(info))  # type: ignore[misc]
 
 
@@ -214,7 +214,7 @@ def _of_tar(stream: IO[bytes]) -> Iterator[_Member]:
         for info in archive:
             when = ""
             with suppress(ValueError, OverflowError, OSError):
-                when = datetime.fromtimestamp(int(info.mtime)).astimezone().isoformat()
+                when = sent_at(datetime.fromtimestamp(int(info.mtime)))
             if info.isfile() and (content := archive.extractfile(info)) is not None:
                 yield _Member(_line(info.name), when, lambda content=content: content)  # type: ignore[misc]
 

@@ -150,6 +150,12 @@ def test_a_log_is_no_chat(read: Read, log: str) -> None:
     assert choose("a.txt", log.encode()).name == "text"
 
 
+def test_a_date_that_no_clock_shows_costs_only_itself(read: Read) -> None:
+    data = json.dumps(_TELEGRAM).replace("2024-05-14T", "0001-01-01T")
+    document = read("result.json", data)
+    assert [block.text for block in document.blocks] == ["Ann, 10:01: The key is here", "Bo, 10:02: Thanks"]
+
+
 def test_an_invitation_in_a_mail_is_read(read: Read) -> None:
     made = EmailMessage()
     made["From"], made["Subject"] = "ann@a.org", "Invitation"

@@ -8,6 +8,7 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from email.message import EmailMessage
 
 import pytest
@@ -33,7 +34,7 @@ def tarred(files: Mapping[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w:gz") as made:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(data), 1_715_682_600
+            info.size, info.mtime = len(data), int(datetime(2024, 5, 14, 10, 30).timestamp())
             made.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
 
