@@ -136,6 +136,8 @@ def _telegram(leaves: Iterable[Leaf]) -> DocumentBlocks:
         if inner == ("date",):
             with suppress(ValueError):
                 message.when = datetime.fromisoformat(leaf.value)
+        elif inner == ("date_unixtime",):
+            message.when = message.when or _at(leaf.value)
         elif inner in (("from",), ("actor",)):
             message.sender = leaf.value if leaf.value != "null" else ""
         elif inner[:1] == ("text",) and (len(inner) < 3 or inner[-1] == "text"):
@@ -160,8 +162,7 @@ def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
         message.sender = next(filter(None, map(said.get, ("real_name", "display_name", "username", "user"))), "")
         message.text = said.get("text", "") + attached
         people[said.get("user", "")] = message.sender
-        with suppress(ValueError, OverflowError, OSError):
-            message.when = datetime.fromtimestamp(float(said.get("ts", "")))
+        message.when = _at(said.get("ts", ""))
         messages.append(message)
 
     def shown(match: re.Match[str]) -> str:
@@ -173,6 +174,13 @@ def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
     for message in messages:
         message.text = html.unescape(_MARKUP.sub(shown, message.text))
     return _document(messages)
+
+
+def _at(seconds: str) -> datetime | None:
+    """The local time of seconds since 1970."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(float(seconds))
+    return None
 
 
 def _whisper(leaves: Iterable[Leaf]) -> DocumentBlocks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from email.message import EmailMessage
 
 import pytest
@@ -53,7 +54,8 @@ _TELEGRAM = {
     "name": "Boats", "type": "private_group", "messages": [
         {"id": 1, "date": "2024-05-14T10:01:00", "from": "Ann", "from_id": "user1", "text": [
             "The key is ", {"type": "bold", "text": "here"}], "text_entities": [{"type": "plain", "text": "twice"}]},
-        {"id": 2, "date": "2024-05-15T10:02:00", "from": "Bo", "from_id": "user2", "text": "Thanks"},
+        {"id": 2, "date_unixtime": str(int(datetime(2024, 5, 15, 10, 2).timestamp())), "from": "Bo", "from_id": "user2",
+         "text": "Thanks"},
     ],
 }  # fmt: skip
 _SLACK = [
