@@ -60,8 +60,14 @@ _LATER_S = 0.02
 """Seconds until an interrupt is raised again, after it came in code that cannot raise it."""
 
 
+_EVERYDAY = ("demo", "index", "search", "ask", "memory", "serve", "mcp", "status")
+
+
 @click.group(
-    cls=LazyGroup, verbs=_VERBS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup,
+    verbs=_VERBS,
+    everyday=_EVERYDAY,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="edge-rag", prog_name="edge")
 def edge() -> None:

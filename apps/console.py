@@ -51,7 +51,7 @@ _LONGEST = 200
 """The most characters of an error's own message that the sentence repeats."""
 
 
-_PLACED = "{percentage:3.0f}%|{bar:12}| {elapsed}<{remaining}, {desc}"
+_PLACED = "{percentage:3.0f}%, {remaining} left: {desc}"
 
 
 class ProgressBar:

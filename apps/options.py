@@ -55,17 +55,27 @@ class Report:
 
 
 class CommandGroup(click.Group):
-    """A group that suggests commands for a mistyped name, and lists each command with its whole first sentence."""
+    """A group that suggests commands for a mistyped name, and lists each command with its whole first sentence.
+
+    Attributes:
+        everyday: the commands that are listed before the others.
+    """
+
+    everyday: Sequence[str] = ()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the list. Click's own breaks sentences off."""
-        rows = []
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            said = " ".join(((command and command.help) or "").partition("\n\n")[0].split())
-            rows.append((name, re.split(r"(?<!\.)\.(?: |$)", said, maxsplit=1)[0]))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Writes the list, the everyday ones first. Click's own breaks sentences off."""
+        others = [name for name in self.list_commands(ctx) if name not in self.everyday]
+        rest = "Other commands" if self.everyday else "Commands"
+        for title, names in (("Everyday commands", self.everyday), (rest, others)):
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                said = " ".join(((command and command.help) or "").partition("\n\n")[0].split())
+                rows.append((name, re.split(r"(?<!\.)\.(?: |$)", said, maxsplit=1)[0]))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -91,13 +101,31 @@ def alike(name: str, names: Sequence[str]) -> list[str]:
     return get_close_matches(name.lower(), names, cutoff=_LIKENESS)
 
 
+class ManyOptions(click.Command):
+    """A command whose help shows its everyday options first."""
+
+    def __init__(self, *args: Any, everyday: Sequence[str] = (), **kwargs: Any) -> None:
+        """`everyday` are names of parameters, in the order in which they are shown."""
+        super().__init__(*args, **kwargs)
+        self._everyday = everyday
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options in two lists."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        found = {option.name: option.get_help_record(ctx) for option in options}
+        first = [record for name in self._everyday if (record := found.pop(name))]
+        for title, records in (("Options", first), ("More options", [record for record in found.values() if record])):
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 class LazyGroup(CommandGroup):
     """A group of commands named by `module:attribute`. Each is imported when it is called, so that `edge rerank` does
     not wait for the modules of `edge search`. It may have commands of its own besides."""
 
-    def __init__(self, *args: Any, verbs: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, verbs: Mapping[str, str], everyday: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._verbs = verbs
+        self._verbs, self.everyday = verbs, everyday
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*self._verbs, *self.commands})

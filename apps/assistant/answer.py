@@ -188,8 +188,7 @@ class Answer:
 def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[str]:
     """Yields a line per citation, `[1] path:line`; with `quotes` the passage's sentence below it."""
     for citation in citations:
-        near, page = from_here(citation.path), citation.page
-        place = f"{near}:{citation.line}" if page is None else f"{near} p. {page}"
+        place = from_here(citation.path) + citation.place.removeprefix(citation.path)
         title = citation.title if citation.mail is None else citation.mail.line
         yield f"[{citation.number}] {place}  {own_marks(title)}".rstrip()
         if quotes:

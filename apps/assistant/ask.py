@@ -20,6 +20,7 @@ from edge.apps.collection.registry import located
 from edge.apps.console import notice, tell
 from edge.apps.documents.base import Mail
 from edge.apps.options import (
+    ManyOptions,
     OutputFile,
     Report,
     collections_option,
@@ -41,6 +42,8 @@ from edge.errors import EdgeError
 from edge.files.input_file import read_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_EVERYDAY = ("llm", "collections", "where", "passages", "pipeline", "memory", "as_json")
 
 _SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context")
 """Options that override settings of the same name."""
@@ -108,7 +111,7 @@ def shown(stream: AnswerStream, silent: bool = False) -> Answer:
         listener.end()
 
 
-@click.command()
+@click.command(cls=ManyOptions, everyday=_EVERYDAY)
 @words_argument("question", stdin=True)
 @assistant_options
 @engine_options
@@ -163,7 +166,7 @@ _LONGEST_LINE = 1 << 20
 """The most bytes of a question that is piped in. The longest query has fewer."""
 
 
-@click.command()
+@click.command(cls=ManyOptions, everyday=_EVERYDAY)
 @assistant_options
 @engine_options
 @device_options

@@ -19,7 +19,7 @@ from typing import Any
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
-from edge.apps.documents.base import Mail
+from edge.apps.documents.base import Mail, place_in
 from edge.apps.documents.kinds import Part, line_spans
 from edge.text.sentences import sentences
 
@@ -235,6 +235,7 @@ class Citation:
         score: the reranker's probability that the passage answers the question; None without reranking.
         collection: name of the passage's collection, if several were asked together.
         mail: the mail that the passage is from, if it is from one.
+        kind: the kind of the file.
     """
 
     number: int
@@ -249,11 +250,12 @@ class Citation:
     score: float | None
     collection: str = ""
     mail: Mail | None = None
+    kind: str = ""
 
     @property
     def place(self) -> str:
         """`path:line`, which editors open, or `path p. N` where the format has pages."""
-        return f"{self.path}:{self.line}" if self.page is None else f"{self.path} p. {self.page}"
+        return self.path + place_in(self.kind, self.line, self.page, self.mail)
 
     def to_json(self) -> dict[str, Any]:
         """The citation in the form that `--json` prints."""
@@ -341,7 +343,7 @@ def _citation(number: int, hit: Hit, statement: str) -> Citation:
     line = hit.line_at(at)
     return Citation(
         number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.relevance,
-        hit.collection, hit.mail,
+        hit.collection, hit.mail, hit.kind,
     )  # fmt: skip
 
 

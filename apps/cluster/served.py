@@ -103,8 +103,8 @@ class ServedCluster(Searchable, Together):
             kinds.update(one["kinds"])
         return CollectionStatus(
             path=self.path, roots=sorted({root for one in found for root in one["roots"]}), kinds=dict(kinds),
-            skipped=(), failed=(), embedder=self.identity, vectors=None, health=self.health(), resident_nbytes=0,
-            database_nbytes=sum(one["database_bytes"] for one in found),
+            incomplete=(), skipped=(), failed=(), embedder=self.identity, vectors=None, health=self.health(),
+            resident_nbytes=0, database_nbytes=sum(one["database_bytes"] for one in found),
             source_nbytes=sum(one["source_bytes"] for one in found), list_hits=0, list_misses=0, **whole,
         )  # fmt: skip
 
@@ -117,14 +117,28 @@ class ServedCluster(Searchable, Together):
         found = [IndexedFile(**file) for one in self.cluster.each("files") for file in one]
         return sorted(found, key=lambda file: file.path)
 
-    def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int | None = None) -> list[Excerpt]:
+    def read(
+        self,
+        targets: Sequence[str],
+        *,
+        lines: int | None = None,
+        max_bytes: int | None = None,
+        missing: list[str] | None = None,
+    ) -> list[Excerpt]:
         """See `Together.read`. A passage's number is that of a search in the same version."""
         left = MOST_BYTES if max_bytes is None else max_bytes
         found: list[Excerpt] = []
         for target in targets:
             if found and left <= 0:
                 break
-            for one in self._excerpts(target, lines, left):
+            try:
+                excerpts = self._excerpts(target, lines, left)
+            except InputError as error:
+                if missing is None:
+                    raise
+                missing.append(str(error))
+                continue
+            for one in excerpts:
                 if left > 0:
                     found.append(one)
                     left -= len(one.text.encode())

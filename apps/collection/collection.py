@@ -194,7 +194,7 @@ class Collection(Searchable):
             roots: folders or files; if empty, all roots of the collection.
             retry: tries unchanged files again that failed or were skipped before.
             progress: called with the number of finished passages, the total, which is an estimate until all files are
-                read, and the place, such as `4 of 9 files: notes.md`.
+                read, and the place, such as `4 of 9 files read: notes.md`.
 
         Raises:
             InputError: a root does not exist, or the collection has no root.
@@ -538,11 +538,21 @@ class Together(Closing):
         }
         return [shown[hit.collection, hit.id] for hit in hits]
 
-    def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int | None = None) -> list[Excerpt]:
+    def read(
+        self,
+        targets: Sequence[str],
+        *,
+        lines: int | None = None,
+        max_bytes: int | None = None,
+        missing: list[str] | None = None,
+    ) -> list[Excerpt]:
         """Reads targets (see `read_excerpts`), each from the first collection that has it.
 
+        Args:
+            missing: is told a sentence about each target that cannot be read, and the others are read.
+
         Raises:
-            InputError: no collection has a target, or a target matches several files.
+            InputError: no collection has a target, or a target matches several files, and there is no `missing`.
         """
         from edge.apps.collection.excerpts import MOST_BYTES, NotIndexed, read_excerpts  # a search does without
 
@@ -553,12 +563,17 @@ class Together(Closing):
             left = most - sum(len(excerpt.text.encode()) for excerpt in found)
             if found and left <= 0:
                 break
-            for collection in others:
-                with contextlib.suppress(NotIndexed):
-                    found += read_excerpts(collection.database, [target], lines=lines, max_bytes=left)
-                    break
-            else:
-                found += read_excerpts(last.database, [target], lines=lines, max_bytes=left)
+            try:
+                for collection in others:
+                    with contextlib.suppress(NotIndexed):
+                        found += read_excerpts(collection.database, [target], lines=lines, max_bytes=left)
+                        break
+                else:
+                    found += read_excerpts(last.database, [target], lines=lines, max_bytes=left)
+            except InputError as error:
+                if missing is None:
+                    raise
+                missing.append(str(error))
         return found
 
     def close(self) -> None:

@@ -111,6 +111,8 @@ class Discovery:
         while batch := list(itertools.islice(remaining, _REMOVED)):
             with (begun or self._database.write)() as db:
                 for file in batch:
+                    for (path,) in db.execute("SELECT path FROM files WHERE id = ?", (file,)).fetchall():
+                        self._tally.name(path)
                     self._catalog.remove(db, file, self._vectors)
             self._tally.counts["removed"] += len(batch)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.documents.base import Mail
+from edge.apps.documents.base import Mail, place_in
 from edge.text.tokens import expected_tokens, fit
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ class Place:
     page: int | None
     score: float
 
-    @property
-    def name(self) -> str:
-        """The place in its file, for people."""
-        return f"line {self.line_start}" if self.page is None else f"p. {self.page}"
+    def name(self, kind: str) -> str:
+        """The place in its file, for people, if the file is of this kind."""
+        place = place_in(kind, self.line_start, self.page)
+        return f"line {place[1:]}" if place.startswith(":") else place.strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Hit:
     @property
     def citation(self) -> str:
         """`path:line` of the best matching sentence, or `path p. N` if the format has pages."""
-        return f"{self.path}:{self.line or self.line_start}" if self.page is None else f"{self.path} p. {self.page}"
+        return self.path + place_in(self.kind, self.line or self.line_start, self.page, self.mail)
 
     @property
     def relevance(self) -> float | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from edge.apps.collection.catalog import Catalog, chunk_hash, place_sum
 from edge.apps.collection.paths import on_disk
 from edge.apps.collection.preparation import Prepared, with_more_memory
-from edge.apps.collection.report import FileProgress, Tally
+from edge.apps.collection.report import NO_REASONS, FileProgress, Tally
 from edge.apps.documents.base import Chunk
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.database import Database
@@ -89,7 +89,7 @@ class Advance:
     def embedding(self) -> Iterator[None]:
         """While vectors are made in the block, each layer that the embedder finishes counts as a fraction of its
         passages."""
-        self._name, self._passed = "now by meaning", 0.0
+        self._name, self._passed = "", 0.0
 
         def heard(texts: float) -> None:
             self._passed += texts / self._layers
@@ -116,8 +116,10 @@ class Advance:
         return (self._given[suffix] + _PRIOR_PASSAGES) / (self._read[suffix] + _PRIOR_BYTES)
 
     def _say(self, within: int = 0) -> None:
-        place = f"{self._files:,} of {counted(self._of, 'file')}"
-        self._tell(self._done + within, self.total, f"{place}: {self._name}" if self._name else place)
+        done, total = self._done + within, self.total
+        about = "about " if any(self._left.values()) else ""
+        place = f"{self._files:,} of {counted(self._of, 'file')} read, {done:,} of {about}{total:,} passages searchable"
+        self._tell(done, total, f"{place}: {self._name}" if self._name else place)
 
 
 def _suffix(path: str) -> str:
@@ -222,6 +224,9 @@ class Intake:
                 file.prepared.lease.release()
                 outcome = _outcome(file.prepared)
                 self._tally.counts[outcome] += 1
+                if outcome in ("indexed", "removed"):
+                    self._tally.name(file.prepared.file.path)
+                self._tally.counts["incomplete"] += outcome == "indexed" and file.prepared.reason not in NO_REASONS
                 if outcome == "unreadable":
                     self._tally.unreadable.add(file.prepared.file.path)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.collection.schema import read_roots
+from edge.apps.documents.secrets import ASKED
 from edge.apps.store.failures import Health
 from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.apps.store.rows import held, held_by_key
@@ -18,7 +19,10 @@ from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
 
 FileProgress = Callable[[int, int, str], None]
-"""Is told the finished passages, all passages as estimated, and the place, such as `4 of 9 files: notes.md`."""
+"""Is told the finished passages, all passages as estimated, and the place, such as `4 of 9 files read: notes.md`."""
+
+
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,11 @@ class IndexReport:
         unchanged: files that were up to date.
         removed: files that were removed from the collection, because they are gone from disk or are no longer to be
             indexed.
+        incomplete: files among the indexed ones of which a part could not be read.
         skipped, failed: files with nothing to index, and files that could not be read; `Collection.status` has the
             reasons.
         chunks: number of added chunks; `reused` of them took the vector of an equal chunk.
+        named: paths of the first indexed or removed files, at most `MOST_NAMED`.
         missing: roots that do not exist now, cannot be listed, or are empty although the collection has files of
             theirs. Those files stay in the collection.
         unreadable: indexed files and folders below other roots that cannot be read now. Their content stays in the
@@ -46,12 +52,14 @@ class IndexReport:
     """
 
     indexed: int = 0
+    incomplete: int = 0
     unchanged: int = 0
     removed: int = 0
     skipped: int = 0
     failed: int = 0
     chunks: int = 0
     reused: int = 0
+    named: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -88,9 +96,15 @@ class Tally:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.unreadable: set[str] = set()
+        self._named: list[str] = []
         self.chunks = self.reused = 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._started = time.perf_counter()
+
+    def name(self, path: str) -> None:
+        """Notes the path of an indexed or removed file."""
+        if len(self._named) < MOST_NAMED:
+            self._named.append(path)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -104,17 +118,17 @@ class Tally:
     def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
         """The report of the run; `missing` are roots that cannot be seen."""
         counts: dict[str, Any] = {
-            name: self.counts[name] for name in ("indexed", "unchanged", "removed", "skipped", "failed")
+            name: self.counts[name] for name in ("indexed", "incomplete", "unchanged", "removed", "skipped", "failed")
         }
         return IndexReport(
-            **counts | self.seconds, chunks=self.chunks, reused=self.reused, missing=missing,
+            **counts | self.seconds, chunks=self.chunks, reused=self.reused, named=tuple(self._named), missing=missing,
             unreadable=tuple(sorted(self.unreadable)), seconds=time.perf_counter() - self._started,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not searched, and the reason in one sentence."""
+    """A file that is not searched, or only a part of it, and the reason in one sentence."""
 
     path: str
     reason: str
@@ -129,6 +143,7 @@ class CollectionStatus:
         roots: folders and files that it is kept up to date with.
         indexed: number of searchable files and texts; `kinds` counts them by kind.
         pending: files that an interrupted run has left for the next one.
+        incomplete: searchable files of which a part is left out, with the reasons.
         skipped, failed: files that are not searched, with the reasons.
         chunks: number of passages.
         source_nbytes: bytes of the indexed files.
@@ -145,6 +160,7 @@ class CollectionStatus:
     indexed: int
     kinds: Mapping[str, int]
     pending: int
+    incomplete: Sequence[LeftOut]
     skipped: Sequence[LeftOut]
     failed: Sequence[LeftOut]
     chunks: int
@@ -166,6 +182,7 @@ class CollectionStatus:
             "indexed": self.indexed,
             "kinds": dict(self.kinds),
             "pending": self.pending,
+            "incomplete": [asdict(file) for file in self.incomplete],
             "skipped": [asdict(file) for file in self.skipped],
             "failed": [asdict(file) for file in self.failed],
             "chunks": self.chunks,
@@ -194,6 +211,10 @@ class IndexedFile:
     chunks: int
 
 
+NO_REASONS = ("", ASKED)
+"""What is noted of a file of which no part is left out."""
+
+
 def contents(db: Connection) -> dict[str, Any]:
     """The fields of `CollectionStatus` that the tables tell."""
     sql = "SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"
@@ -202,9 +223,9 @@ def contents(db: Connection) -> dict[str, Any]:
         "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
     ).fetchone()
     left: dict[str, Sequence[LeftOut]] = {}
-    for status in ("skipped", "failed"):
-        rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
-        left[status] = held(db, rows, lambda row: LeftOut(*row))
+    for name, status in (("incomplete", "indexed"), ("skipped", "skipped"), ("failed", "failed")):
+        known = "SELECT path, reason FROM files WHERE status = ? AND reason NOT IN (?, ?) ORDER BY path"
+        left[name] = held(db, db.execute(known, (status, *NO_REASONS)), lambda row: LeftOut(*row))
     return {
         "roots": read_roots(db), "indexed": sum(kinds.values()), "kinds": kinds, "pending": pending, **left,
         "chunks": db.execute("SELECT count(*) FROM chunks").fetchone()[0], "source_nbytes": nbytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,16 +14,24 @@ import click
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.filters import Filters
+from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.commands.tuning import described, wished
-from edge.apps.console import told
+from edge.apps.console import notice, told
+from edge.apps.documents.base import TRANSCRIPT, place_in
 from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.config import counted, format_size, parse_size
 from edge.ivf.base import IndexOptions
 from edge.ivf.plan import probed
 from edge.text.control_characters import escaped
+
+_MOST_REASONS, _MOST_NAMES = 20, 5
+"""The reasons that `edge status` prints, and the names for each. `--json` has all."""
+
+_STATES = {"unfinished": "not complete yet"}
+"""Words for people in place of those of JSON."""
 
 _EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "cut", "text")
 
@@ -60,7 +68,7 @@ def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: s
                 about = f"{file.kind}, {format_size(file.size)}, {counted(file.chunks, 'passage')}"
                 click.echo(f"- {markdown_link(file.path, file.path)} ({about})")
             else:
-                click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
+                click.echo(f"{file.kind:10} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
     if not files and output == "text":
         click.echo("edge: no indexed file passes the filters" if filters else "edge: no file is indexed", err=True)
     return 0 if files else 1
@@ -77,10 +85,11 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
 
     TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (which `edge search` prints behind each result), or a pattern such
     as 'docs/**/*.md', which should be quoted. A path may lack its first folders if only one file matches. Exit code 1
-    if no TARGET has such lines.
+    if no TARGET has such lines; 2 if there is no such TARGET, and the others are printed.
     """
+    missing: list[str] = []
     with told(Together.opened(collections, configure())) as opened:
-        found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes))
+        found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes), missing=missing)
     if output == "json":
         click.echo(json.dumps({"documents": [asdict(excerpt) for excerpt in found]}, ensure_ascii=False))
     elif output == "csv":
@@ -88,15 +97,17 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
     else:
         for number, excerpt in enumerate(found):
             _print_excerpt(excerpt, output, first=not number)
-    if not found and output == "text":
+    for sentence in missing:
+        notice(sentence)
+    if not found and not missing and output == "text":
         click.echo("edge: nothing found: no line with text is among those", err=True)
-    return 0 if found else 1
+    return 2 if missing else 0 if found else 1
 
 
 def _print_status(found: CollectionStatus) -> None:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
     click.echo(f"collection  {escaped(str(found.path))}")
-    click.echo(f"state       {found.health.state}")
+    click.echo(f"state       {_STATES.get(found.health.state, found.health.state)}")
     for trouble in found.health:
         click.echo(escaped(f"  {trouble}"))
     for root in found.roots:
@@ -113,20 +124,17 @@ def _print_status(found: CollectionStatus) -> None:
     if (index := found.vectors) is not None:
         click.echo(
             f"vectors     {format_size(index.nbytes)} in {counted(index.segments, 'segment')}, "
-            f"{counted(index.lists, 'list')} ({index.codec}); {counted(index.pending, 'row')} pending, "
-            f"{index.deleted:,} deleted"
+            f"{counted(index.lists, 'list')} ({index.codec}); {index.pending:,} added and {index.deleted:,} deleted "
+            "since they were sorted"
         )
         if index.tuned is not None:
             goal, parameters = wished(index.tuned.goal), index.tuned.parameters
             click.echo(f"tuned       for {goal}: {described(parameters, index.tuned.rows, index.tuned.nprobe)}")
         elif index.recall:
             click.echo(f"recall@10   {_recall(index.recall)}")
-    click.echo(
-        f"skipped     {counted(len(found.skipped), 'file or folder', 'files and folders')}{_by_reason(found.skipped)}"
-    )
-    click.echo(f"failed      {counted(len(found.failed), 'file')}")
-    for file in found.failed:
-        click.echo(escaped(f"  {file.path}: {file.reason}"))
+    _print_left_out("skipped", found.skipped, "file or folder", "files and folders")
+    _print_left_out("incomplete", found.incomplete)
+    _print_left_out("failed", found.failed)
 
 
 def _recall(measured: tuple[tuple[int, float], ...]) -> str:
@@ -135,16 +143,23 @@ def _recall(measured: tuple[tuple[int, float], ...]) -> str:
     return f"{reached:.3f} with the {counted(nprobe, 'list')} that a search probes"
 
 
-def _by_reason(files: Sequence[LeftOut]) -> str:
-    counts = Counter(file.reason for file in files)
-    most = [f"{count:,} {escaped(reason)}" for reason, count in counts.most_common(6)]
-    return (": " + "; ".join(most) + ("; ..." if len(counts) > 6 else "")) if most else ""
+def _print_left_out(name: str, files: Sequence[LeftOut], noun: str = "file", nouns: str = "") -> None:
+    """How many files are left out, and their names by reason. JSON has all of them."""
+    click.echo(f"{name:11} {counted(len(files), noun, nouns)}")
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        by_reason[file.reason].append(from_here(file.path))
+    for reason, names in list(by_reason.items())[:_MOST_REASONS]:
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        click.echo(escaped(f"  {', '.join(names[:_MOST_NAMES])}{more}: {reason}"))
+    if len(by_reason) > _MOST_REASONS:
+        click.echo(f"  ... and for {counted(len(by_reason) - _MOST_REASONS, 'other reason')}: `edge status --json`")
 
 
 def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
     where = f":{excerpt.line_start}-{excerpt.line_end}"
-    if excerpt.page is not None:
-        where = f" p. {excerpt.page}"
+    if excerpt.page is not None or excerpt.kind == TRANSCRIPT:
+        where = place_in(excerpt.kind, excerpt.line_start, excerpt.page)
     if output == "markdown":
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", excerpt.text)), default=0))
         click.echo(f"## {markdown_link(excerpt.path + where, excerpt.path)}\n\n{fence}\n{excerpt.text}\n{fence}\n")

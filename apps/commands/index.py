@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.paths import absence, check_there, contains, resolved
+from edge.apps.collection.paths import absence, check_there, contains, from_here, resolved
 from edge.apps.collection.registry import PROJECT, holds_collection, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.commands.tuning import TuneOptions, as_figures, sentence, tune, tune_options
 from edge.apps.console import ProgressBar, tell
-from edge.apps.options import Report, Setup, collection_option, report_options, setup_options
+from edge.apps.options import ManyOptions, Report, Setup, collection_option, report_options, setup_options
 from edge.config import Config, counted, format_size
 from edge.errors import InputError
 from edge.ivf.base import IndexTuning
@@ -26,16 +26,16 @@ from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 _REASONS = 10
-"""The most paths that one message names; `edge status` lists all folders and all failed files."""
+"""The most paths that one message names; `edge status` lists more."""
 
 _paths = click.argument("paths", nargs=-1, metavar="[DIR]...")
 _embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
 _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for network drives that send no notifications.")
 
 
-@click.command()
+@click.command(cls=ManyOptions, everyday=("watch", "retry", "collection", "memory", "as_json"))
 @_paths
-@click.option("--watch", is_flag=True, help="Go on, and take in every change as it happens.")
+@click.option("--watch", is_flag=True, help="Go on, and index every change as it happens.")
 @click.option("--retry", is_flag=True, help="Try files again that failed or were skipped before.")
 @click.option("--rebuild", is_flag=True, help="First embed every passage again, where vectors are damaged.")
 @_poll
@@ -144,6 +144,7 @@ def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]
     roots = named or collection.roots
     more = f" and {len(roots) - _REASONS:,} more" if len(roots) > _REASONS else ""
     click.echo(escaped(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
+    output.names_files = True
     try:
         Watcher(collection, report=output, notice=_notice, poll=poll, roots=named or None).run(threading.Event())
     except KeyboardInterrupt:
@@ -186,6 +187,7 @@ class _Output:
         self._resident = resident
         self._json = as_json
         self._stats = stats
+        self.names_files = False
 
     def __call__(self, report: IndexReport, tuned: IndexTuning | None = None) -> None:
         limit = self._collection.budget.limit
@@ -200,27 +202,31 @@ class _Output:
         if self._json:
             click.echo(json.dumps(figures | ({} if tuned is None else {"tuning": as_figures(tuned)})))
         else:
-            click.echo(_sentence(report))
+            names = f": {', '.join(map(from_here, report.named))}" if self.names_files and report.named else ""
+            more = report.indexed + report.removed - len(report.named)
+            click.echo(escaped(f"{_sentence(report)}{names}{f' and {more:,} more' if names and more else ''}"))
         if tuned is not None and not self._json:
             click.echo(sentence(tuned))
-        if report.failed and not self._json:
-            self._print_failures()
+        if (report.failed or report.incomplete) and not self._json:
+            self._print_left_out()
         if self._stats:
             _print_stats(report, self._resident.high_water, limit)
         sys.stdout.flush()
 
-    def _print_failures(self) -> None:
-        failed = self._collection.status().failed
-        for file in failed[:_REASONS]:
-            click.echo(escaped(f"failed: {file.path}: {file.reason}"), err=True)
-        if len(failed) > _REASONS:
-            click.echo(f"... and {len(failed) - _REASONS} more: `edge status`", err=True)
+    def _print_left_out(self) -> None:
+        found = self._collection.status()
+        for name, files in (("failed", found.failed), ("incomplete", found.incomplete)):
+            for file in files[:_REASONS]:
+                click.echo(escaped(f"{name}: {from_here(file.path)}: {file.reason}"), err=True)
+            if len(files) > _REASONS:
+                click.echo(f"... and {len(files) - _REASONS} more: `edge status`", err=True)
 
 
 def _sentence(report: IndexReport) -> str:
     left = ", ".join(
         f"{count:,} {name}"
         for name, count in (
+            ("incomplete", report.incomplete),
             ("unchanged", report.unchanged),
             ("removed", report.removed),
             ("skipped", report.skipped),

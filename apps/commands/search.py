@@ -26,7 +26,7 @@ from edge.apps.commands.output import (
     styled,
 )
 from edge.apps.console import modelled_line
-from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
+from edge.apps.options import ManyOptions, Setup, collections_option, figures_options, setup_options, words_argument
 from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Search
@@ -44,7 +44,7 @@ _FURTHER = 5
 """The most places that are named after a result."""
 
 
-@click.command()
+@click.command(cls=ManyOptions, everyday=("top_k", "where", "collections", "files", "min_score", "output", "memory"))
 @words_argument("query", stdin=True)
 @Search.add_to
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
@@ -167,7 +167,7 @@ def _print_markdown(number: int, hit: Hit) -> None:
 
 def _further(hit: Hit) -> str:
     """The other places in the file of a result."""
-    names = [place.name for place in hit.more]
+    names = [place.name(hit.kind) for place in hit.more]
     shown = ", ".join(names[:_FURTHER]) + (", ..." if len(names) > _FURTHER else "")
     return f"{counted(len(names), 'more place')}: {shown}"
 

@@ -24,6 +24,7 @@ MAX_PART_BYTES = 40 * 10**6
 MAX_PARTS_BYTES = 120 * 10**6
 MAX_MEMBERS = 20_000
 _PIECE = 1 << 20
+_LONGEST_TAG = 1 << 10
 _NO_MEMORY = 2
 """The number of libxml2's error."""
 
@@ -97,6 +98,22 @@ class Archive(Closing):
             raise refusal(error, f"a damaged document: its part {name[:100]} is not XML") from error
         except _DAMAGE as error:
             raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
+
+    def matches(self, name: str, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
+        """Where an expression of one element's tag matches in a part. The part is unpacked once more for that, and its
+        bytes do not count again."""
+        left, rest = self._left, b""
+        try:
+            with self._zip.open(name) as part:
+                while piece := _Counted(self, part).read():
+                    rest, end = rest + piece, 0
+                    for match in pattern.finditer(rest):
+                        yield match
+                        end = match.end()
+                    rest = rest[max(end, rest.rfind(b"<")) :][-_LONGEST_TAG:]
+        except _DAMAGE as error:
+            raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
+        self._left = left
 
     def spend(self, nbytes: int) -> None:
         """Counts unpacked bytes."""

@@ -12,7 +12,9 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -133,7 +135,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail's headers, decoded.
+    """A mail's headers, decoded. A dated part of another file has them, too: an event of a calendar with its organizer
+    and guests, a day of a chat with who wrote, a member of an archive with its name as the subject.
 
     Attributes:
         sender, recipients, subject: as the mail shows them; `recipients` has those of a copy, too.
@@ -152,8 +155,41 @@ class Mail:
     @property
     def line(self) -> str:
         """The mail in one line, for people."""
+        people = " to ".join(filter(None, (self.sender, self.recipients)))
+        about = ", ".join(filter(None, (people, self.sent[:16].replace("T", " "))))
         thread = f"  thread:{self.thread}" if self.thread else ""
-        return f"{self.sender} to {self.recipients}, {self.sent[:16].replace('T', ' ')}: {self.subject}{thread}"
+        return ": ".join(filter(None, (about, self.subject))) + thread
+
+
+def sent_at(when: datetime) -> str:
+    """A time as `Mail.sent`; a time without a zone is local. Empty for one that the system does not know."""
+    with suppress(ValueError, OverflowError, OSError):
+        return (when.astimezone() if when.tzinfo is None else when).isoformat(timespec="seconds")
+    return ""
+
+
+TRANSCRIPT, ARCHIVE, CALENDAR, CHAT = "transcript", "archive", "calendar", "chat"
+"""Kinds of files whose places have other names than lines and pages, and those whose pages have the lines of the
+file."""
+
+
+def clock(seconds: int) -> str:
+    """Seconds as a player shows them.
+
+    >>> clock(192)
+    '00:03:12'
+    """
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def place_in(kind: str, line: int, page: int | None, mail: Mail | None = None) -> str:
+    """The place of a line, to stand behind the path of its file: `:12`, ` p. 3`, ` 00:03:12` in what was said, and
+    ` › letter.docx:12` in an archive."""
+    if kind == TRANSCRIPT:
+        return f" {clock(line)}"
+    if kind == ARCHIVE and mail is not None:
+        return f" › {mail.subject}:{line}"
+    return f":{line}" if page is None or kind in (CALENDAR, CHAT) else f" p. {page}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +202,7 @@ class DocumentBlocks:
         encoding: of the text, if the file is a text file.
         warning: one sentence about parts that could not be read; empty if there are none.
         mails: the mails of a mailbox by page; a file of one mail has it as page 0.
+        kind: the kind of the file, if its name and its first bytes do not tell it.
     """
 
     title: str
@@ -173,6 +210,7 @@ class DocumentBlocks:
     encoding: str | None = None
     warning: str = ""
     mails: Mapping[int, Mail] = field(default_factory=dict)
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

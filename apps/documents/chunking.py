@@ -299,10 +299,10 @@ BREAK_AFTER_HEADING = 3.0
 _WORD_CUT = 1.5
 """Factor for the parts of a long word that is cut: their word pieces may be so many times the estimate."""
 
-_SHORT = 1 / 16
-_SHORT_CHARACTERS = 0.5
-"""A block of lines is not cut if it takes at most the share `_SHORT` of a chunk. Its word pieces are counted only if it
-has at most `_SHORT_CHARACTERS` characters per piece of the chunk."""
+_SHORT, _SHORT_ROW = 1 / 16, 1 / 4
+_CHARACTERS = 8
+"""A block of lines is not cut if it takes at most the share `_SHORT` of a chunk, nor is a row if it takes `_SHORT_ROW`.
+The word pieces are counted only of a text with at most `_CHARACTERS` for each that it may have."""
 
 _BREAK_INDENT = 0.05
 _MOST_INDENT = 8
@@ -336,9 +336,10 @@ def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
     """Splits a block into units of at most `most` word pieces. Units without a visible character are left out. The
     others cover every visible character of the block exactly once, in order."""
     text = block.text
-    if block.kind in _BY_LINES and len(text) <= most * _SHORT_CHARACTERS and text.strip():
+    share = _SHORT_ROW if block.kind == "row" else _SHORT
+    if block.kind in _BY_LINES and len(text) <= most * share * _CHARACTERS and text.strip():
         pieces = estimate_pieces(text)
-        if pieces <= most * _SHORT:  # a fast path for the rows of very long tables
+        if pieces <= most * share:  # a fast path for the rows of very long tables
             begin = len(text) - len(text.lstrip())
             yield CutUnit(
                 index, 0, len(text), pieces, BREAK_BLOCK, text.count("\n", 0, begin), text.rstrip().count("\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import inf, log
@@ -45,7 +46,9 @@ _BALTIC = (
 )
 _VIETNAMESE = ("\u0301\u0300đ\u0323ưôơêâ\u0309\u0303ăáàóíéúòìèùý",)
 
-_ENCODINGS = (
+Encoding = tuple[str, float, tuple[str, ...]]
+
+_ENCODINGS: tuple[Encoding, ...] = (
     ("cp1252", 0.0, _WESTERN),
     ("cp1250", -3.5, _CENTRAL),
     ("cp1254", -4.0, _TURKISH),
@@ -60,13 +63,39 @@ _ENCODINGS = (
 """Encodings; the logarithm of their frequency relative to cp1252; and the accented letters of their languages, the most
 frequent letters first."""
 
+_CYRILLIC = (
+    "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё",  # Russian
+    "оанивітеркслдупмязьбгчйхцжєїшюфщґ",  # Ukrainian
+    "аиоентрсвлкдпмзгяуъбчцйжщхюшфь",  # Bulgarian
+    "аоиеунтрсјвкдмлпгзбшчцхжњђљћфџѓќѕ",  # Serbian, Macedonian
+)
+_OTHER_LETTERS: tuple[Encoding, ...] = (
+    ("cp1251", 0.0, _CYRILLIC),
+    ("koi8_u", -4.0, _CYRILLIC),
+    ("cp866", -4.0, _CYRILLIC),
+    ("mac_cyrillic", -6.0, _CYRILLIC),
+    ("iso8859_5", -6.0, _CYRILLIC),
+    ("cp855", -8.0, _CYRILLIC),
+    ("cp1253", -4.0, ("αοιετσνηυρπκμλωςγίδθόάήέχφύβώξζψ",)),
+    ("cp1255", -4.0, ("יוהלאמתרשבנדםחקעכפסטןגץזצךף",)),
+)
+_SIGN = -4.0
+"""Logarithm for a sign, which the same byte is a letter instead of in another of these encodings."""
+
+_LEAST_LIKELY = -3.75
+"""The least mean of the logarithms of a letter's frequency in a text of these languages."""
+
+_HIRAGANA = re.compile("[\u3041-\u3096]")
+_LEAST_HIRAGANA, _DAMAGED = 0.15, 0.01
+"""Japanese has so much of it among its characters outside of ASCII, and no other text has in these encodings."""
+
 _FOREIGN = -6.0
 """Logarithm of the frequency of a letter that does not occur in a language."""
 
 _MISPLACED = -9.0
 """Logarithm for characters that no language has at their place: a sign inside a word, or an undefined byte."""
 
-_COMMON = frozenset("€£§©®°«»‹›“”„‚…•™²³½¼¾±×÷ªºµ¿¡")
+_COMMON = frozenset("№€£§©®°«»‹›“”„‚…•™²³½¼¾±×÷ªºµ¿¡")
 """Signs beside a word that cost nothing in any language; other signs cost as much as a foreign letter."""
 
 _ALONE = frozenset("£½¼¾±×÷")
@@ -105,8 +134,8 @@ class _Reading:
 
 
 def likeliest(data: bytes) -> str | None:
-    """The most likely encoding of bytes as Latin-script text, by the language that its accented letters suggest; None
-    if they are not such text in any encoding.
+    """The most likely encoding of bytes as text in Latin, Cyrillic, Greek or Hebrew letters, by the language that its
+    letters suggest; None if they are not such text in any encoding.
 
     A byte is a letter in all of these encodings, so no encoding is impossible. But à, è and ù suggest Italian, and no
     language has ŕ, č and ů. An encoding's score comes from the language that fits it best, by the frequency of each
@@ -116,17 +145,39 @@ def likeliest(data: bytes) -> str | None:
     pieces = list(dict.fromkeys(_PIECE.findall(data)))
     most = _MOST_MISPLACED * sum(map(_accented, pieces))
     if sum(len(piece) for piece in pieces if len(piece) == _accented(piece) >= _LONG) > most:
-        return None
-    chosen, best, misplaced = "", -inf, 0
-    for encoding, prior, alphabets in _ENCODINGS:
-        reading = _read(b"\n".join(pieces).decode(encoding, "replace"))
+        mean, chosen, misplaced = _best(pieces, _OTHER_LETTERS, sign=_SIGN)
+        return chosen if misplaced <= most and mean >= _LEAST_LIKELY else None
+    _, chosen, misplaced = _best(pieces, _ENCODINGS)
+    return chosen if misplaced <= most else None
+
+
+def _best(pieces: Iterable[bytes], encodings: Iterable[Encoding], sign: float = 0.0) -> tuple[float, str, int]:
+    """The encoding of the highest score: the mean likelihood of its letters, its name, and the misplaced characters.
+    `sign` is the logarithm for each sign beside a word."""
+    text = b"\n".join(pieces)
+    best, found = -inf, (0.0, "", 0)
+    for encoding, prior, alphabets in encodings:
+        reading = _read(text.decode(encoding, "replace"))
         languages = [_frequencies(alphabet) for alphabet in alphabets]
         if encoding == "cp1252":  # lists of names are most often in this encoding
             languages.append(_of_any(alphabets))
-        score = prior + max(map(reading.likelihood, languages))
-        if score > best:
-            chosen, best, misplaced = encoding, score, reading.misplaced
-    return chosen if misplaced <= most else None
+        likelihood = max(map(reading.likelihood, languages))
+        signs = _accented(text) - reading.letters.total() - reading.rare - reading.misplaced
+        if prior + likelihood + sign * signs > best:
+            best = prior + likelihood + sign * signs
+            found = (likelihood / max(1, reading.letters.total()), encoding, reading.misplaced)
+    return found
+
+
+def _japanese(data: bytes) -> str | None:
+    """The encoding of Japanese text, which its hiragana show; None for other bytes."""
+    for encoding in ("cp932", "euc_jp"):
+        text = data.decode(encoding, "replace")
+        foreign = sum(not char.isascii() for char in text)
+        damaged = text.count(_REPLACED)
+        if foreign and len(_HIRAGANA.findall(text)) >= _LEAST_HIRAGANA * foreign and damaged <= _DAMAGED * foreign:
+            return encoding
+    return None
 
 
 def _read(text: str) -> _Reading:
@@ -202,6 +253,9 @@ _SUPERSETS = {
 """The codecs that programs mean when they name a smaller one (https://encoding.spec.whatwg.org/#names-and-labels)."""
 
 _STATEFUL = ("iso2022_jp_ext", "iso2022_kr", "hz", "utf-16-le", "utf-16-be", "utf-7")
+_SHIFT = re.compile(rb"\x1b(?:\$[@B]|\$\(D|\(J|\$\)C)")
+"""What ISO-2022-JP and ISO-2022-KR have before the first letter that is not ASCII."""
+
 _SHIFTED = re.compile(rb"[\x00-\x08\x1b]|~\{|\+[A-Za-z0-9+/]{3}")
 """Codecs whose bytes are valid UTF-8, too, and bytes that such text has."""
 
@@ -235,6 +289,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _LEAST_UNITS, _LEAST_ZEROS = 8, 0.6
 """The fewest characters that show UTF-16, and the least share of their high bytes that are zero, as in Latin ones."""
 
+_TERMINAL = re.compile(
+    "\x1b(?:\\[[0-?]{0,64}[ -/]{0,4}[@-~]|\\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\\\)|[()][0-9A-Z]|[=>78])"
+)
+_OVERSTRUCK = re.compile("[^\n\b]\b")
+"""Commands for a terminal (ECMA-48), and letters that a typewriter strikes over."""
+
 _LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
 
 
@@ -259,6 +319,9 @@ def decode(data: bytes, *, declared: str | None = None) -> Text:
     label = None if declared is None else _labelled(declared)
     if label in _STATEFUL and _SHIFTED.search(data):
         return Text(normalised(data.decode(label, "replace")), label)
+    if (shift := _SHIFT.search(data)) is not None and data.isascii():
+        encoding = "iso2022_kr" if shift[0] == b"\x1b$)C" else "iso2022_jp_ext"
+        return Text(normalised(data.decode(encoding, "replace")), encoding)
     try:
         return Text(normalised(data.decode("utf-8")), "utf-8")
     except UnicodeDecodeError:
@@ -299,9 +362,12 @@ def unmarked_utf_16(head: bytes) -> str | None:
 
 
 def normalised(text: str) -> str:
-    """The text with LF as the only line end, cleaned by `clean`, and with runs of blanks shortened to 200."""
+    """The text with LF as the only line end, without what only a terminal shows (colours, letters typed over others),
+    cleaned by `clean`, and with runs of blanks shortened to 200."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\x1b" in text or "\b" in text:
+        text = _OVERSTRUCK.sub("", _TERMINAL.sub("", text))
     return _LONG_GAP.sub(" " * 200, clean(text))
 
 
@@ -333,8 +399,8 @@ def _labelled(label: str) -> str | None:
 
 
 def _guess(data: bytes) -> str:
-    """The most probable legacy encoding, judged by the lines that are not plain ASCII. Texts in Latin letters are
-    judged by `latin`, because charset-normalizer misreads French, Portuguese and Swedish as cp1250."""
+    """The most probable legacy encoding, judged by the lines that are not plain ASCII. charset-normalizer judges only
+    those that are not found here: it misreads French, Portuguese and Swedish as cp1250, and much Russian."""
     from charset_normalizer import from_bytes
 
     sample, size = [], 0
@@ -345,7 +411,7 @@ def _guess(data: bytes) -> str:
             if size > _SAMPLE:
                 break
     lines = b"\n".join(sample)[:_SAMPLE]
-    if (latin := likeliest(lines)) is not None:
-        return latin
+    if (likely := _japanese(lines) or likeliest(lines)) is not None:
+        return likely
     best = from_bytes(lines, cp_isolation=list(_LEGACY)).best()
     return "cp1252" if best is None else best.encoding

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
+from edge.apps.documents import base
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
+from edge.apps.documents.chats import is_chat
 from edge.apps.documents.decoding import unmarked_utf_16
 from edge.apps.documents.opened import OpenedFile
 
@@ -40,12 +42,19 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
     )
 
 
-TEXT = _kind("text", "plain:extract", "txt text log org tex srt vtt adoc asciidoc", "readme license copying")
+TEXT = _kind("text", "plain:extract", "txt text log org adoc asciidoc", "readme license copying")
+TRANSCRIPT = _kind(base.TRANSCRIPT, "transcripts:extract", "srt vtt sbv")
+CHAT = _kind(base.CHAT, "chats:extract", "")
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
 PPTX = _kind("pptx", "office:extract_pptx", "pptx pptm ppsx potx")
 IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
+CALENDAR = _kind(base.CALENDAR, "agenda:extract_calendar", "ics ical ifb icalendar")
+CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
+RTF = _kind("rtf", "rtf:extract", "rtf")
+OUTLOOK = _kind("mail", "outlook:extract", "msg")
+ARCHIVE = _kind(base.ARCHIVE, "members:extract", "zip gz tgz tar")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
     "text": _kind("odt", "office:extract_odf", "odt ott"),
@@ -84,6 +93,15 @@ KINDS = (
     EPUB,
     MAIL,
     IMAGE,
+    RTF,
+    _kind("latex", "latex:extract", "tex latex ltx"),
+    _kind("bibtex", "latex:extract_bibtex", "bib bibtex"),
+    OUTLOOK,
+    ARCHIVE,
+    CALENDAR,
+    CONTACTS,
+    TRANSCRIPT,
+    CHAT,
     _kind("csv", "tables:extract", "csv tsv tab"),
     _kind("json", "json_files:extract", "json geojson webmanifest"),
     _kind("json", "json_files:extract_lines", "jsonl ndjson jsonlines"),
@@ -99,13 +117,13 @@ _OPEN_DOCUMENT = re.compile(rb"mimetypeapplication/vnd\.oasis\.opendocument\.(te
 _BY_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
 _BY_NAME = {name: kind for kind in KINDS for name in kind.names}
 
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _REFUSED = {
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+    _OLE: (
         Reason.UNSUPPORTED,
         "an old binary Office file, or an encrypted one; save it as DOCX, XLSX, PPTX or PDF without a password",
     ),
     b"%!PS": (Reason.UNSUPPORTED, "PostScript is not read; convert it to PDF"),
-    b"{\\rtf": (Reason.UNSUPPORTED, "RTF is not read; save it as DOCX or plain text"),
 }
 _UNSUPPORTED = {
     ".svg": "SVG drawings are not read",
@@ -140,6 +158,10 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
     by_name = _BY_SUFFIX.get(suffix) or _BY_NAME.get(name.lower())
     if head.lstrip().startswith(b"%PDF-") or (by_name in (PDF, None) and b"%PDF-" in head[:1024]):
         return PDF
+    if head.startswith(b"{\\rtf"):
+        return RTF
+    if by_name is OUTLOOK and head.startswith(_OLE):
+        return OUTLOOK
     for magic, (reason, message) in _REFUSED.items():
         if head.startswith(magic):
             raise Skipped(reason, message)
@@ -149,7 +171,9 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return _zipped(suffix, head)
     if head.startswith(_PICTURES) or (head.startswith(_LETTERED_PICTURES) and is_binary(head)):
         return IMAGE
-    if by_name in _CONTAINERS or by_name is PDF:
+    if head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar":
+        return ARCHIVE
+    if by_name in _CONTAINERS or by_name in (PDF, RTF, OUTLOOK, ARCHIVE):
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
     if is_binary(head):
         raise Skipped(Reason.BINARY, "the file is binary")
@@ -159,6 +183,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return by_name
     if is_mailbox(head) or is_message(head):
         return MAIL
+    if is_chat(head):
+        return CHAT
     if _MARKUP.match(head):
         return HTML
     if by_name is None and _READ_XML.match(head):
@@ -195,7 +221,9 @@ def _zipped(suffix: str, head: bytes) -> Kind:
         for kind, folder in ((DOCX, b"word/"), (PPTX, b"ppt/"), (XLSX, b"xl/")):
             if folder in head:
                 return kind
-    raise Skipped(Reason.UNSUPPORTED, "a ZIP archive, which is not read")
+    if suffix in ("", *ARCHIVE.suffixes):
+        return ARCHIVE
+    raise Skipped(Reason.UNSUPPORTED, "a ZIP container of a kind that is not read")
 
 
 def is_message(head: bytes) -> bool:

@@ -9,8 +9,10 @@ other elements are headings. The HTML that feeds quote is read as a page is.
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,10 +20,11 @@ from urllib.parse import unquote
 from edge.apps.documents.archive import attribute, local, parse_xml
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped, first_heading
 from edge.apps.documents.code import extract as extract_code
-from edge.apps.documents.decoding import declared_encoding, decode
-from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, Part, Parts
+from edge.apps.documents.decoding import clean, declared_encoding, decode
+from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, WORD, Part, Parts
 from edge.apps.documents.office import extract_flat_odf
 from edge.apps.documents.opened import HEAD_BYTES, OpenedFile, too_much_text
+from edge.apps.documents.tables import LONGEST_MERGED
 from edge.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 _NEVER = frozenset({
     "script", "style", "noscript", "template", "svg", "annotation", "annotation-xml", "iframe", "object", "embed",
-    "canvas", "audio", "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input",
+    "canvas", "audio", "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input", "rt", "rp",
 })  # fmt: skip
 _NAVIGATION = frozenset({"nav", "menu", "dialog"})
 _NAVIGATION_ROLES = frozenset({"navigation", "search", "menu", "menubar", "banner", "contentinfo"})
@@ -49,8 +52,19 @@ _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
 _FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
 """Parts of a formula, which are words of their own."""
 
+_LINKED = 0.9
+"""A block is a menu if links have so much of its letters."""
+
+_MENU_WORDS = 8
+_VALUE = re.compile(r"[\d@$€£%]|://|\w\.\w")
+"""What a menu does not hold: a link that shows its address, or a number, tells something."""
+
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _CELLS = frozenset({"td", "th"})
+_RAISED = frozenset({"sup", "sub"})
+_MOST_REPEATED = 10**6
+"""Characters of merged cells that a page repeats."""
+
 _ITEMS = frozenset({"li", "dd"})
 _LAST_KNOWN_LINE = 65_535
 """The parser does not count lines beyond this."""
@@ -82,6 +96,7 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
 
     from edge.apps.documents.archive import refusal
 
+    addresses = _BOOKMARKS.match(text) is not None
     if _XHTML.match(text):  # an HTML parser would treat `<title/>` as an opening tag
         text = _SELF_CLOSED.sub(_closed, text)
     if not _BODY.search(text):  # the parser would drop white space, and so lines, before a fragment's first element
@@ -99,10 +114,77 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
         return "", []
     found = root.find(".//title")
     title = " ".join(" ".join(found.itertext()).split()) if found is not None else ""
-    blocks = _PageReader(page, outline or Outline(), _NAVIGATION).read(root)
+    blocks = _without_menus(_PageReader(page, outline or Outline(), _NAVIGATION, addresses).read(root))
     if not blocks:  # the whole page is inside a navigation element that was never closed
-        blocks = _PageReader(page, outline or Outline(), frozenset()).read(root)
+        blocks = _PageReader(page, outline or Outline(), frozenset(), addresses).read(root)
+    described = list(_described(root, page))
+    if _words(blocks) < _words(described):  # the page is made by a script
+        blocks += described
     return title or first_heading(blocks), blocks
+
+
+def _words(blocks: Iterable[Block]) -> int:
+    return sum(len(block.text.split()) for block in blocks if block.kind != "heading")
+
+
+def _without_menus(blocks: list[Block]) -> list[Block]:
+    """The blocks without the menus at both ends of a page, if most of its text is left."""
+    menus = [_is_menu(block) for block in blocks]
+    first = next((at for at, is_menu in enumerate(menus) if not is_menu), 0)
+    last = next((at for at in range(len(blocks), first, -1) if not menus[at - 1]), len(blocks))
+    kept = blocks[first:last]
+    return kept if _words(blocks) <= 2 * _words(kept) else blocks
+
+
+def _is_menu(block: Block) -> bool:
+    """Whether a block is a few short names, all of which are links."""
+    linked = block.kind != "heading" and block.parts == ((NAVIGATION, len(block.text)),)
+    return linked and len(WORD.findall(block.text)) <= _MENU_WORDS and _VALUE.search(block.text) is None
+
+
+def _described(root: Any, page: int | None) -> Iterator[Block]:
+    """What a page says of itself for programs: its description, and its data as JSON-LD (schema.org)."""
+    from edge.apps.documents.json_files import NotJson, leaves
+
+    for element in root.iter("meta"):
+        name = (element.get("name") or element.get("property") or "").lower()
+        if name in _DESCRIPTIONS and (text := " ".join(clean(element.get("content", "")).split())):
+            yield Block(text, element.sourceline, element.sourceline, page, "paragraph", (), (element.sourceline,))
+            break
+    for element in root.iter("script"):
+        if (element.get("type") or "").strip().lower() != "application/ld+json":
+            continue
+        line = element.sourceline
+        with suppress(NotJson):
+            lines = [
+                f"{names[-1]}: {' '.join(html.unescape(leaf.value).split())}"
+                for leaf in leaves(element.text or "")
+                if (names := [key for key in leaf.path if isinstance(key, str)])
+                and _DATA_LEFT_OUT.isdisjoint(names)
+                and not names[-1].startswith("@")
+                and not leaf.value.startswith(("http://", "https://"))
+                and leaf.value.strip()
+            ]
+            if lines:
+                yield Block("\n".join(lines), line, line, page, "fields", (), (line,) * len(lines))
+
+
+def _fills_cell(element: Any) -> bool:
+    """Whether an element is all that a table's cell has: it is no block of its own then."""
+    cell = element.getparent()
+    alone = element.tag in ("p", "div") and cell is not None and cell.tag in _CELLS and len(cell) == 1
+    return alone and not (cell.text or "").strip() and not (element.tail or "").strip()
+
+
+_BOOKMARKS = re.compile(r"\s*<!DOCTYPE\s+NETSCAPE-Bookmark-file", re.IGNORECASE)
+"""The bookmarks that browsers export, whose addresses are text."""
+
+_DESCRIPTIONS = frozenset({"description", "og:description", "twitter:description", "dc.description"})
+_DATA_LEFT_OUT = frozenset({
+    "url", "image", "logo", "sameAs", "thumbnailUrl", "contentUrl", "potentialAction", "publisher", "breadcrumb",
+    "itemListElement", "mainEntityOfPage", "isPartOf", "inLanguage", "position",
+})  # fmt: skip
+"""Keys of data that are about the site, or addresses."""
 
 
 def _closed(match: re.Match[str]) -> str:
@@ -110,11 +192,42 @@ def _closed(match: re.Match[str]) -> str:
     return match[0] if match[1].lower() in _VOID else f"<{match[1]}{match[2]}></{match[1]}>"
 
 
+class _Grid:
+    """The cells of a table that reach down to later rows, each of which has their value."""
+
+    def __init__(self) -> None:
+        self.column = 0
+        self._below: dict[int, tuple[int, str]] = {}
+
+    def inherited(self) -> Iterator[str]:
+        """The values from above that stand before the next cell."""
+        while (above := self._below.pop(self.column, None)) is not None:
+            left, value = above
+            if left > 1:
+                self._below[self.column] = (left - 1, value)
+            self.column += 1
+            yield value
+
+    def enter(self, cell: Any) -> None:
+        """Adds a cell."""
+        rows, columns = (_count(cell.get(name)) for name in ("rowspan", "colspan"))
+        value = " ".join("".join(cell.itertext()).split()) if rows > 1 else ""
+        if rows > 1 and len(value) <= LONGEST_MERGED:
+            self._below[self.column] = (rows - 1, value)
+        self.column += columns
+
+
+def _count(span: str | None) -> int:
+    """The rows or columns of a cell."""
+    return int(span) if span and span.strip().isdecimal() and len(span) < 5 else 1
+
+
 class _PageReader:
     """Walks a tree in document order and collects the text between the borders of block elements."""
 
-    def __init__(self, page: int | None, outline: Outline, navigation: frozenset[str]) -> None:
+    def __init__(self, page: int | None, outline: Outline, navigation: frozenset[str], addresses: bool) -> None:
         self._page = page
+        self._addresses = addresses
         self._outline = outline
         self._navigation = navigation
         self._line = 1
@@ -126,6 +239,8 @@ class _PageReader:
         self._items = 0
         self._hidden = 0
         self._cells: list[str] = []
+        self._grids: list[_Grid] = []
+        self._repeated = 0
         self._linked = 0
         self._links = 0
 
@@ -148,16 +263,23 @@ class _PageReader:
         tag = element.tag
         if self._hidden or self._hides(element):
             self._hidden += 1
-        elif tag in _BLOCKS:
+        elif tag in _BLOCKS and not _fills_cell(element):
             self._flush()
             self._heading = _HEADINGS.get(tag, 0)
             self._preformatted += tag in _PREFORMATTED
             self._items += tag in _ITEMS
+            if tag == "table":
+                self._grids.append(_Grid())
+            elif tag == "tr" and self._grids:
+                self._grids[-1].column = 0
         elif tag == "a":
             self._links += 1
         elif tag in _CELLS:
             self._cells.append(tag)
-            self._add(" | " if any(line for line, _ in self._lines) else "")
+            self._inherit()
+            if self._grids:
+                self._grids[-1].enter(element)
+            self._add(" | " if self._gathers() else "")
         elif tag == "br":
             self._break()
         elif tag == "img":
@@ -165,22 +287,41 @@ class _PageReader:
         elif tag in _FORMULA:
             self._add(" ")
         if element.text:
-            self._add(element.text)
+            text = element.text.lstrip() if tag in _RAISED else element.text
+            self._line += element.text.count("\n") - text.count("\n")
+            self._add(text)
 
     def _end(self, element: Any) -> None:
         tag = element.tag
         if self._hidden:
             self._hidden -= 1
-        elif tag in _BLOCKS:
+        elif tag in _BLOCKS and not _fills_cell(element):
+            if tag == "tr" and self._gathers():
+                self._inherit()
             self._flush()
             self._heading = 0
             self._preformatted -= tag in _PREFORMATTED
             self._items -= tag in _ITEMS
+            if tag == "table":
+                self._grids.pop()
         elif tag == "a":
             self._links -= 1
+            if self._addresses and (address := element.get("href")):
+                self._add(f" ({address})")
         elif tag in _FORMULA:
             self._add(" ")
         self._tail(element)
+
+    def _inherit(self) -> None:
+        """Adds the values of merged cells that stand before the next cell."""
+        for value in self._grids[-1].inherited() if self._grids else ():
+            self._repeated += len(value)
+            if self._repeated <= _MOST_REPEATED:
+                self._add(f" | {value}" if self._gathers() else value)
+
+    def _gathers(self) -> bool:
+        """Whether the current block has text."""
+        return any(line for line, _ in self._lines)
 
     def _hides(self, element: Any) -> bool:
         tag = element.tag
@@ -190,7 +331,11 @@ class _PageReader:
             return True
         if (style := element.get("style")) is not None and _UNSEEN.search(style):
             return True
-        return bool(self._navigation) and (tag in self._navigation or element.get("role") in _NAVIGATION_ROLES)
+        if not self._navigation:
+            return False
+        if tag == "footer":  # that of an article or a quotation is part of it
+            return next(element.iterancestors("article", "blockquote", "main", "section"), None) is None
+        return tag in self._navigation or element.get("role") in _NAVIGATION_ROLES
 
     def _place(self, element: Any) -> None:
         """Adopts the parser's line of an element, which is the line where its start tag ends."""
@@ -254,7 +399,7 @@ class _PageReader:
             shown = Parts(text)
             shown.fence(0, len(text))
             parts = tuple(shown.found)
-        elif linked and linked == sum(map(str.isalnum, text)):
+        elif linked and linked >= _LINKED * sum(map(str.isalnum, text)):
             parts = ((NAVIGATION, len(text)),)
         elif len(cells) > 1:
             parts = ((ROW if "td" in cells else COLUMNS, len(text)),)

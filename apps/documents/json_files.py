@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
+from edge.apps.documents.chats import kind_of_json
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
@@ -123,6 +124,8 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     sections. A file that is not valid JSON (with comments, or truncated) is read as plain text."""
     decoded = file.text()
     try:
+        if (reader := kind_of_json(decoded.text)) is not None:
+            return reader(leaves(decoded.text))
         blocks = [
             _block(
                 list(group),

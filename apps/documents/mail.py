@@ -12,17 +12,18 @@ import email
 import io
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header
 from email.utils import parsedate_to_datetime
+from functools import partial
 from math import inf
 from typing import Any
 
+from edge.apps.documents.agenda import events
 from edge.apps.documents.base import (
-    MAX_FILE_BYTES,
     MAX_TEXT_CHARS,
     Block,
     DocumentBlocks,
@@ -33,10 +34,10 @@ from edge.apps.documents.base import (
 )
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
-from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
+from edge.apps.documents.members import read_inside
+from edge.apps.documents.opened import HEAD_BYTES, Attempt, OpenedFile, too_much_text
 from edge.apps.documents.pictures import MISSING
 from edge.apps.documents.plain import text_blocks
-from edge.apps.documents.secrets import refuse_secrets
 from edge.config import format_size
 from edge.errors import InputError
 
@@ -47,9 +48,6 @@ _DEEPEST = 3
 
 _MOST_MESSAGE_BYTES = 12 * 10**6
 """The bytes that are read of a message, without its attachments."""
-
-_FRUGAL_BYTES = 10**6
-"""The bytes of an attachment where the memory was too little before."""
 
 _PIECE = 1 << 20
 _LONGEST_RUN = 1 << 16
@@ -83,13 +81,22 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     for page, data in enumerate(messages, 1):
         if page > MOST_MESSAGES:
             raise InputError(f"a mailbox of more than {MOST_MESSAGES:,} messages, the most that is read")
-        subject = reader.read(data, page if messages.several else None)
+        subject = reader.read(partial(email.message_from_bytes, data), page if messages.several else None)
         title = title if messages.several else subject
         if messages.cut:
             reader.warn(f"a message of more than {format_size(_MOST_MESSAGE_BYTES)}, of which the beginning is read")
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the messages show no text")
     return DocumentBlocks(title, reader.blocks, warning=reader.warning, mails=reader.mails)
+
+
+def message_blocks(file: OpenedFile, message: Any) -> DocumentBlocks:
+    """The document of one message that another reader has found in a file."""
+    reader = _MailReader(file, _Messages(file))
+    subject = reader.read(lambda: message, None)
+    if not reader.blocks:
+        raise Skipped(Reason.NO_TEXT, "the message shows no text")
+    return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
 
 
 class _Messages:
@@ -188,11 +195,11 @@ class _MailReader:
         self._page: int | None = None
         self.mails: dict[int, Mail] = {}
 
-    def read(self, data: bytes, page: int | None) -> str:
-        """Reads a message; returns its subject."""
+    def read(self, parse: Callable[[], Any], page: int | None) -> str:
+        """Reads the message that `parse` returns; returns its subject."""
         self._line, self._page = 0, page
         try:
-            message = email.message_from_bytes(data)
+            message = parse()
             self.mails[page or 0] = _fields(message)
             return self._message(message, (), 0)
         except (InputError, MemoryError):
@@ -225,6 +232,9 @@ class _MailReader:
             inner = part.get_payload()
             if isinstance(inner, list) and inner and depth < _DEEPEST:
                 self._message(inner[0], path, depth + 1)
+        elif kind == "text/calendar":
+            data = self._messages.content(part, 4 * MAX_TEXT_CHARS)
+            self._blocks(events(data, declared=part.get_content_charset())[1], path)
         elif _is_attached(part):
             self._attachment(name or f"without a name ({kind})", part, path)
         elif kind == "text/html":
@@ -253,7 +263,7 @@ class _MailReader:
             inner = [child for child in part.get_payload() if hasattr(child, "get_content_type")]
             if part.get_content_subtype() == "alternative" and len(inner) > 1:
                 shown = self._alternative(inner)
-                inner = [leaf for child in inner for leaf in ([child] if child is shown else _attached_below(child))]
+                inner = [leaf for child in inner for leaf in ([child] if child is shown else _beside(child))]
             waiting += reversed(inner)
 
     def _alternative(self, parts: list[Any]) -> Any:
@@ -335,22 +345,7 @@ class _MailReader:
 
     def _attached(self, name: str, part: Any) -> list[Block]:
         """The blocks of an attached document. Raises as its reader does."""
-        from edge.apps.documents.file_types import IMAGE, MAIL, choose, load
-
-        head = self._messages.content(part, HEAD_BYTES)
-        refuse_secrets(name, head)
-        kind = choose(name, head) if head else MAIL
-        if kind is MAIL:
-            return []
-        frugal = self._file.attempt is Attempt.FRUGAL
-        most = _FRUGAL_BYTES if frugal else MAX_FILE_BYTES
-        data = self._messages.content(part, most + 1)
-        if len(data) > most or (frugal and kind is IMAGE):
-            raise InputError("it needs more memory than there is" if frugal else f"more than {format_size(most)}")
-        attached = Attached(name, data, attempt=self._file.attempt, recognized_s=self._file.recognized_s)
-        document = load(kind.extractor)(attached)
-        blocks = list(document.blocks)
-        self._file.recognized_s = attached.recognized_s
+        blocks = list(read_inside(self._file, name, lambda most: self._messages.content(part, most)).blocks)
         if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
             raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
         return blocks
@@ -376,12 +371,14 @@ class _MailReader:
         self.warning = self.warning or what
 
 
-def _attached_below(part: Any) -> list[Any]:
-    """The attached parts of an alternative that is not read. Pictures that its HTML shows are none of them."""
+def _beside(part: Any) -> list[Any]:
+    """The attached parts of an alternative that is not read, and its invitation. Pictures that its HTML shows are none
+    of them."""
     return [
         leaf
         for leaf in part.walk()
-        if _is_attached(leaf) and ("content-id" not in leaf or leaf.get_content_maintype() != "image")
+        if leaf.get_content_type() == "text/calendar"
+        or (_is_attached(leaf) and ("content-id" not in leaf or leaf.get_content_maintype() != "image"))
     ]
 
 

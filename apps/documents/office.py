@@ -43,11 +43,11 @@ from edge.apps.documents.decoding import clean
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
-from edge.apps.documents.tables import MOST_COLUMNS, Row, row_blocks
+from edge.apps.documents.tables import LONGEST_MERGED, MOST_COLUMNS, Row, row_blocks
 from edge.errors import InputError
 
 _LEFT_OUT = frozenset({
-    "del", "moveFrom", "Fallback", "instrText", "delText", "pPr", "rPr", "tblPr", "sectPr", "object",
+    "del", "moveFrom", "Fallback", "instrText", "delText", "pPr", "rPr", "tblPr", "sectPr", "object", "rt",
 })  # fmt: skip
 _PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "sym", "txbxContent", "docPr"})
 _GREEK = dict(zip(
@@ -198,11 +198,21 @@ class _WordReader(_TextReader):
         return _text(paragraph, inner)
 
     def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
+        above: dict[Any, dict[int, str]] = {}
         for row in _rows(table):
             cells = [cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row]
+            values = above.setdefault(next(row.iterancestors("{*}tbl")), {})
             texts = [" ".join(" ".join(self._own_paragraphs(cell, inner)).split()) for cell in cells]
-            if any(texts):
-                yield " | ".join(texts).rstrip()
+            if not any(texts):
+                continue
+            column = 0
+            for at, cell in enumerate(cells):
+                merged, span = cell.find("{*}tcPr/{*}vMerge"), cell.find("{*}tcPr/{*}gridSpan")
+                if merged is not None and attribute(merged, "val") != "restart":
+                    texts[at] = texts[at] or values.get(column, "")
+                values[column] = texts[at] if len(texts[at]) <= LONGEST_MERGED else ""
+                column += _count(span, "val")
+            yield " | ".join(texts).rstrip()
 
     def _own_paragraphs(self, cell: Any, boxes: list[Any]) -> Iterator[str]:
         """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
@@ -361,12 +371,17 @@ def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
     """The paragraphs (`p`) and table rows (`tr`) of a shape, with their texts; first its alternative text."""
     if described := description(shape):
         yield "p", described
+    above: dict[int, str] = {}
     for found in outermost(shape, {"tr", "p"}):
         if local(found) == "tr":
-            cells = (
-                " ".join(" ".join(paragraph_text(p) for p in cell.iter("{*}p")).split()) for cell in found.iter("{*}tc")
-            )
-            row = " | ".join(cells)
+            cells = found.findall("{*}tc")
+            texts = [" ".join(" ".join(paragraph_text(p) for p in cell.iter("{*}p")).split()) for cell in cells]
+            if any(texts):
+                for column, cell in enumerate(cells):
+                    if cell.get("vMerge") in ("1", "true"):
+                        texts[column] = above.get(column, "")
+                above = dict(enumerate(texts))
+            row = " | ".join(texts)
             if row.strip(" |"):
                 yield "tr", row.rstrip()
         elif text := paragraph_text(found):
@@ -468,6 +483,7 @@ def _slides(body: Any, numbering: OpenNumbering) -> Iterator[Block]:
 def _odf_rows(table: Any) -> Iterator[Row]:
     """Rows that are not empty, with their numbers and values. A row that stands for many equal rows is read once."""
     number = 1
+    merged: dict[int, tuple[int, str]] = {}
     for row in outermost(table, {"table-row"}, {"shapes", "forms"}):
         repeated = _count(row, "number-rows-repeated")
         values: list[str] = []
@@ -477,19 +493,25 @@ def _odf_rows(table: Any) -> Iterator[Row]:
             inner: list[Any] = []
             parts = [_odf_text(paragraph, inner) for paragraph in cell.iter("{*}p", "{*}h")]
             text = " ".join(" ".join(parts).split()) if local(cell) == "table-cell" else ""
-            values += [text] * min(_count(cell, "number-columns-repeated"), MOST_COLUMNS if text else MOST_COLUMNS + 1)
+            if (rows := _count(cell, "number-rows-spanned")) > 1 and len(text) <= LONGEST_MERGED:
+                merged[len(values)] = (number + rows - 1, text)
+            count = _count(cell, "number-columns-repeated")
+            values += [text] * min(count, MOST_COLUMNS if text else MOST_COLUMNS + 1)
             if not text and len(values) > MOST_COLUMNS:
                 break  # empty cells after the sheet's last value
         while values and not values[-1]:
             values.pop()
         if values:
+            for column, (last, text) in merged.items():
+                if column < len(values) and number <= last:
+                    values[column] = values[column] or text
             yield number, number, values
         number = min(number + repeated, _MOST_ROWS)
 
 
 def _count(element: Any, name: str) -> int:
-    """How many repetitions an element stands for, by its attribute."""
-    value = attribute(element, name) or "1"
+    """How many rows or columns an element stands for, by its attribute; 1 if it has none."""
+    value = "1" if element is None else attribute(element, name) or "1"
     return max(1, int(value)) if value.isdecimal() and len(value) < 10 else 1
 
 

@@ -7,7 +7,7 @@ import io
 import os
 import socket
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
@@ -59,10 +59,27 @@ class Attempt(IntEnum):
     """Parts that may need much memory are not tried: pictures, and large attachments."""
 
 
+@dataclass(slots=True)
+class Spent:
+    """What a file and those inside it have taken so far.
+
+    Attributes:
+        recognized_s: computing time for pictures.
+        unpacked: bytes of an archive's members.
+        until: the computing time at which an archive's members come to their end; None before the first.
+    """
+
+    recognized_s: float = 0.0
+    unpacked: int = 0
+    until: float | None = None
+
+
 class OpenedFile:
     """An open file and its first bytes. A context manager."""
 
     hides_secrets = True
+    depth = 0
+    """How many files are around it."""
 
     def __init__(
         self,
@@ -78,7 +95,7 @@ class OpenedFile:
         self.name = path.name
         self.suffix = path.suffix.lower()
         self.attempt = attempt
-        self.recognized_s = 0.0
+        self.spent = Spent()
         descriptor = open_regular(path) if descriptor is None else descriptor
         self.stream: BinaryIO = os.fdopen(descriptor, "rb")
         try:
@@ -130,10 +147,13 @@ def _special() -> Skipped:
 class Attached(OpenedFile):
     """A file inside another file, such as an attachment, with the interface of an opened file."""
 
-    def __init__(self, name: str, data: bytes, *, attempt: Attempt = Attempt.FIRST, recognized_s: float = 0.0) -> None:
-        """`name` may be any text; `data` is the content. The other arguments are as for the outer file."""
-        self.attempt = attempt
-        self.recognized_s = recognized_s
+    def __init__(
+        self, name: str, data: bytes, *, attempt: Attempt = Attempt.FIRST, outer: OpenedFile | None = None
+    ) -> None:
+        """`name` may be any text; `data` is the content. The attempt is that of the outer file, if it is given."""
+        self.attempt = attempt if outer is None else outer.attempt
+        self.spent = Spent() if outer is None else outer.spent
+        self.depth = 1 if outer is None else outer.depth + 1
         self.path = Path("attachment")
         self.name = name
         self.suffix = Path(name.replace("/", "_")).suffix.lower()

@@ -131,7 +131,7 @@ def _make_sure_of(nbytes: int) -> None:
 def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any, file: OpenedFile) -> tuple[list[Block], str]:
     """The blocks of numbered pages, and a sentence about skipped pages. `MemoryError` if a page does not fit the
     worker's memory, and another attempt will be made with more."""
-    started = time.process_time() - file.recognized_s
+    started = time.process_time() - file.spent.recognized_s
     blocks: list[Block] = []
     done = left = large = 0
     for number, page in pages:
@@ -149,7 +149,7 @@ def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any, file: Open
             continue
         blocks += _paragraphs(lines, number)
         done += 1
-    file.recognized_s = time.process_time() - started
+    file.spent.recognized_s = time.process_time() - started
     warning = f"of {done + left + large:,} pages of pictures the first {done + large:,} were recognised" if left else ""
     if large:
         warning += f"{'; ' if warning else ''}{large:,} pictures need more memory than there is"

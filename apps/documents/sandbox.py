@@ -221,6 +221,9 @@ _LIBRARIES = (
     "numpy",
     "onnxruntime",
     "PIL",
+    "striprtf",
+    "oxmsg",
+    "olefile",
     "rapidocr_onnxruntime",
 )
 """Packages that extractors import with the first document of a kind."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import translate
+from functools import lru_cache
 
 from edge.apps.documents.base import Block, Reason, Skipped
 
@@ -157,19 +158,22 @@ class SecretParts:
     def without(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The parts that hold no secret."""
         within = False
-        path: tuple[str, ...] = ()
-        shown = path
         for block in blocks:
             within = within and _GOES_ON.fullmatch(block.text) is not None
             opened = "PRIVATE KEY" in block.text and _OPEN.search(block.text) is not None
             if within or opened or _MARK in block.text or _spans(block.text):
                 within = within or opened
                 self.left_out += 1
+            elif block.path:
+                path = _path_without_secrets(block.path)
+                yield block if path == block.path else replace(block, path=path)
             else:
-                if block.path != path:
-                    path = block.path
-                    shown = tuple(without_secrets(name.replace(_MARK, LEFT_OUT))[0] for name in path)
-                yield block if shown == path else replace(block, path=shown)
+                yield block
+
+
+@lru_cache(64)
+def _path_without_secrets(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(without_secrets(name.replace(_MARK, LEFT_OUT))[0] for name in path)
 
 
 def _spans(text: str) -> list[tuple[int, int]]:

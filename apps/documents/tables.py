@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -122,6 +123,9 @@ def _digits(number: Decimal, run: str) -> str:
     return f"{before.zfill(scaled.count('0'))}{'.' if behind else ''}{behind}"
 
 
+LONGEST_MERGED = 200
+"""Characters of the longest value of a merged cell that its other rows repeat. Cells for layout have more."""
+
 MOST_COLUMNS = 16_384
 """As many as a sheet of Excel has."""
 
@@ -132,13 +136,19 @@ Row = tuple[int, int, Sequence[str]]
 """First and last line of a row in its file, and its values."""
 
 
-def _is_header(values: Sequence[str]) -> bool:
-    """Whether a row may hold column names: short texts, no numbers, no repetitions."""
-    names = [value for value in values if value]
+class _Spanned(str):
+    """The value of a merged cell in the columns behind its first."""
+
+
+def _is_header(values: Sequence[str], others: Sequence[Row]) -> bool:
+    """Whether a row may hold column names: short texts and no numbers, of which none that occurs twice is a value in
+    one of the `others`."""
+    names = Counter(value for value in values if value)
+    repeated = {name for name, count in names.items() if count > 1}
     return (
         len(names) > 1
-        and len(set(names)) == len(names)
         and all(len(name) <= 80 and not name.replace(".", "").replace("-", "").isdigit() for name in names)
+        and not (repeated and any(repeated.intersection(row) for _, _, row in others))
     )
 
 
@@ -147,12 +157,33 @@ def _header_at(rows: Sequence[Row]) -> int | None:
     the first that may, if possible one with as many values as most rows and without an empty row behind it."""
     counts = [sum(map(bool, values)) for _, _, values in rows]
     usual = max(set(counts), key=lambda count: (counts.count(count), count), default=0)
-    possible = [at for at, (_, _, values) in enumerate(rows) if _is_header(values)]
+    possible = [at for at, (_, _, values) in enumerate(rows) if _is_header(values, [*rows[:at], *rows[at + 1 :]])]
     found = [at for at in possible if counts[at] >= usual] or possible
+    # Names that stand for several columns each may have the names of these in the next row.
+    found = [at for at in found if at + 1 not in possible or not any(isinstance(v, _Spanned) for v in rows[at][2])]
     for at in found:
         if at + 1 < len(rows) and rows[at + 1][0] == rows[at][1] + 1:
             return at
     return found[0] if found else None
+
+
+def _column_names(rows: Sequence[Row], at: int) -> list[str]:
+    """The names of the columns, by the row that holds them. A value above that several columns share belongs to their
+    names, and those that are still equal are numbered."""
+    above = rows[at - 1][2] if at and rows[at - 1][1] + 1 == rows[at][0] else ()
+    names: list[str] = []
+    for column, name in enumerate(rows[at][2]):
+        group = above[column] if column < len(above) else ""
+        if name and group not in ("", name) and above.count(group) > 1:
+            name = f"{group} {name}"
+        names.append(name)
+    seen: Counter[str] = Counter()
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    for column, name in enumerate(names):
+        seen[name] += 1
+        if name and name in repeated:
+            names[column] = f"{name} {seen[name]}"
+    return names
 
 
 def _named(header: Sequence[str], column: int, value: str) -> str:
@@ -174,10 +205,15 @@ def row_blocks(rows: Iterable[Row], name: str = "", page: int | None = None) -> 
         if len(values) > MOST_COLUMNS:
             raise InputError(f"a row of {len(values):,} columns; {MOST_COLUMNS:,} is the most that is read")
         if number == at:
-            header = values
-            yield Block(" | ".join(filter(None, values)), begin, end, page, "columns", path, (begin,))
+            header = _column_names(first, at)
+            shown = " | ".join(value for value in values if value and not isinstance(value, _Spanned))
+            yield Block(shown, begin, end, page, "columns", path, (begin,))
             continue
-        text = [_named(header, column, value) for column, value in enumerate(values) if value]
+        text = [
+            _named(header, column, value)
+            for column, value in enumerate(values)
+            if value and (not isinstance(value, _Spanned) or (column < len(header) and header[column]))
+        ]
         yield Block("\n".join(text), begin, end, page, "row", path, (begin,) * len(text))
 
 
@@ -307,19 +343,25 @@ class _SheetReader:
     def rows(self, part: str) -> Iterator[Row]:
         """The rows of a sheet that are not empty."""
         number = 0
+        merged = _MergedCells(self._archive.matches(part, _MERGED))
         for row in self._archive.elements(part, "row"):
             given = row.get("r", "")
             number = int(given) if given.isdecimal() and len(given) < 9 else number + 1
             values: dict[int, str] = {}
             column = 0
+            cells = row.tag[:-3] + "c"
             for cell in row:
-                if local(cell) != "c":
+                if cell.tag != cells:
                     continue
-                place = _CELL.fullmatch(cell.get("r", ""))
-                column = _column(place[1]) if place else column + 1
-                if text := " ".join(clean(self._value(cell)).split()):
+                letters = cell.get("r", "").rstrip("0123456789")
+                column = _column(letters) if letters else column + 1
+                text = self._value(cell)
+                if not text.isprintable():
+                    text = clean(text)
+                if text := " ".join(text.split()):
                     values[column] = text
-                    self._chars += len(text)
+            merged.fill(number, values)
+            self._chars += sum(map(len, values.values()))
             if self._chars > MAX_TEXT_CHARS:
                 raise too_much_text()
             if values:
@@ -330,8 +372,7 @@ class _SheetReader:
         kind = cell.get("t", "n")
         if kind == "inlineStr":
             return _cell_text(cell)
-        element = next((child for child in cell if local(child) == "v"), None)
-        value = "" if element is None else element.text or ""
+        value = next((child.text or "" for child in cell if child.tag[-1] == "v"), "")
         if kind == "s":
             return self._strings[int(value)] if value.isdecimal() and int(value) < len(self._strings) else ""
         if kind == "b":
@@ -370,16 +411,59 @@ class _SheetReader:
 
 def _cell_text(element: Any) -> str:
     """The text below an element, without phonetic guides of Japanese."""
+    while len(element) == 1:
+        element = element[0]
+    if not len(element):  # as most are, which makes a large sheet quicker
+        return (element.text or "") if local(element) == "t" else ""
     return "".join(
         part.text or "" for part in element.iter("{*}t") if part.getparent() is None or local(part.getparent()) != "rPh"
     )
 
 
+_MERGED = re.compile(
+    rb"<(?:\w{1,20}:)?mergeCell\s[^<>]{0,200}?ref=[\"']([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})[\"']"
+)
+_MOST_MERGED, _WIDEST = 100_000, 64
+
+
+class _MergedCells:
+    """The merged cells of a sheet. Each row and each column of one has its value, if the row has other values."""
+
+    def __init__(self, found: Iterable[re.Match[bytes]]) -> None:
+        """Takes the matches of `_MERGED`."""
+        self._starts: dict[int, list[tuple[int, int, int]]] = {}
+        self._open: list[tuple[int, int, int, str]] = []
+        for match in islice(found, _MOST_MERGED):
+            left, top, right, bottom = match.groups()
+            columns = _column(left.decode()), _column(right.decode())
+            self._starts.setdefault(int(top), []).append((*columns, int(bottom)))
+
+    def fill(self, number: int, values: dict[int, str]) -> None:
+        """Adds the values of merged cells to a row. The rows come in their order."""
+        self._open = [each for each in self._open if each[2] >= number]
+        starts = self._starts.get(number, ())
+        begun = [
+            (first, last, bottom, values[first])
+            for first, last, bottom in starts
+            if len(values.get(first, "")) in range(1, LONGEST_MERGED + 1)
+        ]
+        for first, _, _, value in self._open if values else ():
+            values.setdefault(first, value)
+        for first, last, _, value in (*self._open, *begun):
+            if len(values) > 1 and last - first < _WIDEST:
+                further = (column for column in range(first + 1, last + 1) if column not in values)
+                values.update(dict.fromkeys(further, _Spanned(value)))
+        self._open += [each for each in begun if each[2] > number]
+
+
+@lru_cache(1024)
 def _column(letters: str) -> int:
     """1 for `A`, 27 for `AA`."""
     number = 0
     for letter in letters:
         number = number * 26 + ord(letter) - 64
+        if not "A" <= letter <= "Z":
+            raise InputError(f"a damaged sheet: there is no column {letters[:10]}")
     if number > MOST_COLUMNS:
         raise InputError(f"a damaged sheet: there is no column {letters}")
     return number

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.base import Skipped, meaningful
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.file_types import MAIL, PDF, choose, load
+from edge.apps.documents.file_types import ARCHIVE, MAIL, OUTLOOK, PDF, choose, load
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
@@ -106,13 +106,13 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             return
         with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor, attempt=attempt) as file:
             kind = choose(file.name, file.head, request["plugins"])
-            if kind in (MAIL, PDF):
+            if kind in (MAIL, OUTLOOK, PDF, ARCHIVE):
                 yield {"parts": True}
             file.hides_secrets = not (asked := holds_secrets(file.name, file.head))
             document = load(kind.extractor)(file)
             warning = ASKED if asked else document.warning
         title = without_secrets(meaningful(document.title) or request["name"])[0]
-        yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": warning}
+        yield {"kind": document.kind or kind.name, "title": title, "encoding": document.encoding, "warning": warning}
         for page, mail in document.mails.items():
             yield {"mail": [page, *(without_secrets(field)[0] for field in astuple(mail))]}
         secrets = SecretParts()

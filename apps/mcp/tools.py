@@ -126,6 +126,7 @@ def _state(name: str, collection: Collection) -> dict[str, Any]:
         "pending": found.pending,
         "passages": found.chunks,
         "failed": [{"path": file.path, "reason": file.reason} for file in found.failed],
+        "incomplete": [{"path": file.path, "reason": file.reason} for file in found.incomplete],
         "descriptions": collection.descriptions(),
     }
     return {"collection": name, **state} if name else state

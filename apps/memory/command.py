@@ -329,10 +329,10 @@ def export(target: Path, everyone: bool, options: OfMemory, as_json: bool) -> No
 @scope_options
 @engine_options
 def import_(source: Path, everyone: bool, options: OfMemory, as_json: bool, **settings: Any) -> None:
-    """Take in an exported file, - is stdin; memories that are there already stay as they are."""
+    """Import an exported file, - is stdin; memories that are there already stay as they are."""
     with told(own_memory(options, everyone=everyone, make=True, **settings)) as opened:
         count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
-    print_count(count, f"{counted(count, 'new memory', 'new memories')} taken in", as_json)
+    print_count(count, f"{counted(count, 'new memory', 'new memories')} imported", as_json)
 
 
 @memory.command()

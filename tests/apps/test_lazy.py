@@ -99,4 +99,4 @@ def test_memories_go_to_stdout_and_come_from_stdin(
 
     monkeypatch.setattr(sys, "stdin", Input())
     done = edge_verb("memory", "import", "-", "--path", "other")
-    assert (done.code, done.err) == (0, "1 new memory taken in\n")
+    assert (done.code, done.err) == (0, "1 new memory imported\n")

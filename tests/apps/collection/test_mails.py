@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import mailbox
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from email.message import EmailMessage
@@ -132,3 +134,34 @@ def test_another_sender_is_damage_and_a_repair_reads_mails_again(mails: Collecti
         report = mended.index()
         assert report.chunks == 0, "no vector is made again"
         assert found(mended, "thread:1@x") == ["1@x", "2@x", "3@x", "4@x"]
+
+
+def test_events_chats_and_members_of_archives_are_filtered_as_mails_are(make: Make, folder: Any) -> None:
+    events = "".join(
+        f"BEGIN:VEVENT\nSUMMARY:Cheese ripe {month}\nDTSTART:2024{month:02}05T100000Z\n"
+        f"ATTENDEE;CN=Guest {month}:mailto:guest@x.org\nEND:VEVENT\n"
+        for month in (1, 6)
+    )
+    folder.write("events.ics", events)
+    folder.write(
+        "chat.txt", "".join(f"[05.{month:02}.24, 10:00:00] Ann: Cheese {month} ripe.\n" * 2 for month in (2, 7))
+    )
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for month in (3, 8):
+            archive.writestr(zipfile.ZipInfo(f"{month}.txt", (2024, month, 5, 10, 0, 0)), f"Cheese {month} is ripe.")
+    folder.write("letters.zip", buffer.getvalue())
+    collection = make()
+    collection.index(folder.path)
+
+    def months(*filters: str) -> list[str]:
+        hits = collection.search("cheese ripe", 20, rerank=False, where=filters)
+        return sorted(hit.mail.sent[5:7] for hit in hits if hit.mail)
+
+    assert months() == ["01", "02", "03", "06", "07", "08"]
+    assert months("after:2024-05-01", "before:2024-08-01") == ["06", "07"]
+    assert months("from:ann") == ["02", "07"]
+    assert months("to:guest 6") == ["06"]
+    assert months("type:archive", "subject:8.txt") == ["08"]
+    (hit,) = collection.search("cheese", where=["subject:8.txt"], rerank=False)
+    assert hit.citation == f"{folder.path / 'letters.zip'} › 8.txt:1"

@@ -8,12 +8,14 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from naive.program import EDGE
 
+from edge.apps.collection.watching import Watcher
 from edge.apps.console import ProgressBar
 from tests.apps.commands.conftest import Edge
 
@@ -83,6 +85,53 @@ def test_lines_behind_the_end_of_a_document_are_not_found(edge: Edge) -> None:
     assert edge.json("get", "rivers.md:99", code=1) == {"documents": []}
 
 
+def test_get_prints_what_there_is_beside_what_is_missing(edge: Edge) -> None:
+    done = edge("get", "rivers.md", "none.md", "bread.md")
+    assert done.returncode == 2
+    assert "The river floods" in done.stdout
+    assert "flour" in done.stdout
+    assert done.stderr == "edge: none.md is not in the collection; `edge list` shows what is\n"
+
+
+def test_everyday_commands_and_options_come_first(edge: Edge) -> None:
+    first, others = edge("--help").stdout.split("Everyday commands:")[1].split("Other commands:")
+    assert [line.split()[0] for line in first.splitlines() if re.match(r"  \w", line)] == [
+        "demo", "index", "search", "ask", "memory", "serve", "mcp", "status",
+    ]  # fmt: skip
+    assert {"backup", "watch", "help"} <= {line.split()[0] for line in others.splitlines() if re.match(r"  \w", line)}
+    for verb, option, other in (
+        ("search", "--filter", "--pool"),
+        ("index", "--retry", "--recall"),
+        ("ask", "--llm", "--seed"),
+    ):
+        everyday, more = edge(verb, "--help").stdout.split("More options:")
+        assert option in everyday
+        assert option not in more
+        assert other in more
+        assert len(more.split(f"  {other}")) == 2
+
+
+def test_what_was_indexed_or_removed_is_named(edge: Edge, files_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, at = files_home / "named", ["-c", str(files_home / "named.edge")]
+    folder.mkdir()
+    (folder / "a.txt").write_text("Snow is white.\n")
+    assert edge.json("index", str(folder), *at)["named"] == [str(folder / "a.txt")]
+    (folder / "a.txt").unlink()
+    (folder / "b.txt").write_text("Ice is blue.\n")
+    assert sorted(edge.json("index", *at)["named"]) == [str(folder / "a.txt"), str(folder / "b.txt")]
+
+    def run(watcher: Watcher, stop: object) -> None:
+        watcher._report(watcher._collection.index())
+        (folder / "c.txt").write_text("Rain is wet.\n")
+        watcher._report(watcher._collection.index())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watcher, "run", run)
+    shown = edge("watch", *at).stdout.splitlines()
+    assert shown[-2:][0] == "up to date: 1 unchanged"
+    assert shown[-1].endswith(f", 1 unchanged: {folder / 'c.txt'}")
+
+
 def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path) -> None:
     assert edge.json("search", "river", "--memory", "5.5GB")["stats"]["limit"] == 5_500_000_000
     fused = edge.json("search", "river", "--no-rerank", "--explain")["results"]
@@ -122,6 +171,29 @@ def test_no_collection_is_made_among_the_files_that_it_indexes(edge: Edge) -> No
     assert done.returncode == 2
     assert "`edge collections add docs`" in done.stderr
     assert sorted((edge.project / "docs").iterdir()) == before
+
+
+def test_what_is_left_out_is_named_with_its_reason(edge: Edge, files_home: Path) -> None:
+    folder, at = files_home / "parts", ["-c", str(files_home / "parts.edge")]
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+        archive.writestr("note.txt", "Snow is white.")
+        archive.writestr("old.bin", b"\0\1\2")
+    (folder / "film.mp4").write_bytes(b"\0\1\2")
+    (folder / "bad.pdf").write_bytes(b"%PDF-1.7\nnothing")
+    left = "left out: old.bin (the file is binary)"
+    done = edge("index", str(folder), *at)
+    assert done.stdout.endswith(", 1 incomplete, 1 skipped, 1 failed\n")
+    assert f"incomplete: {folder / 'a.zip'}: {left}\n" in done.stderr
+    assert edge.json("index", *at)["incomplete"] == 0  # of this run, which has read nothing
+    shown = edge("status", *at).stdout
+    assert f"incomplete  1 file\n  {folder / 'a.zip'}: {left}\n" in shown
+    assert f"skipped     1 file or folder\n  {folder / 'film.mp4'}: the file is binary\n" in shown
+    assert f"failed      1 file\n  {folder / 'bad.pdf'}: " in shown
+    assert edge.json("status", *at)["incomplete"] == [{"path": str(folder / "a.zip"), "reason": left}]
+    (result,) = edge.json("search", "snow", *at)["results"]
+    assert result["mail"]["subject"] == "note.txt"
+    assert f"{folder / 'a.zip'} › note.txt:1" in edge("search", "snow", *at).stdout
 
 
 def test_status_and_list(edge: Edge) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -279,10 +280,30 @@ def samples() -> dict[str, bytes]:
         "records.jsonl": '{"name": "Elbe"}\n{"name": "Oder"}\n',
         "book.ipynb": notebook_text(),
         "page.html": HTML,
+        "events.ics": "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Boat\nDTSTART:20260101T100000Z\nDTEND:20260102T110000Z\n"
+        "RRULE:FREQ=WEEKLY;BYDAY=MO,-1FR;UNTIL=20270101\nATTENDEE;CN='A:B':mailto:a@b.org\nDESCRIPTION:Bring\n  oars"
+        "\nEND:VEVENT\nBEGIN:VTODO\nSUMMARY:Pay\nDUE;VALUE=DATE:20260103\nDURATION:P1DT2H\nEND:VTODO\nEND:VCALENDAR\n",
+        "people.vcf": "BEGIN:VCARD\nN:Lee;Ann\nTEL;CELL:+47\nNOTE;ENCODING=QUOTED-PRINTABLE:a=\nb=C3=A9\nEND:VCARD\n",
+        "talk.srt": "1\n00:00:01,000 --> 00:00:02,000\n<i>Ice</i> is blue.\n\n2\n00:01:01,000 --> 00:01:02,000\nSo.\n",
+        "chat.txt": "[1/2/24, 9:01 PM] Ann: Ice\nand snow\n[13/2/24, 9:02 PM] Bo: Rain\n",
+        "export.json": '{"name": "Club", "type": "x", "messages": [{"date": "2024-05-14T10:00:00", "from": "Ann", '
+        '"from_id": "u1", "text": ["Ice ", {"type": "bold", "text": "here"}]}]}',
+        "slack.json": '[{"type": "message", "user": "U1", "text": "<@U1> &amp; <https://a.org|it>", '
+        '"ts": "1715680860.000100"}]',
+        "paper.tex": '\\section{Ice \\& snow}\nH\\"a{\\o}vik $x_1$ \\href{a}{b} \\cite{c}\n\\begin{verbatim}\nx\n'
+        "\\end{verbatim}\n",
+        "books.bib": "@book{a, title = {{I}ce},\n year = 2020}\n",
+        "letter.rtf": "{\\rtf1\\ansi{\\fonttbl{\\f0\\fcharset0 A;}}Ice \\'e9\\u229?\\par a\\cell b\\cell\\row}",
     }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("plain.txt", "events.ics", "table.csv"):
+            archive.writestr(name, texts[name])
     chapters = [CHAPTER.format(title=f"Chapter {n}", text=f"Text of chapter {n}.") for n in (1, 2)]
     return {
         **{name: text.encode() for name, text in texts.items()},
+        "files.zip": buffer.getvalue(),
+        "log.gz": gzip.compress(b"\x1b[31mIce\x1b[0m is blue.\n"),
         "paper.pdf": pdf_bytes([page, [(72, 720, 11, "The second page.")]], title="A paper"),
         "letter.docx": docx_bytes(),
         "talk.pptx": pptx_bytes(),

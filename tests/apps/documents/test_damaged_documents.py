@@ -18,6 +18,8 @@ from edge.errors import InputError
 NAMES = (
     "plain.txt", "notes.md", "manual.rst", "program.py", "program.c", "table.csv", "data.json", "records.jsonl",
     "book.ipynb", "page.html", "paper.pdf", "letter.docx", "talk.pptx", "novel.epub",
+    "events.ics", "people.vcf", "talk.srt", "chat.txt", "export.json", "slack.json", "paper.tex", "books.bib",
+    "letter.rtf", "files.zip", "log.gz",
 )  # fmt: skip
 
 

@@ -170,7 +170,21 @@ def test_any_bytes_decode_to_valid_text(data: bytes) -> None:
     assert not {c for c in text if (ord(c) < 32 or 127 <= ord(c) < 160) and c not in "\n\t"}
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=200))
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("\x1b[1;31mseven\x1b[0mteen\x1b[K", "seventeen"),
+        ("\x1b]8;;https://a.org\x1b\\link\x1b]8;;\x07", "link"),
+        ("\x1b(B\x1b[?25lplain", "plain"),
+        ("b\bbo\bol\bld _\bx", "bold x"),
+        ("a\x1b[31", "a [31"),
+    ],
+)
+def test_what_only_a_terminal_shows_is_left_out(log: str, shown: str) -> None:
+    assert decode(log.encode()).text == shown
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x1b\b"), max_size=200))
 def test_valid_utf8_keeps_every_visible_character(text: str) -> None:
     expected = clean(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
     assert decode(text.encode()).text == expected

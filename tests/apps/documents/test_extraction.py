@@ -53,6 +53,17 @@ def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[s
         "letter.docx": "docx",
         "talk.pptx": "pptx",
         "novel.epub": "epub",
+        "events.ics": "calendar",
+        "people.vcf": "contacts",
+        "talk.srt": "transcript",
+        "chat.txt": "chat",
+        "export.json": "chat",
+        "slack.json": "chat",
+        "paper.tex": "latex",
+        "books.bib": "bibtex",
+        "letter.rtf": "rtf",
+        "files.zip": "archive",
+        "log.gz": "archive",
     }
 
 

@@ -171,7 +171,10 @@ TEXTS = [
     *((name, "iso8859_2") for name in ("czech", "polish")),
     *((name, "cp850") for name in ("german", "spanish", "danish")),
     *((name, "mac_roman") for name in ("german", "french", "italian")),
-    *(("japanese", codec) for codec in ("shift_jis", "euc_jp")),
+    *(("japanese", codec) for codec in ("shift_jis", "euc_jp", "iso2022_jp")),
+    *((name, codec) for name in ("russian", "bulgarian") for codec in ("cp866", "mac_cyrillic", "iso8859_5", "cp855")),
+    ("ukrainian", "koi8_u"),
+    ("korean", "iso2022_kr"),
     ("french", "iso8859_15"),
     ("turkish", "cp1254"),
     ("russian", "koi8_r"),
@@ -197,6 +200,21 @@ def test_a_quote_that_opens_behind_a_word_is_a_letter_of_dos() -> None:
     """Its é is where cp1252 has a low quote."""
     text = "Le contrat signé est passé, fermé, daté."
     assert decode(text.encode("cp850")).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "codecs"),
+    [
+        ("東京の桜は三月に咲く。", ("cp932", "euc_jp", "iso2022_jp")),
+        ("会議は水曜日です", ("cp932", "euc_jp", "iso2022_jp")),
+        ("Договор аренды квартиры", ("cp1251", "koi8_r", "cp866", "iso8859_5")),
+        ("Привет, как дела? Встреча в среду.", ("cp1251", "koi8_r", "cp866", "iso8859_5")),
+        ("Акт приёмки работ № 5", ("cp1251", "cp866", "iso8859_5")),
+        ("הפגישה ביום רביעי", ("cp1255",)),
+    ],
+)
+def test_a_few_words_are_enough(text: str, codecs: tuple[str, ...]) -> None:
+    assert {codec: decode(text.encode(codec)).text for codec in codecs} == dict.fromkeys(codecs, text)
 
 
 @pytest.mark.parametrize("language", [name for name, codec in TEXTS if codec == "cp1252"])

@@ -279,15 +279,6 @@ def test_containers_are_told_by_their_content_too(read: Read, samples: dict[str,
     assert read("no suffix", samples[name]).blocks
 
 
-def test_other_containers_are_not_read(read: Read) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.txt", "text")
-    with pytest.raises(Skipped) as other:
-        read("a.zip", buffer.getvalue())
-    assert other.value.reason is Reason.UNSUPPORTED
-
-
 def test_a_part_that_unpacks_to_too_much_is_refused(
     read: Read, samples: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

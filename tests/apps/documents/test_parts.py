@@ -127,7 +127,7 @@ PLAIN = "Rent\n====\n\nIt is 870 euros a month and\ndue at once. Pay it.\n- by b
         (
             "a.html", HTML,
             [
-                ("navigation", "Home", ""), ("navigation", "News", ""), ("heading", "Levels", ""),
+                ("heading", "Levels", ""),  # without the links above it
                 ("sentence", "The river rises.", "Levels"), ("sentence", "It falls.", "Levels"),
                 ("item", "two eggs", "Levels"), ("heading", "Year, Level", "Levels"),
                 ("row", "Year: 1997, Level: 8.2 m", "Levels"), ("code", "x = 1\ny = 2", "Levels"),

@@ -1,0 +1,237 @@
+"""Exports of chats: WhatsApp's text, and the JSON of Telegram and of Slack. Whisper's JSON is read beside them.
+
+Each day of a chat is a page with the date and with who wrote on it, so that the filters of mails find it. Lines are
+lines of the file.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from edge.apps.documents.agenda import spelled
+from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
+from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.transcripts import Said, said_blocks
+
+if TYPE_CHECKING:
+    from edge.apps.documents.json_files import Leaf
+
+_WHATSAPP = re.compile(
+    r"[\u200e\u200f\ufeff]?\[?(\d{1,4})([./-])(\d{1,2})\2(\d{2,4}),?[ \u00a0]+(\d{1,2})[:.](\d{2})(?:[:.]\d{2})?"
+    r"(?:[ \u00a0\u202f]?([AaPp])\.?[ ]?[Mm]\.?)?(?:\]|[ ]-)[ ](?:([^:\n]{1,80}):[ ]?)?(.*)"
+)
+_HEAD = 4000
+_LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "TRACE"})
+"""What a log has in the place of a sender."""
+
+_LEFT_OUT = re.compile(
+    r"<[^<>\n]{1,40}(?:omitted|ausgeschlossen|weggelassen|omis|omitido)[^<>\n]{0,20}>"
+    r"|\u200e\w{1,20} (?:omitted|weggelassen)"
+)
+"""What stands for a picture or another file that the export left out."""
+
+_MARKUP = re.compile(r"<([@#!]?)([^<>|\s]{1,300})(?:\|([^<>]{0,300}))?>")
+_TELEGRAM = re.compile(r'"messages"\s*:\s*\[')
+_TELEGRAM_KEYS = re.compile(r'"(?:from_id|date_unixtime|text_entities|actor_id)"\s*:')
+_SLACK = re.compile(r'\[\s*\{(?:(?!\}\s*,\s*\{).){0,4000}?"ts"\s*:\s*"\d{9,11}\.\d{6}"', re.DOTALL)
+_SLACK_TYPE, _SLACK_HEAD = re.compile(r'"type"\s*:\s*"message"'), 16_000
+_WHISPER = re.compile(r'"segments"\s*:\s*\[\s*\{')
+_WHISPER_KEYS = re.compile(r'"start"\s*:\s*\d[^\[\]{}]{0,2000}"end"\s*:\s*\d')
+
+
+@dataclass(slots=True)
+class Message:
+    """A message; `when` is None for one whose date is unknown, and the lines are those of its text."""
+
+    chat: str = ""
+    sender: str = ""
+    text: str = ""
+    when: datetime | None = None
+    line: int = 0
+
+
+def is_chat(head: bytes) -> bool:
+    """Whether a text begins like WhatsApp's export of a chat."""
+    lines = [line for line in head[:_HEAD].decode("utf-8", "replace").splitlines() if line.strip()][:20]
+    if not lines or _WHATSAPP.match(lines[0]) is None:
+        return False
+    senders = [match[8] for line in lines if (match := _WHATSAPP.match(line)) is not None and match[8]]
+    return len(senders) >= 2 and not any(sender.strip().upper() in _LEVELS for sender in senders)
+
+
+def extract(file: OpenedFile) -> DocumentBlocks:
+    """Reads WhatsApp's export of a chat."""
+    decoded = file.text()
+    lines = decoded.text.split("\n")
+    return _document(_messages(lines, _order(lines)), decoded.encoding)
+
+
+def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
+    """The messages of WhatsApp, each of which goes on to the next line with a date."""
+    message: Message | None = None
+    for number, line in enumerate([*lines, ""], 1):
+        match = _WHATSAPP.match(line)
+        if message is not None and (match is not None or number > len(lines)):
+            message.text = _LEFT_OUT.sub("", message.text).replace("\u200e", "")
+            yield message
+        if match is not None:
+            message = Message("", (match[8] or "").strip("~\u202f \u200e"), match[9], _when(match, order), number)
+        elif message is not None and line.strip():
+            message.text += f"\n{line}"
+
+
+def _order(lines: Iterable[str]) -> str:
+    """The order of day and month, which a day above 12 tells."""
+    first = second = 0
+    halves = False
+    for match in filter(None, map(_WHATSAPP.match, lines)):
+        first, second = max(first, int(match[1])), max(second, int(match[3]))
+        halves = halves or match[7] is not None
+    if first > 31:
+        return "year"
+    return "month" if second > 12 or (halves and first <= 12) else "day"
+
+
+def _when(match: re.Match[str], order: str) -> datetime | None:
+    first, second, third, hour, minute = (int(part) for part in match.group(1, 3, 4, 5, 6))
+    year, month, day = {
+        "year": (first, second, third), "month": (third, first, second), "day": (third, second, first),
+    }[order]  # fmt: skip
+    if match[7]:
+        hour = hour % 12 + (12 if match[7] in "Pp" else 0)
+    with suppress(ValueError):
+        return datetime(year + (2000 if year < 100 else 0), month, day, hour, minute)
+    return None
+
+
+def kind_of_json(text: str) -> Callable[[Iterable[Leaf]], DocumentBlocks] | None:
+    """The reader of a JSON text that is an export of a chat or a transcript; None for another."""
+    if _TELEGRAM.search(text) and _TELEGRAM_KEYS.search(text):
+        return _telegram
+    head = text[:_SLACK_HEAD].lstrip()
+    if _SLACK.match(head) and _SLACK_TYPE.search(head):
+        return _slack
+    found = _WHISPER.search(text)
+    return _whisper if found and _WHISPER_KEYS.search(text, found.start(), found.start() + _HEAD) else None
+
+
+def _telegram(leaves: Iterable[Leaf]) -> DocumentBlocks:
+    messages: dict[tuple[object, ...], Message] = {}
+    names: dict[tuple[object, ...], str] = {}
+    for leaf in leaves:
+        if leaf.path[-1:] == ("name",) and "messages" not in leaf.path:
+            names[leaf.path[:-1]] = leaf.value
+        if "messages" not in leaf.path:
+            continue
+        at = leaf.path.index("messages")
+        key, inner = leaf.path[: at + 2], leaf.path[at + 2 :]
+        message = messages.setdefault(key, Message(names.get(leaf.path[:at], ""), line=leaf.line))
+        if inner == ("date",):
+            with suppress(ValueError):
+                message.when = datetime.fromisoformat(leaf.value)
+        elif inner == ("date_unixtime",):
+            message.when = message.when or _at(leaf.value)
+        elif inner in (("from",), ("actor",)):
+            message.sender = leaf.value if leaf.value != "null" else ""
+        elif inner[:1] == ("text",) and (len(inner) < 3 or inner[-1] == "text"):
+            message.text += leaf.value
+        elif inner in (("file_name",), ("title",), ("poll", "question"), ("contact_information", "first_name")):
+            message.text += f"\n{leaf.value}"
+    return _document(messages.values())
+
+
+def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
+    messages: list[Message] = []
+    people: dict[str, str] = {}
+    for _, group in groupby((leaf for leaf in leaves if len(leaf.path) > 1), lambda leaf: leaf.path[0]):
+        message, said, attached = Message(), dict[object, str](), ""
+        for leaf in group:
+            name = leaf.path[-1] if len(leaf.path) == 2 or leaf.path[1] == "user_profile" else None
+            if name is not None:
+                said.setdefault(name, leaf.value)
+            elif leaf.path[1] in ("files", "attachments") and leaf.path[-1] in ("title", "text"):
+                attached += f"\n{leaf.value}"
+            message.line = leaf.line if name == "text" or not message.line else message.line
+        message.sender = next(filter(None, map(said.get, ("real_name", "display_name", "username", "user"))), "")
+        message.text = said.get("text", "") + attached
+        people[said.get("user", "")] = message.sender
+        message.when = _at(said.get("ts", ""))
+        messages.append(message)
+
+    def shown(match: re.Match[str]) -> str:
+        mark, name, label = match.groups()
+        if mark in ("@", "#", "!"):
+            return f"{'#' if mark == '#' else '@'}{label or people.get(name, name)}"
+        return f"{label} ({name})" if label and label != name else name
+
+    for message in messages:
+        message.text = html.unescape(_MARKUP.sub(shown, message.text))
+    return _document(messages)
+
+
+def _at(seconds: str) -> datetime | None:
+    """The local time of seconds since 1970."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(float(seconds))
+    return None
+
+
+def _whisper(leaves: Iterable[Leaf]) -> DocumentBlocks:
+    found: dict[object, dict[object, str]] = {}
+    for leaf in leaves:
+        if len(leaf.path) == 3 and leaf.path[0] == "segments":
+            found.setdefault(leaf.path[1], {})[leaf.path[2]] = leaf.value
+    blocks = list(said_blocks(_segments(found.values())))
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the transcript has no words")
+    return DocumentBlocks("", blocks, kind=TRANSCRIPT)
+
+
+def _segments(found: Iterable[dict[object, str]]) -> Iterator[Said]:
+    speaker = ""
+    for each in found:
+        words = " ".join(each.get("text", "").split())
+        begin, end = (_seconds(each.get(name, "")) for name in ("start", "end"))
+        if words and each.get("speaker", "") != speaker:
+            speaker = each.get("speaker", "")
+            words = f"{speaker}: {words}" if speaker else words
+        if words:
+            yield Said(words, begin, end)
+
+
+def _seconds(value: str) -> int:
+    try:
+        return min(max(int(float(value)), 0), 10**6)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _document(messages: Iterable[Message], encoding: str | None = None) -> DocumentBlocks:
+    """The days of chats as pages."""
+    kept = (message for message in messages if message.text.strip())
+    days = groupby(kept, lambda message: (message.chat, message.when and message.when.date()))
+    blocks: list[Block] = []
+    mails: dict[int, Mail] = {}
+    for page, ((chat, day), of_day) in enumerate(days, 1):
+        path = tuple(filter(None, (chat, "" if day is None else spelled(day))))
+        said = list(of_day)
+        for message in said:
+            about = ", ".join(filter(None, (message.sender, f"{message.when:%H:%M}" if message.when else "")))
+            lines = [" ".join(line.split()) for line in message.text.strip().split("\n") if line.strip()]
+            text = f"{about}: " * bool(about) + "\n".join(lines)
+            last = message.line + (len(lines) - 1 if encoding else 0)
+            numbers = (message.line,) * len(lines) if len(lines) > 1 and not encoding else None
+            blocks.append(Block(text, message.line, last, page, "item", path, numbers))
+        people = ", ".join(dict.fromkeys(message.sender for message in said if message.sender))
+        when = said[0].when
+        mails[page] = Mail(people, "", chat, "" if when is None else sent_at(when))
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the chat has no messages")
+    return DocumentBlocks(mails[1].subject, blocks, encoding, mails=mails, kind=CHAT)
