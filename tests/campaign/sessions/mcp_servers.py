@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from naive.mcp_answers import data_of
+
 from campaign.contents import KINDS, text, words
 from campaign.program import Home
 from campaign.sessions.mcp import Answer, Client, Mcp, Then
@@ -149,5 +151,5 @@ def _content(answer: Answer) -> Answer | None:
     result = answer.get("result")
     if result is None or result.get("isError"):
         return None
-    content: Answer = result["structuredContent"]
+    content: Answer = data_of(result)
     return content
