@@ -62,7 +62,7 @@ def told(text: str, one: Site) -> Any:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            value = data_of(value) if "content" in value and "isError" in value else value  # of a tool
+            value = data_of(value) if value.get("isError") is False else value  # of a tool
             return {name: plain(each) for name, each in value.items() if not name.endswith(CHANGING)}
         return [plain(each) for each in value] if isinstance(value, list) else value
 
