@@ -133,7 +133,8 @@ _USUAL = Limits()
 def serve(context: click.Context, /, what: str | None, setup: Setup, **given: Any) -> int:
     """Serve reranking, search, answers and memory to other programs, within one memory limit.
 
-    Endpoints in the shapes of Jina, Cohere, text-embeddings-inference, OpenAI, Anthropic, Ollama and mem0; `docs/serve.md` lists them.
+    Endpoints in the shapes of Jina, Cohere, text-embeddings-inference, OpenAI, Anthropic, Ollama and mem0;
+    `docs/serve.md` lists them.
     Ctrl-C ends it. --status and --stop exit with 1 if no server of yours runs.
     """
     if what is not None:
