@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from edge.apps.collection.registry import located
 from edge.apps.mcp.clients import CLIENTS, AgentProgram, client_named, configuration, entries, program
 from edge.apps.options import collections_option
 from edge.errors import InputError
@@ -83,8 +84,9 @@ def install(client: str, project: bool, remove: bool, yes: bool, collections: tu
         from edge.apps.mcp.protocol import load_sdk
 
         load_sdk()
+    places = located(collections).values() if collections else ()
     changes = []
-    for part in _parts(client_named(client), project, _named(collections)):
+    for part in _parts(client_named(client), project, [word for place in places for word in ("-c", place)]):
         before = _read(part.file)
         if (after := part.after(before, remove=remove)) != before:
             changes.append((part, before, after))
@@ -102,20 +104,11 @@ def install(client: str, project: bool, remove: bool, yes: bool, collections: tu
     return 0
 
 
-def _named(collections: Sequence[str]) -> list[str]:
-    """The options of the files' server. A client starts it in another folder, so a path is made absolute."""
-    from edge.apps.collection.registry import Registry
-
-    names = Registry().names()
-    places = [name if name in names else str(Path(name).expanduser().absolute()) for name in collections]
-    return [word for place in places for word in ("-c", place)]
-
-
 def _parts(client: AgentProgram, project: bool, options: Sequence[str]) -> list[Part]:
     if project and not client.project:
         raise InputError(f"{client.name} has no settings of a project: install it without --project")
     servers = dict(zip(_SERVERS, (["mcp", "files", *options], ["mcp", "memory"]), strict=True))
-    settings, paste = client.settings(project=project).absolute().resolve(), configuration(client, servers)
+    settings, paste = _place(client.settings(project=project)), configuration(client, servers)
 
     def serving(document: dict[str, Any], put: bool) -> None:
         others = {name: value for name, value in document.get(client.style, {}).items() if name not in servers}
@@ -123,7 +116,7 @@ def _parts(client: AgentProgram, project: bool, options: Sequence[str]) -> list[
 
     parts = [_toml(settings, paste) if client.style == "toml" else _json(settings, serving, paste)]
     if client.skills:
-        parts.append(_skill(_place(client.skills[project]) / "edge-rag" / "SKILL.md"))
+        parts.append(_skill(_place(client.skills[project], "edge-rag", "SKILL.md")))
     if client.hooks:
         command = {"type": "command", "command": f"{shlex.join(program())} {_HOOK}", "timeout": _HOOK_S}
         wanted = {event: {**more, "hooks": [command]} for event, more in _EVENTS.items()}
@@ -151,8 +144,8 @@ def _set(document: dict[str, Any], name: str, value: Any) -> None:
         del document[name]
 
 
-def _place(file: str) -> Path:
-    return Path(file).expanduser().absolute().resolve()
+def _place(*parts: str | Path) -> Path:
+    return Path(*parts).expanduser().absolute().resolve()
 
 
 def _json(file: Path, edit: Callable[[dict[str, Any], bool], None], paste: str) -> Part:

@@ -8,47 +8,38 @@ from uuid import uuid4
 
 from msgspec import Meta, Struct
 
+from edge.apps.serve import openai as chats
 from edge.apps.serve.body import Whole, with_idle, with_options
 from edge.apps.serve.endpoint import Call, ServedPath
-from edge.apps.serve.openai import (
-    MOST_MESSAGES,
-    MOST_PARTS,
-    MOST_STOPS,
-    ChatBody,
-    ChatMessage,
-    ChatPart,
-    Parts,
-    replied,
-    spoken,
-    writes_alone,
-)
 from edge.apps.verbs.requests import AskOptions
 
 
-class Block(ChatPart):
+class Block(chats.ChatPart):
     """A part of a message: text, a call of a tool, or what a tool returned."""
 
     type: str = "text"
-    content: Parts | None = None
+    content: chats.Parts | None = None
 
 
 class Turn(Struct, kw_only=True):
     """One message of a conversation."""
 
     role: str
-    content: str | Annotated[list[Block], Meta(max_length=MOST_PARTS)]
+    content: str | Annotated[list[Block], Meta(max_length=chats.MOST_PARTS)]
 
 
 _CHOICES = tuple(
     {"type": kind, **more} for kind in ("auto", "none") for more in ({}, {"disable_parallel_tool_use": True})
 )
 _EFFORTS = tuple({"effort": effort} for effort in ("low", "medium", "high", "xhigh", "max"))
-_REFUSED: dict[str, tuple[Any, ...]] = {"tool_choice": _CHOICES, "output_config": ({}, *_EFFORTS)}
-_REFUSED_IN_ANSWERS: dict[str, tuple[Any, ...]] = {"container": (), "mcp_servers": ([],), "thread": (), "top_k": ()}
-_HARMLESS = ("cache_control", "speed", "thinking", "tools", "user_profile_id", "workspace_id")
-_HARMLESS_IN_ANSWERS = (
-    "betas", "billing_policy", "compaction", "context_management", "diagnostics", "fallback_credit_token", "fallbacks",
-    "inference_geo", "metadata", "service_tier",
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "tool_choice": _CHOICES, "output_config": ({}, *_EFFORTS), "container": (), "mcp_servers": ([],), "thread": (),
+    "top_k": (),
+}  # fmt: skip
+_HARMLESS = (
+    "betas", "billing_policy", "cache_control", "compaction", "context_management", "diagnostics",
+    "fallback_credit_token", "fallbacks", "inference_geo", "metadata", "service_tier", "speed", "thinking", "tools",
+    "user_profile_id", "workspace_id",
 )  # fmt: skip
 
 
@@ -56,48 +47,47 @@ _HARMLESS_IN_ANSWERS = (
 class CountBody(Struct, kw_only=True):
     """A conversation whose tokens are counted."""
 
-    messages: Annotated[list[Turn], Meta(max_length=MOST_MESSAGES)]
+    messages: Annotated[list[Turn], Meta(max_length=chats.MOST_MESSAGES)]
     model: str | None = None
-    system: Parts | None = None
+    system: chats.Parts | None = None
 
 
-@with_idle(_REFUSED_IN_ANSWERS, _HARMLESS_IN_ANSWERS)
 @with_options(AskOptions)
 class MessagesBody(CountBody, kw_only=True):
     """A conversation, whose last message is answered."""
 
     max_tokens: Whole | None = None
     top_p: float | None = None
-    stop_sequences: Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    stop_sequences: Annotated[list[str], Meta(max_length=chats.MOST_STOPS)] | None = None
     stream: bool | None = None
 
 
-def _told(body: CountBody) -> Iterator[tuple[str, ChatMessage]]:
+def _told(body: CountBody) -> Iterator[tuple[str, chats.ChatMessage]]:
     """The messages as OpenAI has them, each with its place: there each result of a tool is a message of its own."""
     if body.system:
-        yield "system", ChatMessage(role="system", content=body.system)
+        yield "system", chats.ChatMessage(role="system", content=body.system)
     for number, turn in enumerate(body.messages):
         place, called = f"messages[{number}]", False
-        parts: list[str | ChatPart] = []
+        parts: list[str | chats.ChatPart] = []
         for block in [Block(text=turn.content)] if isinstance(turn.content, str) else turn.content:
             if block.type == "tool_result":
-                yield place, ChatMessage(role="tool", content=block.content or "")
+                yield place, chats.ChatMessage(role="tool", content=block.content or "")
             elif block.type == "tool_use":
                 called = True
             elif block.type not in ("thinking", "redacted_thinking"):
                 parts.append(block)
         if parts or called or not turn.content:
-            yield place, ChatMessage(role=turn.role, content=parts or None, tool_calls=called)
+            yield place, chats.ChatMessage(role=turn.role, content=parts or None, tool_calls=called)
 
 
 def messages(call: Call, body: MessagesBody) -> dict[str, Any] | None:
     """Answers the last message. The `model` is as for `/v1/chat/completions`, and so is what it answers from."""
-    said, events = spoken(_told(body)), call.events
+    said, events = chats.spoken(_told(body)), call.events
     options = {name: getattr(body, name) for name in AskOptions.options()}
-    asked = ChatBody(messages=[], model=body.model, top_p=body.top_p, stop=body.stop_sequences, **options)
+    asked = chats.ChatBody(messages=[], model=body.model, top_p=body.top_p, stop=body.stop_sequences, **options)
     reply = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant", "model": body.model or ""}
     if events is None:
-        text, finish, more, counts = replied(call, asked, said, None, "stop_sequences")
+        text, finish, more, counts = chats.replied(call, asked, said, None, "stop_sequences")
         content = [{"type": "text", "text": text}]
         return {**reply, "content": content, **_end(finish), "usage": _usage(counts), **more}
 
@@ -110,7 +100,7 @@ def messages(call: Call, body: MessagesBody) -> dict[str, Any] | None:
     def show(text: str) -> None:
         send("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
 
-    _, finish, more, counts = replied(call, asked, said, show, "stop_sequences")
+    _, finish, more, counts = chats.replied(call, asked, said, show, "stop_sequences")
     send("content_block_stop", index=0)
     send("message_delta", delta=_end(finish), usage=_usage(counts), **more)
     send("message_stop")
@@ -119,8 +109,8 @@ def messages(call: Call, body: MessagesBody) -> dict[str, Any] | None:
 
 def count(call: Call, body: CountBody) -> dict[str, Any]:
     """Counts the tokens of a conversation's texts, as the model that would answer counts them."""
-    text = "\n".join(message.content for message in spoken(_told(body)))
-    llm = body.model or "" if writes_alone(call, body.model) else ""
+    text = "\n".join(message.content for message in chats.spoken(_told(body)))
+    llm = body.model or "" if chats.writes_alone(call, body.model) else ""
     with call.library.assistant(llm=llm) as assistant:
         return {"input_tokens": assistant.generator.count(text)}
 
