@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from making.random_gguf import RandomModel
+from making.synth import synth
 
+from edge.apps.serve.ollama import OllamaShowBody, show, tags
+from edge.config import Config
+from edge.models.registry import KNOWN, generator_path
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_interrupt import BEGINNING, Writer, writer
 from tests.apps.serve.test_serve_rerank import QUERY
@@ -107,6 +113,21 @@ def test_ollamas_client(server: Running) -> None:
     assert found.shape == (2, shown.modelinfo[f"{family}.embedding_length"])
     with pytest.raises(ollama.ResponseError, match="not found"):
         client.show("nothing")
+
+
+def test_generators_are_listed_and_damaged_models_are_not(tmp_path: Path) -> None:
+    name = next(name for name, known in KNOWN.items() if known.kind == "generator")
+    RandomModel(context=4096).write(generator_path(name, tmp_path))
+    synth("tiny-bert", tmp_path / "whole").close()
+    synth("tiny-bert", tmp_path / "damaged").close()
+    (tmp_path / "damaged" / "edge.json").write_text("{}")
+    call: Any = SimpleNamespace(library=SimpleNamespace(pool=SimpleNamespace(config=Config(models_dir=str(tmp_path)))))
+    listed = {entry["name"]: entry for entry in tags(call)["models"]}
+    assert {name, "whole"} <= listed.keys()
+    assert "damaged" not in listed
+    assert listed[name]["details"]["format"] == "gguf"
+    shown = show(call, OllamaShowBody(name=name))
+    assert (shown["capabilities"], shown["model_info"]["llama.context_length"]) == (["completion"], 4096)
 
 
 def test_litellm_reaches_them(server: Running, own: Any) -> None:
