@@ -90,8 +90,8 @@ def install(client: str, project: bool, remove: bool, yes: bool, collections: tu
         before = _read(part.file)
         if (after := part.after(before, remove=remove)) != before:
             changes.append((part, before, after))
-            shown = [(each or b"").decode("utf-8", "replace").splitlines() for each in (before, after)]
-            for line in difflib.unified_diff(*shown, str(part.file), str(part.file), lineterm=""):
+            old, new = ((each or b"").decode("utf-8", "replace").splitlines() for each in (before, after))
+            for line in difflib.unified_diff(old, new, str(part.file), str(part.file), lineterm=""):
                 click.echo(escaped(line))
     if not changes:
         click.echo(f"{client} has nothing of ours" if remove else f"{client} has everything already")

@@ -96,6 +96,8 @@ def _entries(call: Call) -> list[dict[str, Any]]:
 
 def _entry(name: str, path: Path) -> dict[str, Any]:
     known = KNOWN.get(name)
+    family: str
+    precision: str
     if path.is_dir():
         with PackedModel.open(path) as packed:
             spec, size, digest = packed.spec, packed.nbytes, packed.fingerprint
@@ -106,8 +108,8 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
         from edge.runtimes.generation.gguf_file import GGUFFile
 
         header = GGUFFile.open(path)
-        size, family, precision, count, capabilities = header.nbytes, header.architecture, "", "", ["completion"]
-        digest = next(iter(known.files.values()), "") if known and known.files else ""
+        size, family, precision, count, capabilities = header.nbytes, header.architecture or "", "", "", ["completion"]
+        digest = (known and known.files and next(iter(known.files.values()))) or ""
         facts = {"context_length": header.trained_context}
     details = {
         "parent_model": "", "format": "edge" if path.is_dir() else "gguf", "family": family, "families": [family],

@@ -86,9 +86,9 @@ def responses(call: Call, body: ResponsesBody) -> dict[str, Any] | None:
     """Answers a text, or the last message of a conversation. The `model` is as for `/v1/chat/completions`."""
     said, events = spoken(_told(body)), call.events
     options = {name: getattr(body, name) for name in AskOptions.options()}
-    options["max_tokens"] = body.max_output_tokens or body.max_tokens
+    options["max_tokens"] = body.max_output_tokens or options["max_tokens"]
     asked = ChatBody(messages=[], model=body.model, top_p=body.top_p, **options)
-    reply = _begun(body)
+    reply = _begun(body, asked)
     item: dict[str, Any] = {"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant"}
     if events is None:
         return _ended(reply, item, *replied(call, asked, said, None))
@@ -116,13 +116,13 @@ def responses(call: Call, body: ResponsesBody) -> dict[str, Any] | None:
     return None
 
 
-def _begun(body: ResponsesBody) -> dict[str, Any]:
+def _begun(body: ResponsesBody, asked: ChatBody) -> dict[str, Any]:
     """A response without an answer."""
     return {
         "id": f"resp_{uuid4().hex}", "object": "response", "created_at": int(time.time()), "status": "in_progress",
         "model": body.model or "", "output": [], "error": None, "incomplete_details": None,
         "instructions": body.instructions, "max_output_tokens": body.max_output_tokens, "metadata": {},
-        "parallel_tool_calls": True, "previous_response_id": None, "store": False, "temperature": body.temperature,
+        "parallel_tool_calls": True, "previous_response_id": None, "store": False, "temperature": asked.temperature,
         "text": _PLAIN, "tool_choice": "auto", "tools": [], "top_p": body.top_p, "truncation": "disabled",
         "usage": None,
     }  # fmt: skip
