@@ -7,8 +7,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from naive.mcp_answers import data_of
-
 from campaign.contents import KINDS, text, words
 from campaign.program import Home
 from campaign.sessions.mcp import Answer, Client, Mcp, Then
@@ -151,5 +149,5 @@ def _content(answer: Answer) -> Answer | None:
     result = answer.get("result")
     if result is None or result.get("isError"):
         return None
-    content: Answer = data_of(result)
+    content: Answer = json.loads(result["content"][0]["text"].split("\n")[2])  # between two lines with a mark
     return content
