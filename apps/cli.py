@@ -37,6 +37,7 @@ _VERBS = {
     "restore": "edge.apps.commands.care:restore",
     "memory": "edge.apps.memory.command:memory",
     "mcp": "edge.apps.mcp.command:mcp",
+    "install": "edge.apps.commands.install:install",
     "ask": "edge.apps.assistant.ask:ask",
     "chat": "edge.apps.assistant.ask:chat",
     "serve": "edge.apps.serve.command:serve",

@@ -257,9 +257,10 @@ def results_of(hits: Sequence[Hit], options: SearchOptions, least: float = 0.0) 
 
 
 def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
-    """The results as `results_of`, without low scores, and without what does not fit the tokens."""
+    """The results as `results_of`, without low scores, and without what does not fit the tokens. A brief answer is cut
+    to them when it is written."""
     found = results_of(hits, options, options.min_score)
-    if options.max_tokens is None:
+    if options.max_tokens is None or options.brief:
         return found
     fitting = fit([expected_tokens(hit.passage) for hit in found], options.max_tokens)
     return [hit for hit, fits in zip(found, fitting, strict=True) if fits]

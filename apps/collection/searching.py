@@ -20,6 +20,7 @@ import numpy.typing as npt
 from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
+from edge.apps.collection.naming import CODE_KIND, Names
 from edge.apps.collection.query import BEGINNING, checked_query, left_out
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
@@ -411,9 +412,10 @@ _ENGLISH_GAP = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Fusion:
-    """How the scores of one query are fused: `floor` and `full` of `convex_combination`; and the query's language, if
-    passages in other languages get a `bonus` for their cosines."""
+    """How the scores of one query are fused: `floor` and `full` of `convex_combination`; the `names` that raise those
+    of code; and the query's language, if passages in other languages get a `bonus` for their cosines."""
 
+    names: Names
     floor: float
     full: float = 0.0
     language: str = ""
@@ -423,16 +425,19 @@ class _Fusion:
     def of(cls, query: str, embedder: str, whole: Statistics | None) -> _Fusion:
         """For a query's words, the name of the embedder, and the statistics of all collections; these only for an
         embedder with a gap."""
-        floor, gap = cosine_floor(embedder), language_gap(embedder)
+        names, floor, gap = Names(query), cosine_floor(embedder), language_gap(embedder)
         if not gap or whole is None:
-            return cls(floor)
+            return cls(names, floor)
         full, language = FULL_MATCH * whole.whole_score(Catalog().lexical.terms(query)), language_of(query)
         gap *= _ENGLISH_GAP if language == "en" else 1.0
-        return cls(floor, full, language, (1 - BM25_WEIGHT) * gap / (1 - floor))
+        return cls(names, floor, full, language, (1 - BM25_WEIGHT) * gap / (1 - floor))
 
     def raised(self, hits: Sequence[Hit]) -> Iterator[Hit]:
         """Hits with their bonus, best first."""
-        scores = [min(1.0, hit.score + self.bonus * (language_of(hit.text) not in ("", self.language))) for hit in hits]
+        others = (self.language and language_of(hit.text) not in ("", self.language) for hit in hits)
+        scores = [
+            min(1.0, self.names.raised(hit) + self.bonus * bool(other)) for hit, other in zip(hits, others, strict=True)
+        ]
         order = sorted(zip(scores, hits, strict=True), key=lambda pair: -pair[0])
         for rank, (score, hit) in enumerate(order, 1):
             yield replace(hit, score=score, stages=replace(hit.stages, fused_rank=rank, fused_score=score))
@@ -467,7 +472,7 @@ def _distinct(
             # File numbers must be unique over all sources, because `merge` joins neighbours with equal file numbers.
             file = hit.file * len(named) + key[0]
             hits.append(replace(hit, score=score, stages=stages, collection=named[key[0]][0], file=file))
-    if fusion.language:
+    if fusion.language or any(hit.kind == CODE_KIND for hit in hits):
         hits[:] = fusion.raised(tuple(hits))
     return hits
 

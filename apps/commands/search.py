@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from edge.apps.collection.brief import brief, written
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import located
@@ -84,6 +85,8 @@ def search(
     source = click.get_current_context().get_parameter_source("files")
     if source is ParameterSource.DEFAULT and output in ("text", "markdown"):
         options = replace(options, files=True)
+    if options.brief and output != "json":
+        raise InputError("--brief is a form of JSON: add --json")
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
         raise InputError("--partial needs --cluster: one collection has no shards")
@@ -107,7 +110,11 @@ def search(
     for word, other in figures["spelled"].items():
         click.echo(escaped(f"edge: searched for {other}, because no passage holds {word}"), err=True)
     healths = found.healths
-    _print(found.hits, output, healths if len(healths) > 1 else next(iter(healths.values())), figures, explain)
+    health = healths if len(healths) > 1 else next(iter(healths.values()))
+    if options.brief:
+        click.echo(written(brief(found.hits, top_k=options.top_k, max_tokens=options.max_tokens)))
+    else:
+        _print(found.hits, output, health, figures, explain)
     if not found.hits and output == "text":
         click.echo(f"edge: nothing found{found.nothing}", err=True)
     if stats:

@@ -3,9 +3,8 @@ server over stdin and stdout that holds every message under a lease until its an
 
 Answers are limited in length. Retrieved text in them is marked as data, so that it steers neither a model nor a
 terminal. A document or a memory may say "ignore your instructions", and a language model does not know where a text
-comes from. So every answer first states that the following text is data. The text form is enclosed in two lines with a
-random number, which the author of a document cannot know. The structured form is JSON, and text inside a JSON string
-cannot end the string.
+comes from. So every answer first states that the following text is data. The data are JSON, in which text cannot end
+its string, between two lines with a random number, which the author of a document cannot know.
 
 The SDK repeats in its errors the input of the client: names of tools, prompts and resources, and wrong arguments. It
 also lets some exceptions of its own handlers escape, and prints their tracebacks to stderr. Its transport reads lines
@@ -29,6 +28,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
+from edge.apps.collection.brief import written
 from edge.apps.console import report
 from edge.apps.store.failures import Health
 from edge.apps.store.rows import JsonSize
@@ -49,7 +49,7 @@ _SMALL_BYTES = 8 << 10
 error because its confirmation does not fit."""
 
 _COPIES = 2
-"""Copies of a result in an answer: the protocol sends it as structure and as text."""
+"""Copies of a result in an answer: its text, and the message that holds this text."""
 
 ANSWER: ContextVar[list[Lease] | None] = ContextVar("edge_mcp_answer", default=None)
 """Leases of the request that is being answered. A tool's thread sees the leases of its own request."""
@@ -86,12 +86,15 @@ def answering(tool: Tool, server: str, budget: MemoryBudget, health: Callable[[]
             raise ToolError(escaped(str(error))) from error
         except Exception as error:
             raise ToolError(report(error, f"{server} {tool.__name__}")) from error
-        result = {"notice": NOTICE, **_harmless(result)}
-        mark = f"retrieved-data {secrets.token_hex(8)}"
-        text = f"{NOTICE}\n<{mark}>\n{json.dumps(result, ensure_ascii=False)}\n</{mark}>"
-        return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=result)
+        return CallToolResult(content=[TextContent(type="text", text=framed(written(_harmless(result))))])
 
     return answer
+
+
+def framed(text: str) -> str:
+    """A text that is marked as data."""
+    mark = f"retrieved-data {secrets.token_hex(8)}"
+    return f"{NOTICE}\n<{mark}>\n{text}\n</{mark}>"
 
 
 def _hold(result: dict[str, Any], budget: MemoryBudget) -> None:
@@ -139,7 +142,7 @@ def load_sdk() -> type[MCPServer[Any]]:
     try:
         from mcp.server import MCPServer
     except ImportError as error:
-        raise CapabilityError("the MCP servers need mcp 2 or newer: pip install 'edge-rag[mcp]'") from error
+        raise CapabilityError("the MCP servers need mcp 2.3 or newer: pip install 'edge-rag[mcp]'") from error
     server: type[MCPServer[Any]] = MCPServer
     return server
 
@@ -177,12 +180,15 @@ def make_server(
             read_only_hint=tool in reads, destructive_hint=tool in changes, idempotent_hint=tool not in adds,
             open_world_hint=False,
         )  # fmt: skip
-        made = StrictTool.from_function(answering(tool, name, budget, health), annotations=hints)
+        answer = answering(tool, name, budget, health)
+        made = StrictTool.from_function(answer, annotations=hints, structured_output=False)
         made.parameters = {**without_null(made.parameters), "additionalProperties": False}
         tools.append(made)
     # Messages of the SDK go to stderr; stdout belongs to the protocol.
     version = importlib.metadata.version("edge-rag")
-    server = make(name, version=version, instructions=instructions, log_level="WARNING", tools=tools)
+    server = make(
+        name, version=version, instructions=instructions, log_level="WARNING", tools=tools, subscriptions=False
+    )
     errors: Any = plain_errors(name)
     server.middleware.append(errors)
     return server

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edge.apps.collection.brief import brief, written
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.searching import read_hits
-from edge.apps.mcp.protocol import make_server, take_options
+from edge.apps.mcp.protocol import framed, make_server, take_options
 from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions
 from edge.apps.verbs.requests import SearchOptions
 from edge.errors import InputError
@@ -33,25 +34,22 @@ def files_server(collections: Together) -> MCPServer[Any]:
     """A server for collections. It never changes them."""
     catalog = Catalog()
 
-    def search(query: str, whole: bool = False, **options: Any) -> dict[str, Any]:
-        """Find passages in the indexed files, best first: their places, and the words that fit best. `get` reads more.
+    def search(query: str, **options: Any) -> dict[str, Any]:
+        """Find passages in the indexed files, best first: their places, and the lines that fit best with their numbers.
+        `get` reads more.
 
         Args:
             query: a question, a description, or words; words in double quotes are searched as a phrase, and phrases
                 alone find only passages that hold one. Or several parts in one text, which must begin with one of them:
                 `lex: words`, `vec: a question`, `hyde: a passage as the answer might read`.
-            whole: the whole text of each passage, too.
         """
-        hits = collections.search(query, options=SearchOptions.from_json(options))
-        results = []
-        for hit in hits:
-            result = {
-                "path": hit.path, "line_start": hit.line_start, "line_end": hit.line_end, "line": hit.line,
-                "relevance": hit.relevance and round(hit.relevance, 3), "id": hit.id, "context": hit.context,
-                "snippet": hit.snippet,
-            }  # fmt: skip
-            results.append(result | ({"text": hit.text} if whole else {}) | hit.optional)
-        return {"results": results}
+        asked = SearchOptions.from_json(options)
+        hits = collections.search(query, options=asked)
+        if asked.brief:
+            health = collections.health()
+            around = framed("" if health else written({"health": health.to_json()}))
+            return brief(hits, top_k=asked.top_k, max_tokens=asked.max_tokens, around=around)
+        return {"results": [{**hit.to_json(), "context": hit.context, "text": hit.text} for hit in hits]}
 
     def get(path: str, line_start: int = 1, line_end: int | None = None, passage: int = 0) -> dict[str, Any]:
         """Read the indexed passages of a file. A long answer ends early, with continues_at_passage: pass that number as
@@ -86,8 +84,7 @@ def files_server(collections: Together) -> MCPServer[Any]:
         """Read several documents, or parts of them, until max_bytes is reached.
 
         Args:
-            targets: each a path, path:line, path:first-last, #id (of a search result), or a pattern such as
-                docs/**/*.md.
+            targets: each a path, path:line, path:first-last, or a pattern such as docs/**/*.md.
             lines: the most lines of each document.
             max_bytes: the most bytes of all texts together.
         """
@@ -99,7 +96,7 @@ def files_server(collections: Together) -> MCPServer[Any]:
         every = [_state(name, collection) for name, collection in collections.collections.items()]
         return every[0] if len(every) == 1 else {"collections": every}
 
-    take_options(search, SearchOptions, top_k=_TOP_K)
+    take_options(search, SearchOptions, top_k=_TOP_K, brief=True)
     return make_server(
         "edge-files", _FILES, collections.budget, collections.health, reads=[search, get, get_documents, status]
     )

@@ -139,7 +139,8 @@ _USUAL = Limits()
 def serve(context: click.Context, /, what: str | None, setup: Setup, **given: Any) -> int:
     """Serve reranking, search, answers and memory to other programs, within one memory limit.
 
-    Endpoints in the shapes of Jina, Cohere, text-embeddings-inference, OpenAI and mem0; `docs/serve.md` lists them.
+    Endpoints in the shapes of Jina, Cohere, text-embeddings-inference, OpenAI, Anthropic, Ollama and mem0;
+    `docs/serve.md` lists them.
     Ctrl-C ends it. --status and --stop exit with 1 if no server of yours runs.
     """
     if what is not None:
@@ -190,7 +191,14 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
         for one in opened:
             held.callback(one.close)
             server.url = address_of(one)
-        opened += held.enter_context(owners_socket())
+        first = None if private else running_pid()
+        if first is None:
+            opened += held.enter_context(owners_socket())
+        else:
+            click.echo(
+                f"edge: your commands go on using the server that runs already (process {first}); this one answers at "
+                f"its address alone", err=True,
+            )  # fmt: skip
         if not opened:
             raise CapabilityError("--no-port needs a socket that only its owner can open, and this system has none")
         to = f"on {server.url}" if server.url else "your own commands"
@@ -235,6 +243,11 @@ def _controlled(what: str, context: click.Context) -> int:
     if what == "background":
         from edge.apps.serve.connection import started
 
+        if (pid := running_pid()) is not None:
+            raise StorageError(
+                f"a server of yours runs already (process {pid}), and there is one in the background; a further one "
+                f"runs without --background, at a --port of its own"
+            )
         server, said = started(given, Path.cwd())
         click.echo(said, nl=False)
         click.echo(f"edge: process {server.hello['pid']}; `edge serve --stop` ends it")

@@ -280,8 +280,8 @@ class Endpoint:
 
     def _failed(self, events: Events, error: HttpRefusal) -> None:
         """Tells the client of an error that comes after the status."""
-        shape = self._path.shape
-        events.tell("error" if shape is plain else "", shape(error.status, escaped(error.message)))
+        said = self._path.shape(error.status, escaped(error.message))
+        events.tell("error" if self._path.shape is plain else said.get("type", ""), said)
 
 
 def _response(found: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -141,11 +141,14 @@ class ChatPart(Struct):
     text: str | None = None
 
 
+Parts = str | Annotated[list[str | ChatPart], Meta(max_length=MOST_PARTS)]
+
+
 class ChatMessage(Struct, kw_only=True):
     """One message of a conversation. That of an assistant which called tools may have no content."""
 
     role: str
-    content: str | Annotated[list[str | ChatPart], Meta(max_length=MOST_PARTS)] | None = None
+    content: Parts | None = None
     tool_calls: Any = None
     function_call: Any = None
 
@@ -228,7 +231,8 @@ def completions(call: Call, body: ChatBody) -> dict[str, Any] | None:
     """Answers the last message. The `model` is a collection to answer from, `llm` for the language model alone, or the
     name of a generator. Answers from a collection carry `citations`."""
     body.max_tokens = body.max_completion_tokens or body.max_tokens
-    return _answered(call, body, _messages(body), chat=True)
+    said = spoken((f"messages[{number}]", message) for number, message in enumerate(body.messages))
+    return _answered(call, body, said, chat=True)
 
 
 def text_completions(call: Call, body: CompletionBody) -> dict[str, Any] | None:
@@ -244,16 +248,12 @@ def _answered(call: Call, body: WritingBody, messages: list[Message], *, chat: b
     model, events = body.model or "", call.events
     base = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid4().hex}", "created": int(time.time()), "model": model}
     whole, part = ("chat.completion", "chat.completion.chunk") if chat else ("text_completion", "text_completion")
-    alone = model == OWN_LLM or model in call.library.pulled_generators()
-
-    def answer(show: Show) -> Reply:
-        return _plain(call, body, messages, show) if alone else _grounded(call, body, messages, show)
 
     def choice(content: dict[str, Any], finish: str | None) -> list[dict[str, Any]]:
         return [{"index": 0, **content, "finish_reason": finish, "logprobs": None}]
 
     if events is None:
-        text, finish, more, counts = answer(None)
+        text, finish, more, counts = replied(call, body, messages, None)
         message = {"message": {"role": "assistant", "content": text, "refusal": None}} if chat else {"text": text}
         return {**base, "object": whole, "choices": choice(message, finish), "usage": counts, **more}
 
@@ -263,7 +263,7 @@ def _answered(call: Call, body: WritingBody, messages: list[Message], *, chat: b
 
     if chat:
         chunk({"role": "assistant", "content": ""})
-    _, finish, more, counts = answer(lambda text: chunk({"content": text}))
+    _, finish, more, counts = replied(call, body, messages, lambda text: chunk({"content": text}))
     chunk({}, finish, **more)
     if body.stream_options and body.stream_options.include_usage:
         events.put("", {**base, "object": part, "choices": [], "usage": counts})
@@ -271,10 +271,23 @@ def _answered(call: Call, body: WritingBody, messages: list[Message], *, chat: b
     return None
 
 
-def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show) -> Reply:
+def replied(call: Call, body: WritingBody, messages: list[Message], show: Show, stop: str = "stop") -> Reply:
+    """The reply to a conversation in any dialect: of a language model alone, or from a collection. `stop` is the name
+    of this field in the dialect."""
+    if writes_alone(call, body.model):
+        return _plain(call, body, messages, show)
+    return _grounded(call, body, messages, show, stop)
+
+
+def writes_alone(call: Call, model: str | None) -> bool:
+    """Whether a name means a language model without a collection."""
+    return model == OWN_LLM or model in call.library.pulled_generators()
+
+
+def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show, stop: str) -> Reply:
     """An answer from a collection. A name that is none means the usual one, because clients send names of services."""
-    for field, harmless in (("stop", (None, [])), ("top_p", (None, 1.0))):
-        if getattr(body, field) not in harmless:
+    for field, value, harmless in ((stop, body.stop, (None, [])), ("top_p", body.top_p, (None, 1.0))):
+        if value not in harmless:
             raise HttpRefusal(
                 422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
             )
@@ -325,10 +338,11 @@ def _written(write: Callable[..., Iterator[str]], messages: list[Message], sampl
         urgency.check()
 
 
-def _messages(body: ChatBody) -> list[Message]:
+def spoken(messages: Iterable[tuple[str, ChatMessage]]) -> list[Message]:
+    """A conversation from its messages, each with its place in the body."""
     found = []
-    for number, message in enumerate(body.messages):
-        content, place = message.content, f"the field `messages[{number}].content`"
+    for name, message in messages:
+        content, place = message.content, f"the field `{name}.content`"
         if isinstance(content, list):
             texts = [part if isinstance(part, str) else part.text for part in content]
             if None in texts:

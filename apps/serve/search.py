@@ -15,12 +15,13 @@ from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.collection.brief import brief, written
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
-from edge.apps.verbs.answering import written
+from edge.apps.verbs import answering
 from edge.apps.verbs.requests import AskOptions, SearchOptions
 from edge.runtimes.scoring import LayerReport
 
@@ -50,10 +51,16 @@ class SearchBody(Chosen, kw_only=True):
 def search(call: Call, body: SearchBody) -> dict[str, Any]:
     """Finds passages, best first. With `stream` the results come in events: `fused`, one `layer` after each layer whose
     scores were looked at, `final`."""
-    collections = call.library.together(body.names, partial=bool(body.partial))
+    collections, options = (
+        call.library.together(body.names, partial=bool(body.partial)),
+        options_of(body, SearchOptions),
+    )
     seen = None if call.events is None else StageEvents(call.events)
-    hits = collections.search(body.query, options=options_of(body, SearchOptions), seen=seen)
-    return {"results": list(map(record, hits)), "health": collections.health().to_json()}
+    hits = collections.search(body.query, options=options, seen=seen)
+    health = {"health": collections.health().to_json()}
+    if options.brief:
+        return {**brief(hits, top_k=options.top_k, max_tokens=options.max_tokens, around=written(health)), **health}
+    return {"results": list(map(record, hits)), **health}
 
 
 class StageEvents:
@@ -125,7 +132,7 @@ def ask(call: Call, body: AskBody) -> dict[str, Any]:
     with call.library.assistant(body.names, body.llm or "", body.pipeline or "plain") as assistant:
         conversation = assistant.chat(options=options)
         conversation.turns.extend(turn.turn() for turn in body.turns or ())
-        answer = written(conversation.stream(body.question), show)
+        answer = answering.written(conversation.stream(body.question), show)
         return {**answer_document(answer), "health": assistant.collection.health().to_json()}
 
 

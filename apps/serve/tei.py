@@ -1,12 +1,9 @@
-"""The dialects of text-embeddings-inference (`/rerank` with `texts`, `/embed`, `/info`) and of Ollama (`/api/embed`,
-and `/api/rerank` as it was proposed for Ollama).
-"""
+"""The dialect of text-embeddings-inference: `/rerank` with `texts`, `/embed`, `/info`."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import math
-import time
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -101,46 +98,8 @@ def tei(status: int, message: str) -> dict[str, Any]:
     return {"error": message, "error_type": kinds.get(status, "Validation" if status < 500 else "Backend")}
 
 
-_SETTINGS = ("options", "keep_alive")
-"""Settings of Ollama's own runtime. The server's memory limit decides how long a model stays open."""
-
-
-@with_idle({"truncate": (True,)}, _SETTINGS)
-class OllamaEmbedBody(Struct, kw_only=True):
-    """Texts to embed; they are cut at their end to the model's length."""
-
-    input: Input
-    model: str | None = None
-    dimensions: Whole | None = None
-
-
-@with_idle({"instruction": ("",)}, _SETTINGS)
-class OllamaRerankBody(RerankBody, kw_only=True):
-    """Documents to rank."""
-
-
-def embed_ollama(call: Call, body: OllamaEmbedBody) -> dict[str, Any]:
-    """Embeds `input`: one vector of unit length for each text. Times are in nanoseconds."""
-    started = time.perf_counter_ns()
-    found, tokens = embedded(call, body.model or "", texts_of(body.input, "input"), False, body.dimensions)
-    return {
-        "model": body.model or call.library.served_embedder("").name,
-        "embeddings": found,
-        "total_duration": time.perf_counter_ns() - started,
-        "load_duration": 0,
-        "prompt_eval_count": tokens,
-    }
-
-
-def ollama(status: int, message: str) -> dict[str, Any]:
-    """An error as Ollama writes it."""
-    return {"error": message}
-
-
 PATHS = (
     ServedPath("POST", "/rerank", rerank_texts, TeiRerankBody, shape=tei),
     ServedPath("POST", "/embed", embed, EmbedBody, shape=tei),
     ServedPath("GET", "/info", info, shape=tei),
-    ServedPath("POST", "/api/embed", embed_ollama, OllamaEmbedBody, shape=ollama),
-    ServedPath("POST", "/api/rerank", rerank, OllamaRerankBody, shape=ollama),
 )

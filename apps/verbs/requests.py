@@ -51,8 +51,9 @@ class SearchOptions(RequestOptions):
         rerank: False keeps the fused order and leaves the reranker closed.
         files: one result a file, its best passage, which names the other places that were found; results that most
             probably do not answer are left out beside better ones. What people see; programs get passages.
-        max_tokens: the most tokens of the passages of all results with their contexts, as `most_tokens` bounds them.
-            The best results that fit are kept.
+        brief: JSON answers hold places and the lines that answer (see `edge.apps.collection.brief`).
+        max_tokens: the most tokens of the passages of all results with their contexts, as `most_tokens` bounds them,
+            and of the whole answer if it is `brief`. The best results that fit are kept.
     """
 
     top_k: int = option(10, "How many results.", "-n", "--top-k", what="the number of results", least=1, most=MOST)
@@ -69,9 +70,13 @@ class SearchOptions(RequestOptions):
         False, "One result a file, with its other places, and without results below .02 beside better ones; or all "
         "passages. Text and Markdown list files if not told otherwise, other formats passages.", "--files/--passages",
     )  # fmt: skip
+    brief: bool = option(
+        False, "JSON of places and the lines that answer alone: at most 2,500 characters for eight results.",
+        "--brief",
+    )  # fmt: skip
     max_tokens: int | None = option(
-        None, "The best results whose passages have at most so many tokens together, for any common tokenizer.",
-        "--max-tokens", what="the number of tokens", least=1,
+        None, "The best results whose passages have at most so many tokens together, for any common tokenizer; of a "
+        "brief answer all that is sent.", "--max-tokens", what="the number of tokens", least=1,
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from naive.mcp_answers import data_of
 from naive.program import settings_of
 from naive.waiting import result_of
 
@@ -182,7 +183,7 @@ def test_every_tool_says_it(place: tuple[Path, str], kind: str) -> None:
             if "path" in known:
                 known["path"] = str(folder / known["path"])
             answer = await server.call_tool(name, known)
-            health = answer.structured_content["health"]
+            health = data_of(answer)["health"]
             assert (name, health["state"]) == (name, "damaged")
             assert SAID in health["troubles"][0]["text"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.mcp_answers import data_of
 
 from edge.apps.collection.excerpts import NotIndexed
 from tests.apps.serve.every_request import Request, Site, site
@@ -61,7 +62,7 @@ def told(text: str, one: Site) -> Any:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            value = value.get("structuredContent", value)  # of a tool; it is also there as text, with a random mark
+            value = data_of(value) if value.get("isError") is False else value  # of a tool
             return {name: plain(each) for name, each in value.items() if not name.endswith(CHANGING)}
         return [plain(each) for each in value] if isinstance(value, list) else value
 

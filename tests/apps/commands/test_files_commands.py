@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from naive.program import EDGE
 
+from edge.apps.collection.brief import written
 from edge.apps.collection.watching import Watcher
 from edge.apps.console import ProgressBar
+from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.commands.conftest import Edge
 
 
@@ -143,6 +145,12 @@ def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path)
     assert {Path(result["path"]).name for result in only} == {"rivers.md", "bread.md"}
     assert edge.json("search", "river", "--min-score", "1", code=1)["results"] == []
     assert "must be 0 to 1" in edge.refused("search", "river", "--min-score", "2")
+    brief = edge.json("search", "river floods", "--no-rerank", "--brief", "--max-tokens", "200")
+    assert brief.keys() == {"results", "left_out"}
+    assert "The river floods in spring" in brief["results"][0]["text"]
+    assert most_tokens(expected_tokens(written(brief))) <= 200
+    assert brief["left_out"]
+    assert "add --json" in edge.refused("search", "river", "--brief")
     trace = files_home / "trace.json"
     edge.json("search", "river", "--trace", str(trace))
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}

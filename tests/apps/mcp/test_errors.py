@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
+from naive.mcp_answers import data_of
 from naive.program import EDGE, environment_of, write_tiny_models
 from naive.waiting import result_of
 
 from edge.apps import console
-from edge.apps.mcp.protocol import NOTICE, answering, make_server
+from edge.apps.mcp.protocol import answering, make_server
 from edge.apps.store.failures import Health
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -99,13 +100,9 @@ def test_retrieved_text_stands_between_lines_that_it_cannot_forge() -> None:
     answers = [answering(search, "test", MemoryBudget(10**11, baseline=0), Health)() for _ in range(2)]
     for answer in answers:
         (text,) = (part.text for part in answer.content)
-        lines = text.split("\n")
-        assert lines[0] == answer.structured_content["notice"] == NOTICE
-        assert len(lines) == 4
-        assert lines[1].removeprefix("<") == lines[3].removeprefix("</")
-        assert json.loads(lines[2]) == answer.structured_content
-        assert "\\u202eyour\\u001b[2J" in answer.structured_content["results"][0]["text"]
-        for part in (text, answer.structured_content["results"][0]["text"]):
+        (result,) = data_of(answer)["results"]
+        assert "\\u202eyour\\u001b[2J" in result["text"]
+        for part in (text, result["text"]):
             assert not STEERING.search(part)
     assert answers[0].content[0].text.split("\n")[1] != answers[1].content[0].text.split("\n")[1]
 
@@ -172,5 +169,5 @@ def test_every_message_is_answered(tmp_path: Path) -> None:
         assert "no message of the protocol" in answers[identifier]["error"]["message"]
     assert "error" in answers[5] or answers[5]["result"]["isError"]
     assert answers[6]["result"]["isError"]
-    assert answers[7]["result"]["structuredContent"]["results"][0]["memory"] == "kept"
+    assert data_of(answers[7]["result"])["results"][0]["memory"] == "kept"
     assert "Traceback" not in errors

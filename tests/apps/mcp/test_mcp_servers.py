@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.mcp_answers import data_of
 from naive.program import EDGE, environment_of, write_tiny_models
 from naive.waiting import result_of
 
-from edge.apps.mcp.protocol import NOTICE
+from edge.text.tokens import expected_tokens, most_tokens
 
 LINUX = sys.platform == "linux"
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
@@ -44,11 +45,7 @@ def ask(home: Path, *arguments: str, talk: Callable[[Any], Awaitable[None]]) -> 
 async def call(client: Any, tool: str, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
-    (text,) = (part.text for part in result.content)
-    notice, begin, data, end = text.split("\n")
-    assert notice == result.structured_content["notice"] == NOTICE
-    assert (begin[1:], json.loads(data)) == (end[2:], result.structured_content)
-    return result.structured_content
+    return data_of(result)
 
 
 async def refused(client: Any, tool: str, **arguments: Any) -> str:
@@ -135,11 +132,25 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
         assert "null" not in json.dumps(tool.input_schema)
     get, search = (next(tool for tool in tools if tool.name == name) for name in ("get", "search"))
     described = search.input_schema["properties"]
-    assert described.keys() - {"query", "whole"} == SearchOptions.schema().keys()
+    assert described.keys() - {"query"} == SearchOptions.schema().keys()
     for name, member in SearchOptions.schema().items():
-        expected = {**member, "default": 8} if name == "top_k" else member
+        expected = {**member, "default": {"top_k": 8, "brief": True}.get(name, member.get("default"))}
         assert {key: described[name].get(key) for key in expected} == expected
     assert get.input_schema["properties"]["line_end"]["type"] == "integer"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_nothing_is_claimed_that_nothing_sends(mode: Any) -> None:
+    from edge.apps.mcp.protocol import make_server
+    from edge.apps.store.failures import Health
+    from edge.budget import MemoryBudget
+
+    async def claimed() -> Any:
+        server = make_server("edge-test", "", MemoryBudget(10**11, baseline=0), Health, reads=[])
+        async with mcp.Client(server, mode=mode) as client:
+            return client.server_capabilities.model_dump(mode="json", exclude_none=True)
+
+    assert "true" not in json.dumps(result_of(claimed()))
 
 
 def test_answers_in_flight_at_the_end_of_the_input_are_written(home: Path, tmp_path: Path) -> None:
@@ -179,11 +190,18 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         ]  # fmt: skip
         found = (await call(client, "search", query="when does the river flood", filters=["type:md"]))["results"]
         assert {Path(hit["path"]).name for hit in found} == {"river.md"}
+        for limit in (None, 200, 1000):
+            answer = await client.call_tool("search", {"query": "river bread word1", "max_tokens": limit})
+            text = answer.content[0].text
+            assert len(text) <= 2_500 if limit is None else most_tokens(expected_tokens(text)) <= limit
         got = await call(client, "get", path=found[0]["path"])
         assert "The river floods in spring." in "".join(passage["text"] for passage in got["passages"])
         assert got["continues_at_passage"] is None
-        assert "text" not in found[0], "a model is given places, and reads what it needs"
-        whole = await call(client, "search", query="when does the river flood", whole=True, top_k=1)
+        assert found[0].keys() == {"path", "lines", "relevance", "text"}, (
+            "a model is given places, and reads more of them"
+        )
+        assert "3: The river floods in spring." in found[0]["text"]
+        whole = await call(client, "search", query="when does the river flood", brief=False, top_k=1)
         assert "The river floods in spring." in whole["results"][0]["text"]
         (long,) = (await call(client, "search", query="words", filters=["path:line.txt"], top_k=1))["results"]
         texts: list[str] = []
@@ -197,13 +215,12 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         assert " ".join(texts).split() == line.split()
         assert (await call(client, "get", path=found[0]["path"], line_start=100))["passages"] == []
         assert (await call(client, "status"))["files"] == 3
-        asked = [f"{docs / 'river.md'}:3", f"#{found[0]['id']}", "docs/*.txt"]
+        asked = [f"{docs / 'river.md'}:3", f"#{whole['results'][0]['id']}", "docs/*.txt"]
         read = (await call(client, "get_documents", targets=asked, max_bytes=60))["documents"]
         assert [document["text"] for document in read[:1]] == ["The river floods in spring.\n\nIt is old."]
         assert sum(len(document["text"]) for document in read) <= 61
         typed = await call(client, "search", query="lex: bread vec: what needs time")
         assert "bread.txt" in {Path(hit["path"]).name for hit in typed["results"]}
-        assert "line" in found[0]
         secret = str(tmp_path / "secret.txt")
         assert "is not in the collection" in await refused(client, "get", path=secret)
         assert "is not indexed: the file is empty" in await refused(client, "get", path=str(docs / "empty.txt"))
@@ -221,7 +238,7 @@ def test_without_the_sdk_the_way_to_it_is_named(home: Path, tmp_path: Path) -> N
     for server in ("memory", "files"):
         done = subprocess.run([sys.executable, "-c", code, "mcp", server], capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert "need mcp 2 or newer: pip install 'edge-rag[mcp]'" in done.stderr
+        assert "need mcp 2.3 or newer: pip install 'edge-rag[mcp]'" in done.stderr
 
 
 def test_what_is_stored_is_confirmed_however_long_it_is(home: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from naive.mcp_answers import data_of
 from naive.waiting import result_of
 
 from edge.apps.mcp.protocol import _ENDS, ANSWER, MOST_BYTES, Messages, Output, answering, id_of
@@ -191,7 +192,7 @@ def test_an_answer_is_bounded_and_held_until_it_is_written() -> None:
     from mcp.server.mcpserver.exceptions import ToolError
 
     def asked(content: dict[str, Any], budget: MemoryBudget) -> Any:
-        return answering(lambda: content, "test", budget, Health)().structured_content
+        return data_of(answering(lambda: content, "test", budget, Health)())
 
     budget = MemoryBudget(60 * MB, baseline=0)
     leases: list[Any] = []

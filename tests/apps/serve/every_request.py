@@ -163,6 +163,19 @@ class Site:
         turn = {"question": "When does the river flood?", "answer": "In spring.", "title": "The river"}
         messages = [{"role": "user", "content": [{"type": "text", "text": "When does the river flood?"}]}]
         chat = {"model": "default", "messages": messages, "max_completion_tokens": 5, "stop": ["x"]}
+        asked = messages[0]["content"]
+        called = [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]
+        returned = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "It rains."}]}
+        talk = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": called},
+                {"role": "user", "content": [returned, *asked]}]  # fmt: skip
+        said = {
+            "model": "default",
+            "messages": talk,
+            "max_tokens": 5,
+            "system": [{"type": "text", "text": "Be brief."}],
+        }
+        output = {"type": "function_call_output", "call_id": "c", "output": "It rains."}
+        items = [{"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"}, output, *messages]
         document = {"text": "The river floods.", "n": 1}
         ranked = {"query": "river", "documents": [document, "b"], "return_documents": True, "model": "x"}
         options = {"passages": 3, "rerank": True, "check": True, "temperature": 0.0, "max_tokens": 5, "seed": 1}
@@ -187,6 +200,14 @@ class Site:
             Request("GET", "/info"),
             Request("GET", "/v1/models"),
             Request("GET", "/v1/models/{name:path}", values=name),
+            Request("GET", "/api/tags"),
+            Request("POST", "/api/show", {"model": "tiny"}),
+            Request("POST", "/v1/messages", {**said, "model": "llm", "top_p": 0.5, "stop_sequences": ["x"]}),
+            Request("POST", "/v1/messages", {**said, "stream": True}),
+            Request("POST", "/v1/messages", said),
+            Request("POST", "/v1/messages/count_tokens", said),
+            Request("POST", "/v1/responses", {"input": "When does the river flood?", "model": "default"}),
+            Request("POST", "/v1/responses", {"input": items, "instructions": "Be brief.", "stream": True}),
             Request("POST", "/v1/completions", {"model": "default", "prompt": "When does the river flood?"}),
             Request("POST", "/v1/chat/completions", chat),
             Request("POST", "/v1/chat/completions", {**chat, "stream": True, "stream_options": {"include_usage": 1}}),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from naive.mcp_answers import data_of
 from naive.waiting import result_of
 
 from edge.config import Config
@@ -264,11 +265,11 @@ def test_mcp_over_http(server: Running) -> None:
     async def talk() -> tuple[set[str], Any, set[str], Any]:
         async with mcp.Client(f"{server.url}/mcp") as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
-            found = (await client.call_tool("search", {"query": QUERY, "top_k": 2})).structured_content
+            found = data_of(await client.call_tool("search", {"query": QUERY, "top_k": 2, "brief": False}))
         async with mcp.Client(f"{server.url}/mcp/memory") as client:
             others = {tool.name for tool in (await client.list_tools()).tools}
             await client.call_tool("add_memory", {"text": "Alice keeps bees."})
-            known = (await client.call_tool("search_memory", {"query": "bees"})).structured_content
+            known = data_of(await client.call_tool("search_memory", {"query": "bees"}))
         return tools, found, others, known
 
     tools, found, others, known = result_of(talk())
@@ -290,7 +291,7 @@ def test_mcps_client_in_the_present_revision_and_the_one_before(server: Running,
 
     async def talk() -> tuple[str, Any, Any]:
         async with mcp.Client(f"{server.url}/mcp", mode=mode) as client:
-            status = (await client.call_tool("status", {})).structured_content
+            status = data_of(await client.call_tool("status", {}))
             wrong = await client.call_tool("search", {"query": ""})
             return client.protocol_version, status, wrong
 
@@ -312,7 +313,7 @@ def test_mcp_in_older_revisions_by_hand(server: Running, version: str) -> None:
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
     with server.client(headers=headers) as client:
         assert client.post("/mcp", json=begin).json()["result"]["protocolVersion"] == version
-        assert client.post("/mcp", json=call).json()["result"]["structuredContent"]["files"] == 3
+        assert data_of(client.post("/mcp", json=call).json()["result"])["files"] == 3
         assert client.get("/mcp").status_code == 405
         assert client.post("/mcp", content=b"x" * (9 << 20)).status_code == 413
 

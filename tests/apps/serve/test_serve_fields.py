@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.serve import documents, mem0, openai, own, rerank, search, state, tei
+from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, responses, search, state, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
@@ -25,7 +25,7 @@ from tests.apps.serve.test_serve_security import connected
 
 __all__ = ["writer"]
 
-SUBJECTS = (documents, mem0, openai, own, rerank, search, state, tei)
+SUBJECTS = (anthropic, documents, mem0, ollama, openai, own, rerank, responses, search, state, tei)
 BODIES = sorted(
     {kind for subject in SUBJECTS for path in subject.PATHS for kind in (path.body, path.query) if kind is not None},
     key=lambda kind: kind.__name__,
@@ -106,6 +106,10 @@ def test_the_published_fields_of_the_dialects_are_known() -> None:
     chat = pytest.importorskip("openai.types.chat.completion_create_params").CompletionCreateParamsBase
     texts = pytest.importorskip("openai.types.completion_create_params").CompletionCreateParamsBase
     embeddings = pytest.importorskip("openai.types.embedding_create_params").EmbeddingCreateParams
+    response = pytest.importorskip("openai.types.responses.response_create_params").ResponseCreateParamsBase
+    messages = pytest.importorskip("anthropic.types.message_create_params").MessageCreateParamsBase
+    beta = pytest.importorskip("anthropic.types.beta.message_create_params").MessageCreateParamsBase
+    counted = pytest.importorskip("anthropic.types.message_count_tokens_params").MessageCountTokensParams
     cohere = pytest.importorskip("cohere")
     published: list[tuple[type[Any], set[str]]] = [
         (openai.ChatBody, set(typing.get_type_hints(chat))),
@@ -115,7 +119,12 @@ def test_the_published_fields_of_the_dialects_are_known() -> None:
           for client in (cohere.Client, cohere.ClientV2)),
         (rerank.RerankBody, JINA),
         (rerank.ScoreBody, SCORE),
-        (tei.OllamaEmbedBody, OLLAMA),
+        (ollama.OllamaEmbedBody, OLLAMA),
+        (ollama.OllamaShowBody, {"model", "name", "verbose", "system", "template", "options"}),
+        (responses.ResponsesBody, set(typing.get_type_hints(response))),
+        (anthropic.MessagesBody, set(typing.get_type_hints(messages)) | {"temperature", "top_p", "top_k", "stream"}),
+        (anthropic.MessagesBody, set(typing.get_type_hints(beta))),
+        (anthropic.CountBody, set(typing.get_type_hints(counted))),
         (tei.EmbedBody, TEI["EmbedBody"]),
         (tei.TeiRerankBody, TEI["TeiRerankBody"]),
     ]  # fmt: skip
@@ -186,6 +195,21 @@ def test_the_later_paths_answer_as_the_others(server: Running) -> None:
     [
         ("GET", "/v1/models/nothing", 404, {"error": {"message", "type", "param", "code"}}),
         ("GET", "/v1/chat/completions", 405, {"error": {"message", "type", "param", "code"}}),
+        ("GET", "/v1/messages", 405, {"type": str, "error": {"message", "type"}}),
+        (
+            "GET",
+            "/v1/responses",
+            405,
+            {
+                "type": str,
+                "message": str,
+                "param": object,
+                "code": object,
+                "sequence_number": int,
+                "error": {"message", "type", "param", "code"},
+            },
+        ),
+        ("GET", "/api/show", 405, {"error": str}),
         ("GET", "/embed", 405, {"error": str, "error_type": str}),
         ("GET", "/api/embed", 405, {"error": str}),
         ("GET", "/v2/rerank", 405, {"message": str}),

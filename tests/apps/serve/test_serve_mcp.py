@@ -92,7 +92,7 @@ def test_an_argument_that_a_tool_does_not_have_is_refused(server: Running) -> No
     with server.client() as client:
         tools = ask(client, "tools/list").json()["result"]["tools"]
         assert all(tool["inputSchema"]["additionalProperties"] is False for tool in tools)
-        for name, takes in (("search", "it takes query, whole, top_k"), ("status", "it takes none")):
+        for name, takes in (("search", "it takes query, top_k"), ("status", "it takes none")):
             given = {
                 "name": name,
                 "arguments": {"query": "x", "user_id": "ann"} if name == "search" else {"user_id": 1},

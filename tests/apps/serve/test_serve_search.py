@@ -11,6 +11,7 @@ from naive.program import config_of
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
+from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.serve.conftest import Running
 
 QUERY = "when does the river flood"
@@ -53,6 +54,23 @@ def test_results_equal_those_of_the_library(server: Running, alone: Collection, 
             results = json.loads(answer.read())["results"]
     expected = [hit.to_json() for hit in alone.search(QUERY, 3, rerank=rerank)]
     assert [{name: result[name] for name in expected[0]} for result in results] == expected
+
+
+@pytest.mark.parametrize("limit", [None, 60, 120])
+def test_a_brief_answer_fits_as_it_is_sent(server: Running, limit: int | None) -> None:
+    body = {"query": QUERY, "brief": True, "max_tokens": limit}
+    with server.client() as client:
+        whole = client.post("/v1/search", json={"query": QUERY}).json()["results"]
+        sent = client.post("/v1/search", json=body).text
+    found = json.loads(sent)
+    shown = [result["path"] for result in found["results"]]
+    assert shown == [result["path"] for result in whole][: len(shown)]
+    assert len(shown) + found["left_out"] == len(whole)
+    assert (
+        (len(sent) <= 2_500 and found["left_out"] == 0)
+        if limit is None
+        else most_tokens(expected_tokens(sent)) <= limit
+    )
 
 
 def test_filters_and_bounds_are_those_of_the_library(server: Running, alone: Collection) -> None:

@@ -15,6 +15,8 @@ import httpx
 import pytest
 from naive.waiting import PATIENCE_S, until
 
+from edge.apps.collection.collection import Collection
+from edge.config import Config
 from tests.apps.serve.conftest import Running
 
 BODY = {"query": "river", "documents": ["The river floods.", "Tomatoes need sun."]}
@@ -182,7 +184,10 @@ def test_slow_clients_keep_nobody_out(start_server: Callable[..., Running], tmp_
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Unix sockets have owners on POSIX systems")
-def test_the_socket_is_the_owners_and_there_is_one_server(start_server: Callable[..., Running], tmp_path: Path) -> None:
+def test_the_socket_is_the_owners_and_the_first_servers(
+    start_server: Callable[..., Running], served_settings: dict[str, str], tmp_path: Path
+) -> None:
+    """A second server, with other collections and another limit, answers at its address."""
     import subprocess
     import sys
 
@@ -190,12 +195,30 @@ def test_the_socket_is_the_owners_and_there_is_one_server(start_server: Callable
     folder = tmp_path / "run" / "edge-rag"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "serve.sock").stat().st_mode) == 0o600
-    second = subprocess.run(
-        [sys.executable, "-c", "from edge.apps.cli import main; main()", "serve", "--port", "0"],
+    private = subprocess.run(
+        [sys.executable, "-c", "from edge.apps.cli import main; main()", "serve", "--no-port"],
         env=server.environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert second.returncode == 2
-    assert "runs already" in second.stderr
+    assert private.returncode == 2
+    assert "runs already" in private.stderr
+    place = tmp_path / "other"
+    with Collection(place, config=Config(memory=10**11, models_dir=served_settings["EDGE_MODELS_DIR"],
+                                         embedder="tiny-embedder")) as collection:  # fmt: skip
+        (tmp_path / "note.md").write_text("The garden is dry.")
+        collection.index([tmp_path / "note.md"])
+    arguments = ("--port", "0", "-c", str(place), "--memory", "3GB", "--memory-path", str(tmp_path / "memories"))
+    second = start_server(*arguments, runtime=tmp_path / "run", usual=False)
+    with server.client() as one, second.client() as other:
+        names = [
+            {Path(hit["path"]).name for hit in client.post("/v1/search", json={"query": "a"}).json()["results"]}
+            for client in (one, other)
+        ]
+        assert other.get("/v1/engine").json()["memory"]["limit"] == 3 * 10**9
+    assert names == [{"river.md", "garden.md", "office.md"}, {"note.md"}]
+    code, errors = second.stop()
+    assert (code, errors.count("\n")) == (0, 1)
+    assert f"the server that runs already (process {server.pid})" in errors
+    assert (folder / "serve.sock").exists()
     code, errors = server.stop()
     assert (code, errors) == (0, "")
     assert not list(folder.iterdir()), "nothing is left behind"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from edge.apps.serve import openai, refusals, rerank, tei
+from edge.apps.serve import anthropic, ollama, openai, refusals, rerank, responses, tei
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.refusals import Shape, plain
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
@@ -168,7 +168,12 @@ def test_no_value_at_all_is_an_error_of_the_server(here: Site, data: st.DataObje
     assert not fault(changed, answer), (changed, odd[:300])
 
 
-@pytest.mark.parametrize("shape", [plain, openai.openai, rerank.cohere, rerank.jina, tei.ollama, tei.tei])
+SHAPERS = (
+    plain, anthropic.anthropic, openai.openai, responses.failed, rerank.cohere, rerank.jina, ollama.ollama, tei.tei
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPERS)
 @pytest.mark.parametrize(
     "found", [{"text": "\ud800"}, ["\ud800"] * 10_000, {"x": object()}], ids=["text", "large", "object"]
 )

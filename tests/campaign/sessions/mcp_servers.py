@@ -149,5 +149,5 @@ def _content(answer: Answer) -> Answer | None:
     result = answer.get("result")
     if result is None or result.get("isError"):
         return None
-    content: Answer = result["structuredContent"]
+    content: Answer = json.loads(result["content"][0]["text"].split("\n")[2])  # between two lines with a mark
     return content

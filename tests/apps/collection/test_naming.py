@@ -1,0 +1,79 @@
+"""Names in code: those of files, folders and definitions raise what a query asks for by their words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from naive.program import config_of
+
+from edge.apps.collection import naming
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.naming import Names
+from tests.apps.collection.test_brief import hit
+
+PLAIN = "return 1"
+
+
+def raised(query: str, text: str = PLAIN, path: str = "/project/x.py", kind: str = "code") -> float:
+    return Names(query).raised(replace(hit(text, path), kind=kind))
+
+
+BETTER = [
+    ("radix tree path matching", {"path": "/project/tree.go"}, {"path": "/project/mux.go"}),
+    ("request timeout middleware", {"path": "/middleware/timeout.go"}, {"path": "/other/timeout.go"}),
+    ("how are request timeouts enforced", {"path": "/requestTimeout.ts"}, {"path": "/requestLogging.ts"}),
+    ("parseHeaders", {"text": "def parse_headers(lines):"}, {"text": "parse_headers(lines)"}),
+    ("Mux", {"text": "type Mux struct {"}, {"text": "type Chain struct {"}),
+    ("serve HTTP", {"text": "func (mx *Mux) ServeHTTP(w http.ResponseWriter) {"}, {"text": "mx.ServeHTTP(w)"}),
+    ("parse header values", {"text": "fn parse_header() {}"}, {"text": "fn parse() {}"}),
+]
+
+
+@pytest.mark.parametrize(("query", "better", "worse"), BETTER, ids=[query for query, _, _ in BETTER])
+def test_the_names_that_a_query_has_raise_a_score(query: str, better: dict[str, str], worse: dict[str, str]) -> None:
+    assert 0.5 <= raised(query, **worse) < raised(query, **better) <= 1
+
+
+@pytest.mark.parametrize("query", ["", "the of and", "?!", "\u202e\ud800", "x" * 10_000])
+@pytest.mark.parametrize(
+    "text", ["", "def " * 20_000, "def (" * 20_000, "class " + "A" * 20_000, "func (((((" * 9_000, "\x00\ud800"]
+)
+def test_nothing_is_raised_where_there_are_no_names(query: str, text: str) -> None:
+    assert raised(query, text) == 0.5
+
+
+def test_only_code_is_raised_and_never_above_1() -> None:
+    query, text, path = "parse headers", "def parse_headers(): pass", "/parse_headers/parse_headers.py"
+    assert raised(query, text, path, kind="markdown") == 0.5
+    assert 0.5 < raised(query, text, path) < 1
+    assert Names(query).raised(replace(hit(text, path), kind="code", score=1.0)) == 1
+
+
+def test_a_search_puts_the_definition_before_its_uses(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    uses = "\n".join("    # parse headers: parse the headers, parse all headers" for _ in range(8))
+    for number in range(5):
+        (folder / f"use{number}.py").write_text(f"{uses}\nparse headers {number}\n")
+    (folder / "reading.py").write_text(
+        "def parse_headers(lines):\n    return dict(line.split(':') for line in lines)\n"
+    )
+    with Collection(tmp_path / "c", config=config_of(tiny_models, tmp_path / "scratch")) as collection:
+        collection.index([folder])
+
+        def first() -> str:
+            hits = collection.search("parse headers", rerank=False)
+            scores = [found.score for found in hits]
+            assert scores == sorted(scores, reverse=True)
+            assert [found.stages.fused_rank for found in hits] == list(range(1, len(hits) + 1))
+            assert all(found.score == found.stages.fused_score <= 1 for found in hits)
+            return Path(hits[0].path).name
+
+        assert first() == "reading.py"
+        for name in ("FILE", "FOLDER", "DEFINED"):
+            monkeypatch.setattr(naming, name, 0.0)
+        assert first() != "reading.py", "the names decide"
