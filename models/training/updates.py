@@ -1,9 +1,10 @@
 """Makes pairs of statements of which the newer one ends the older one, or does not, from `updates/*.txt`: what people
 say of themselves, and how they say that it changed, in eight languages.
 
-A line of these files names a kind, and alternatives between bars. `^` is who speaks or is spoken of, `a/b` the forms for
-the first and for the third person, `{v}` a value, `{w}` another one, and `_` a whole statement. A topic has states (s),
-changes to another value (c), ends (e) and statements that end nothing (n). In a topic `one` a value excludes others.
+A line of these files names a kind, and alternatives between bars. `^` is who speaks or is spoken of, `a/b` the forms
+for the first and for the third person, `{v}` a value, `{w}` another one, and `_` a whole statement. A topic has states
+(s), changes to another value (c), ends (e) and statements that end nothing (n). In a topic `one` a value excludes the
+others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from edge.models.statements import words
 
 FOLDER = Path(__file__).parent / "updates"
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl")
@@ -29,6 +32,11 @@ _VALUES = {
 _THINGS = {"event": "event", "clock": "event"}
 _SURE = {"event", "clock", "port", "amount", "limit", "price", "person", "place"}
 """Topics in which another value, said without a word of change, ends the former one."""
+
+_ARTICLES = {"de": ("das", "der"), "fr": ("le", "la"), "es": ("el", "la"), "it": ("il", "la"), "pt": ("o", "a"),
+             "nl": ("de", "het")}  # fmt: skip
+_WITH_ARTICLE = {"event", "clock", "system"}
+"""Topics whose nouns have the other article in half of the pairs."""
 
 _OBJECTS = ("o", "r", "x", "a")
 """The slots of what a statement is about, beside a person; `o2` and its like are others of the kind."""
@@ -120,19 +128,31 @@ def _things(pattern: str) -> set[str]:
     return {name for name, _ in _SLOT.findall(pattern) if name in _OBJECTS}
 
 
+def spoken() -> set[str]:
+    """The words of the patterns and lists of all languages, in small letters."""
+    texts = [(FOLDER / f"{code}.txt").read_text("utf-8") for code in LANGUAGES]
+    return {word.casefold() for text in texts for word in words(re.sub(r"[|~_{}/+>^\n]", "\n", text), most=len(text))}
+
+
 class Maker:
     """Makes pairs of one language."""
 
     def __init__(self, language: Language, rng: random.Random) -> None:
         self.language = language
         self.rng = rng
+        self.swapped = False
         self.nouns = [noun for nouns in language.nouns.values() for noun in nouns]
 
     def pair(self) -> Pair:
         """A pair of statements."""
+        self.swapped = self.rng.random() < 0.5
         while True:
             try:
-                old, new, ends = self._told() if self.language.told and self.rng.random() < 0.15 else self._made()
+                chance = self.rng.random()
+                old, new, ends = (
+                    self._notes() if chance < 0.05 else self._told() if chance < 0.18 and self.language.told
+                    else self._made()
+                )  # fmt: skip
                 break
             except KeyError:  # nothing of the chosen kind is said of the chosen thing
                 continue
@@ -145,7 +165,8 @@ class Maker:
         if kind == "number":
             return str(number)
         if kind == "email":
-            return f"{rng.choice('abejkmnst')}{rng.choice(['o', 'an', 'im', 'ella'])}@{rng.choice(['new', 'old', 'x', 'mail'])}.example"  # fmt: skip
+            name, place = rng.choice(["jo", "kim", "nan", "stella"]), rng.choice(["new", "old", "x", "mail"])
+            return f"{name}@{place}.example"
         if kind == "money":
             return f"{number} {rng.choice(['euros', 'dollars', 'euro', 'pounds', 'PLN', 'zł', '€'])}"
         if kind == "time":
@@ -179,6 +200,18 @@ class Maker:
             return old, self._around("maybe", new, ""), 0.0
         return old, self._when(new) if ended else new, float(ended)
 
+    def _notes(self) -> tuple[str, str, float]:
+        """Two notes that are no statements: "room 7" beside "room 8"."""
+        rng = self.rng
+        lists = self.language.lists
+        thing, other = rng.sample([*lists["event"], *lists["thing"], "note", "text", "item", "home", "memory"], 2)
+        joined = rng.choice(["", "of ", "in ", "at ", "number ", "with ", "from "])
+        kind = rng.choice(["number", "city", "person", "word", "topic", "time"])
+        one, two = self._others(kind, 2)
+        end = rng.choice(["", "", f" {other}", f" is {other}", f" and {other}"])
+        head = rng.choice([thing, f"the {thing}", f"my {thing}", f"{other} {thing}"])
+        return f"{head} {joined}{one}{end}", f"{head} {joined}{two}{rng.choice([end, ''])}", 0.0
+
     def _made(self) -> tuple[str, str, float]:
         rng = self.rng
         topic = rng.choice(self.nouns) if rng.random() < 0.3 else rng.choice(self.language.topics)
@@ -187,14 +220,15 @@ class Maker:
         back = {**slots, "v": slots["w"], "w": slots["v"]}
         third = {**slots, "v": slots["w"], "w": slots["u"]}
         pattern = rng.choice(topic.patterns["s"])
+        changed = False
         if topic.one and rng.random() < 0.2 and (changes := [c for c in topic.patterns.get("c", ()) if "{v}" not in c]):
-            pattern = rng.choice(changes)
+            pattern, changed = rng.choice(changes), True
             state = self._filled(pattern, topic, person, back)
         else:
             state = self._filled(pattern, topic, person, slots)
         topic = self._about_the_same(topic, pattern)
         say: Callable[..., str] = lambda kind, values=slots, who=person: self._say(topic, kind, who, values)  # noqa: E731
-        sure = topic.name in _SURE or bool(topic.nouns[0])
+        sure = changed or topic.name in _SURE or bool(topic.nouns[0])
         chance = rng.random()
         if chance < 0.42:  # it ends
             way = rng.random()
@@ -212,14 +246,14 @@ class Maker:
                 if "e" not in topic.patterns:
                     return state, say("n"), 0.0
                 return state, self._when(say("e")), 1.0
-            if way < 0.75:
+            if way < 0.7:
                 return state, self._when(say("c")), 1.0
-            if way < 0.88:
+            if way < 0.81:
                 return state, self._around("now", say("s", back), ""), 1.0
-            if way < 0.96:
+            if way < 0.89:
                 return state, self._around("fix", say("s", back), slots["v"]), 1.0
             return state, say("s", back), 1.0 if sure else 0.5
-        kind = rng.choice("nnnnppppoooommmaaastrrrrqvcb")
+        kind = rng.choice("nnnnppppoooommmaaastrrrrrrrrqvcb")
         if kind == "n":
             return state, say("n"), 0.0
         if kind == "p":  # of another person
@@ -257,6 +291,8 @@ class Maker:
             return f" {self.language.words['and'][0]} ".join(both), self._change(topic, person, slots), 0.0
         if kind == "b" and "e" in topic.patterns:
             return say("e"), say(rng.choice("en"), slots if rng.random() < 0.5 else third), 0.0
+        if rng.random() < 0.3:
+            return rng.choice(self.language.words["said"]), self._change(topic, person, slots), 0.0
         return state, self._random(person), 0.0
 
     def _person(self) -> str:
@@ -323,9 +359,19 @@ class Maker:
         return self._change(topic, person, swapped), 0.0
 
     def _random(self, person: str) -> str:
-        topic = self.rng.choice(self.nouns) if self.rng.random() < 0.25 else self.rng.choice(self.language.topics)
+        """A statement about something else."""
+        chance = self.rng.random()
+        if chance < 0.35:
+            return self.rng.choice(self.language.words["said"])
+        if chance < 0.5 and self.language.told:
+            old, ends, others = self.rng.choice(self.language.told)
+            return _SLOT.sub(self._filling, self.rng.choice([old, *ends, *others]))
+        topic = self.rng.choice(self.nouns) if chance < 0.65 else self.rng.choice(self.language.topics)
         kind = self.rng.choice([kind for kind in "scencee" if kind in topic.patterns])
         return self._say(topic, kind, person, self._slots(topic))
+
+    def _filling(self, slot: re.Match[str]) -> str:
+        return self._value(slot[2]) if slot[2] else str(self.rng.randint(2, 80))
 
     def _when(self, text: str) -> str:
         return self._around("when", text, "") if self.rng.random() < 0.25 else text
@@ -345,6 +391,9 @@ class Maker:
             return mine if first else theirs
 
         text = _SLASHED.sub(form, pattern)
+        if self.swapped and topic.name in _WITH_ARTICLE:
+            one, other = _ARTICLES.get(self.language.code, ("", ""))
+            text = re.sub(rf"\b{one} \{{(?=o|x)", f"{other} {{", text) if one else text
         if topic.nouns[0]:
             plain, new = (self._owned(noun, person) for noun in topic.nouns)
             text = text.replace("~+", new).replace("~", plain)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from bench.figures import higher, lower, neither, tabulate
 from bench.memory import turns_of
 from bench.options import Folder, Output, benchmark
-from edge.apps.memory.judge import judge, read
+from edge.apps.memory.judge import ENDS, Judge
 from edge.apps.memory.memory import Memory
 from edge.models.training.corpora import load
 
@@ -80,10 +80,13 @@ def complaints() -> list[Complaint]:
 
 
 def counts(judged: Iterable[Pair]) -> dict[str, dict[str, float]]:
-    """The counts of each half: pairs that end, those found, pairs that do not, those wrongly ended."""
+    """The counts of each half: pairs that end, those found, pairs that do not, those wrongly ended. All count as
+    related, so that no embedder is needed."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for pair in judged:
-        ended = judge(read(pair.old), read(pair.new)).ends
+    several = list(judged)
+    told = [(pair.old, pair.new, 1.0) for pair in several]
+    for pair, chance in zip(several, Judge().compare(told), strict=True):
+        ended = chance >= ENDS
         row = found[pair.half]
         row["endings" if pair.ends else "others"] += 1
         row["right" if pair.ends else "wrong"] += ended
@@ -183,16 +186,13 @@ def facts(limit: str) -> dict[str, float]:
 
 
 def conversations(data: Path) -> dict[str, Any]:
-    """The endings among all pairs of turns of each conversation, each as (old, new, reason)."""
+    """The endings among all pairs of turns of each conversation, each as (old, new, probability)."""
     said: dict[str, list[str]] = defaultdict(list)
     for (conversation, _), turns in turns_of(load(data)).items():
         said[conversation] += [text for _, text in turns]
-    ended = []
+    judge, ended = Judge(), []
     for texts in said.values():
-        known: list[str] = []
-        for new in texts:
-            verdicts = ((old, judge(read(old), read(new))) for old in known)
-            ended += [(old, new, verdict.reason) for old, verdict in verdicts if verdict.ends]
-            if len(read(new).clauses) == 1 and read(new).clauses[0].subject:
-                known.append(new)
+        for place, new in enumerate(texts):
+            chances = judge.compare([(old, new, 1.0) for old in texts[:place]])
+            ended += [(old, new, chance) for old, chance in zip(texts, chances, strict=False) if chance >= ENDS]
     return {"turns": sum(map(len, said.values())), "endings": ended}
