@@ -35,7 +35,7 @@ FLAGS = ("new", "same", "alike", "capital", "number", "form", "unknown", "first"
 """What is known of each word: whether it is of the newer statement, whether the other one has it, or one of the same
 stem, and how it is written."""
 
-_TOGETHER = 8
+_TOGETHER = 12
 """The pairs that are computed at a time, which bounds the memory that they need."""
 
 _ABSENT = -1e4
@@ -90,12 +90,15 @@ def encode(old: Sequence[str], new: Sequence[str], vocabulary: Mapping[int, int]
     split, count = len(old), len(spelled)
     common = np.zeros((count, count), np.float32)
     flags = np.zeros((count, len(FLAGS)), np.float32)
+    begun: dict[str, list[int]] = {}
+    for j in range(split, count):
+        begun.setdefault(small[j][:3], []).append(j)
     for i in range(split):
-        for j in range(split, count):
+        for j in begun.get(small[i][:3], ()):
             if small[i] == small[j]:
                 common[i, j] = common[j, i] = 1
                 flags[i, 1] = flags[j, 1] = 1
-            elif small[i][:3] == small[j][:3] and alike(small[i], small[j]):
+            elif alike(small[i], small[j]):
                 common[i, j] = common[j, i] = 0.5
                 flags[i, 2] = flags[j, 2] = 1
     ids, stems, places = (np.zeros(count, np.int32) for _ in range(3))
@@ -199,6 +202,9 @@ def save(path: Path, vocabulary: Sequence[str], weights: Mapping[str, npt.NDArra
     """Stores a model: the vectors of its words [words, dim] (`vectors`) in eight bits, other weights in sixteen."""
     vectors = np.asarray(weights["vectors"], np.float32)
     scale = np.abs(vectors).max(axis=0) / 127
-    stored = {name: np.asarray(array, np.float16) for name, array in weights.items() if name != "vectors"}
+    stored: dict[str, Any] = {
+        name: np.asarray(array, np.float16) for name, array in weights.items() if name != "vectors"
+    }
     stored |= {"words": np.array([key(word) for word in vocabulary], np.uint32), "scale": scale.astype(np.float32)}
-    np.savez_compressed(path, vectors=np.rint(vectors / scale).astype(np.int8), **stored)
+    stored["vectors"] = np.rint(vectors / scale).astype(np.int8)
+    np.savez_compressed(path, **stored)

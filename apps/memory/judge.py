@@ -19,7 +19,7 @@ from edge.text.sentences import sentences
 ENDS = 0.87
 """The least probability from which a newer statement ends an older one."""
 
-ORDERS = 0.3
+ORDERS = 0.2
 """The least probability from which the newer one is found before the older one."""
 
 RELATED = 0.2

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from edge.models.statements import FLAGS, LONGEST, STEM, Encoded, encode, key, s
 
 from .updates import Pair, pairs, spoken
 
-WORDS, VECTOR, WIDTH, LAYERS, HEADS = 5_300, 12, 32, 2, 4
+WORDS, VECTOR, WIDTH, LAYERS, HEADS = 5_300, 10, 32, 2, 4
 """The size of the model: words that it knows, the width of their vectors and of its layers."""
 
 _BATCH = 128
@@ -73,6 +74,7 @@ class Network(nn.Module):
         newer = nn.functional.pad(flags[:, :, 0], (1, 0))
         across = (newer[:, :, None] != newer[:, None, :]).float()
         absent = nn.functional.pad((there - 1) * 1e4, (1, 0))
+        layer: Any
         for number, layer in enumerate(self.layers):
             states = layer["qkv"](layer["n1"](x)).view(count, longest + 1, 3, HEADS, WIDTH // HEADS)
             query, key_, value = states.permute(2, 0, 3, 1, 4)
@@ -164,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fits and stores the model."""
     parser = argparse.ArgumentParser(prog="edge.models.training.judge", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--blocks", type=int, default=24, help="of 49,152 pairs")
+    parser.add_argument("--blocks", type=int, default=16, help="of 49,152 pairs")
     parser.add_argument("--held", action="store_true", help="hold back a sixth of the ways to say a change")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)

@@ -13,7 +13,7 @@ import random
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +32,9 @@ _VALUES = {
 _THINGS = {"event": "event", "clock": "event"}
 _SURE = {"event", "clock", "port", "amount", "limit", "price", "person", "place"}
 """Topics in which another value, said without a word of change, ends the former one."""
+
+_BESIDE = {"book", "trip", "animal", "allergy", "tongue"}
+"""Topics in which a new value ends no other one, even if it is said to be new."""
 
 _ARTICLES = {"de": ("das", "der"), "fr": ("le", "la"), "es": ("el", "la"), "it": ("il", "la"), "pt": ("o", "a"),
              "nl": ("de", "het")}  # fmt: skip
@@ -204,6 +207,11 @@ class Maker:
         """Two notes that are no statements: "room 7" beside "room 8"."""
         rng = self.rng
         lists = self.language.lists
+        if rng.random() < 0.3:
+            kinds = [kind for kind in ("drink", "food", "job", "day", "colour", "city") if kind in lists]
+            one, two = self._others(rng.choice(kinds), 2)
+            head = rng.choice(["", "", f"{rng.choice(lists['colour'])} ", "good ", "two "])
+            return head + one, rng.choice([head, ""]) + two, 0.0
         thing, other = rng.sample([*lists["event"], *lists["thing"], "note", "text", "item", "home", "memory"], 2)
         joined = rng.choice(["", "of ", "in ", "at ", "number ", "with ", "from "])
         kind = rng.choice(["number", "city", "person", "word", "topic", "time"])
@@ -227,11 +235,16 @@ class Maker:
         else:
             state = self._filled(pattern, topic, person, slots)
         topic = self._about_the_same(topic, pattern)
-        say: Callable[..., str] = lambda kind, values=slots, who=person: self._say(topic, kind, who, values)  # noqa: E731
+
+        def say(kind: str, values: dict[str, str] = slots) -> str:
+            return self._say(topic, kind, person, values)
+
         sure = changed or topic.name in _SURE or bool(topic.nouns[0])
         chance = rng.random()
         if chance < 0.42:  # it ends
             way = rng.random()
+            if (changed or topic.nouns[0]) and rng.random() < 0.2:
+                return state, say("s", back), 1.0
             if way < 0.36 and "e" in topic.patterns:
                 return state, self._when(say("e")), 1.0
             if not topic.one:
@@ -273,6 +286,8 @@ class Maker:
         if kind == "s":  # the same, or what may hold beside it
             if topic.one:
                 return state, self._around(rng.choice(["now", "still"]), say("s"), ""), 0.0
+            if topic.name in _BESIDE and rng.random() < 0.4:
+                return state, self._around("now", say("s", back), ""), 0.0
             return state, say(rng.choice("se" if "e" in topic.patterns else "s"), back), 0.0
         if kind == "t":
             if topic.one or not topic.patterns.get("c"):
