@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fits and stores the model."""
     parser = argparse.ArgumentParser(prog="edge.models.training.judge", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--blocks", type=int, default=16, help="of 49,152 pairs")
+    parser.add_argument("--blocks", type=int, default=14, help="of 49,152 pairs")
     parser.add_argument("--held", action="store_true", help="hold back a sixth of the ways to say a change")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.supersession import FOLDER, complaints, counts, pairs
 
-RIGHT, RIGHT_IN_COMPLAINTS = 0.8, 0.6
+RIGHT, RIGHT_IN_COMPLAINTS = 0.85, 0.4
 """Less than is found today, so that a model that is fitted again passes."""
 
 
@@ -40,4 +40,4 @@ def test_endings_are_found_and_few_are_wrong() -> None:
     for judged, least in ((list(pairs()), RIGHT), (told, RIGHT_IN_COMPLAINTS)):
         for half, row in counts(judged).items():
             assert row["right_share"] >= least, half
-            assert row["wrong_share"] <= 0.035, half
+            assert row["wrong_share"] <= 0.04, half
