@@ -153,9 +153,9 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         return added | {"results": [_abridged(result) for result in added["results"]]}
 
     def search_memory(query: str, run_id: str | None = None, **options: Any) -> dict[str, Any]:
-        """Find memories about a subject that hold now, best first. With max_tokens the ids of results that do not fit
-        are left_out, and list_memories gets them with the filters {"id": {"in": [...]}}; the turns of a conversation
-        with {"conversation_of": id}.
+        """Find memories about a subject that hold now, best first. Where two results differ, the one that is newer_than
+        the other is right. With max_tokens the ids of results that do not fit are left_out, and list_memories gets
+        them with the filters {"id": {"in": [...]}}; the turns of a conversation with {"conversation_of": id}.
 
         Args:
             query: a question or a description.
@@ -208,7 +208,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         return {"history": memory.history(memory_id, whole_chain=True)}
 
     take_options(add_memory, RememberOptions, ("metadata", "timestamp", "expiration_date", "valid_from", "valid_until"))
-    found = ("top_k", "filters", "neighbours", "as_of", "max_tokens", "conversations")
+    found = ("top_k", "filters", "neighbours", "as_of", "max_tokens", "conversations", "order")
     take_options(search_memory, RecallOptions, found, top_k=5)
     take_options(list_memories, ListOptions, ("top_k", "filters"), top_k=20)
     take_options(update_memory, ChangeOptions, ("text", "metadata", "expiration_date"))

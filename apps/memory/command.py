@@ -172,9 +172,8 @@ def add(texts: tuple[str, ...], options: Remember, as_json: bool, **settings: An
         for other in added.get("supersedes", ()):
             click.echo(f"    in place of {other['id']}  {other['memory']}")
         for other in added.get("judged", ()):
-            click.echo(
-                f"    {'ends' if other['ends'] else 'keeps'} {other['id']}  {other['memory']}: {other['reason']}"
-            )
+            verb = "ends" if other["ends"] else "keeps"
+            click.echo(f"    {verb} {other['id']} ({other['probability']:.2f})  {other['memory']}")
 
 
 @memory.command()
@@ -196,6 +195,8 @@ def search(query: str, options: Recall, as_json: bool, **settings: Any) -> int:
             stages = hit["score_details"].items()  # a rank is a whole number
             shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)
             click.echo(f"            {'  '.join(shares)}")
+        for older in hit.get("newer_than", ()):
+            click.echo(f"            newer than {older}")
         for turn in hit.get("neighbours", ()):
             click.echo(f"     {turn['offset']:+d}     {shown(turn)}")
     for talk in result.get("conversations", ()):
@@ -343,8 +344,8 @@ def import_(source: Path, everyone: bool, options: OfMemory, as_json: bool, **se
 @scope_options
 @engine_options
 def learn(source: Path, dry_run: bool, watch: bool, options: OfMemory, as_json: bool, **settings: Any) -> None:
-    """Take in the conversations in SOURCE, a file or a folder: sessions of Claude Code and Codex, exports of ChatGPT
-    and Claude (conversations.json), memories of mem0, and Markdown notes.
+    """Take in the conversations in SOURCE, a file or a folder: sessions of Claude Code, Codex, Gemini CLI and Copilot,
+    exports of OpenCode, ChatGPT and Claude (conversations.json), memories of mem0, and Markdown notes.
 
     Each turn is taken once, without keys and tokens. An interrupted run is continued by the next one.
     """

@@ -315,7 +315,12 @@ class Memory(Closing):
                 )
                 result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
         document: dict[str, Any] = {"results": results} | ({"conversations": told} if wanted.conversations else {})
-        return document if wanted.max_tokens is None else fitting(document, wanted.max_tokens)
+        if wanted.max_tokens is not None:
+            document = fitting(document, wanted.max_tokens)
+        if wanted.order == "time":
+            said = {one.record.uuid: one.record.timestamp or one.record.created_at for one in candidates}
+            document["results"].sort(key=lambda result: said[result["id"]])
+        return document
 
     def get(self, memory_id: str) -> dict[str, Any] | None:
         """One memory, hidden or ended or not, with `links` to similar memories; None if there is none in this scope."""

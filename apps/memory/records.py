@@ -126,6 +126,10 @@ class Record:
         """The moment from which the memory holds, as far as is known."""
         return self.valid_from or self.timestamp or self.created_at
 
+    def of_the_same(self, other: Record) -> bool:
+        """Whether the other memory was stored under the same ids, and said by the same one."""
+        return (self.scope, self.role, self.actor_id) == (other.scope, other.role, other.actor_id)
+
     @property
     def indexed_text(self) -> str:
         """The text in the full-text index: the date as a person writes it, and the memory's text."""

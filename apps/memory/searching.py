@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, age_days, stamp
 from edge.apps.memory.filters import Condition
+from edge.apps.memory.judge import ORDERS
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.memory.validity import Asked, chains, in_chains
@@ -202,15 +203,40 @@ class Searcher:
         if rerank and candidates:
             # Recency and importance may lift any candidate, so with them all candidates need their final scores.
             beside = sum(candidate.record.id in found.instead for candidate in candidates)
-            most = min(top_k + beside, len(candidates))
+            most = min(max(top_k, LOOKED) + beside, len(candidates))
             candidates = self._rerank(query, candidates, scope, None if options.weighs else most)
         candidates = list(_each_once(candidates, found))
+        if asked is None or not asked.before:
+            candidates = newer_first(candidates, self._older(candidates[:LOOKED]))
         if options.weighs:
             candidates = weigh(candidates, options, self._clock())
         if options.threshold is not None:
             candidates = [candidate for candidate in candidates if candidate.score >= options.threshold]
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         return candidates[:top_k], self._conversations(found, options.conversations, whose)
+
+    def _older(self, candidates: Sequence[Candidate]) -> dict[int, list[int]]:
+        """For the places of candidates those of the ones that they may end."""
+        records = [candidate.record for candidate in candidates]
+        pairs = [
+            (old, new)
+            for new, later in enumerate(records)
+            for old, earlier in enumerate(records)
+            if earlier.since < later.since and earlier.of_the_same(later)
+        ]
+        older: dict[int, list[int]] = defaultdict(list)
+        index = self._store.index
+        if pairs and index is not None:
+            with self._store.read() as db:
+                ids = np.array([record.id for record in records], np.int64)
+                vectors = index.vectors(db, ids, absent_as_zero=True)
+            chances = self._store.judge.compare(
+                [(records[old].text, records[new].text, float(vectors[old] @ vectors[new])) for old, new in pairs]
+            )
+            for (old, new), chance in zip(pairs, chances, strict=True):
+                if chance >= ORDERS:
+                    older[new].append(old)
+        return older
 
     def _conversations(self, found: Retrieved, most: int, whose: Condition) -> list[dict[str, Any]]:
         """The best conversations of more than one turn, each with its place, its times, and what it was about."""
@@ -469,16 +495,20 @@ class Candidate:
         score: the number that people see, which can be compared between queries: the cosine or, with reranking, the
             probability that the memory helps to answer (see `relevance`), at most that of a better result.
         details: the figures of each stage, by name.
+        newer_than: the ids of older results that it may end.
     """
 
     record: Record
     order: float
     score: float
     details: Mapping[str, float | int] = field(default_factory=dict)
+    newer_than: tuple[str, ...] = ()
 
     def to_json(self, *, explain: bool) -> dict[str, Any]:
         """mem0's form of a result: the memory with its `score`, and with `explain` its `score_details`."""
         document = {**self.record.to_json(), "score": self.score}
+        if self.newer_than:
+            document["newer_than"] = list(self.newer_than)
         return document | ({"score_details": {**self.details, "order": self.order}} if explain else {})
 
 
@@ -490,6 +520,24 @@ def _each_once(candidates: Sequence[Candidate], found: Retrieved) -> Iterator[Ca
         if memory not in seen:
             seen.add(memory)
             yield replace(candidate, record=found.records[memory])
+
+
+LOOKED = 10
+"""The best results among which a newer statement is put before an older one that it may end."""
+
+
+def newer_first(candidates: Sequence[Candidate], older: Mapping[int, Sequence[int]]) -> list[Candidate]:
+    """The candidates, each in front of the better ones among those that it may end, with their score. `older` has the
+    places of these for each place."""
+    placed: list[tuple[int, Candidate]] = []
+    for number, one in enumerate(candidates):
+        ended = older.get(number, ())
+        place = next((place for place, (other, _) in enumerate(placed) if other in ended), len(placed))
+        if place < len(placed):
+            one = replace(one, order=placed[place][1].order, score=placed[place][1].score)
+        ids = tuple(candidates[other].record.uuid for other in ended)
+        placed.insert(place, (number, replace(one, newer_than=ids)))
+    return [one for _, one in placed]
 
 
 def weigh(candidates: Sequence[Candidate], options: RecallOptions, now: datetime) -> list[Candidate]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
+from edge.apps.memory.judge import Judge
 from edge.apps.memory.records import ACTIONS, TEXT_INDEX, action_text, migrations
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
@@ -283,6 +284,8 @@ class MemoryStore:
         self._config = config
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
+        self._judge: Judge | None = None
+        self._judges = budget.reserve("memory judge", 0)
         self.rebuilding = Rebuilding(self.database, MemoryRebuild(self.embed))
         self.upkeep = Upkeep(self)
         self._lock = WriterLock(path / LOCK)
@@ -324,6 +327,16 @@ class MemoryStore:
         index = self.index
         assert index is not None
         return index
+
+    @property
+    def judge(self) -> Judge:
+        """Compares statements; opened by its first use."""
+        with self._opening:
+            if self._judge is None:
+                judge = Judge()
+                self._judges.resize(judge.model.nbytes)
+                self._judge = judge
+            return self._judge
 
     def health(self, *, thorough: bool = False) -> Health:
         """The known damage and unfinished work. It does not read all stored data, as `check` does."""
@@ -369,7 +382,8 @@ class MemoryStore:
         # The database is closed before the index, so that reads of other threads have ended and none reopens the index.
         self.database.close()
         with self._opening:
-            index, self._index = self._index, None
+            index, self._index, self._judge = self._index, None, None
+            self._judges.release()
         if index is not None:
             index.close()
         self.models.close()

@@ -1,8 +1,10 @@
 """Conversations that other programs have written, and how they come into a memory: streamed, each turn once, without
 keys and tokens.
 
-The formats, by what their programs write: sessions of Claude Code (`~/.claude/projects/*/*.jsonl`) and of Codex
-(`~/.codex/sessions/**/rollout-*.jsonl`); `conversations.json` of an export of ChatGPT and of Claude; memories of mem0,
+The formats, by what their programs write: sessions of Claude Code (`~/.claude/projects/*/*.jsonl`), of Codex
+(`~/.codex/sessions/**/rollout-*.jsonl`), of Gemini CLI (`~/.gemini/tmp/*/chats/session-*.json`) and of Copilot
+(`~/.copilot/session-state/*/events.jsonl`, and `chatSessions/*.json` of VS Code); what `opencode export` writes;
+`conversations.json` of an export of ChatGPT and of Claude; memories of mem0,
 as JSON, JSON Lines or an object with `results`; and Markdown notes with observations, as Basic Memory writes them. Only
 the last is specified by its maker. The others were compared with real files and with readers of other programs.
 """
@@ -171,11 +173,11 @@ def _elements(file: BinaryIO, most: int, report: ImportReport) -> Iterator[tuple
 
 
 def _session(entry: Mapping[str, Any]) -> str:
-    """The id of the session that a line of Codex begins."""
-    payload = entry.get("payload")
-    if entry.get("type") == "session_meta" and isinstance(payload, dict):
-        return str(payload.get("id") or "")
-    return ""
+    """The id of the session that a line of Codex or of Copilot begins."""
+    known = {"session_meta": ("payload", "id"), "session.start": ("data", "sessionId")}
+    member, name = known.get(str(entry.get("type")), ("", ""))
+    content = entry.get(member)
+    return str(content.get(name) or "") if isinstance(content, dict) else ""
 
 
 def _texts(content: Any) -> str:
@@ -218,6 +220,42 @@ def _codex(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
     if isinstance(payload, dict) and payload.get("type") == "message":
         run = place.rpartition(":")[0]
         yield from _turn(place, run, payload.get("role"), _texts(payload.get("content")), entry.get("timestamp"))
+
+
+def _gemini(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+    role, run = {"gemini": "assistant"}.get(str(entry.get("type")), entry.get("type")), place.rpartition(":")[0]
+    yield from _turn(entry.get("id") or place, run, role, _texts(entry.get("content")), entry.get("timestamp"))
+
+
+def _opencode(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+    """The turn of a message. Parts that are marked as synthetic are those that the program wrote for a person."""
+    info, parts = entry.get("info"), entry.get("parts")
+    if isinstance(info, dict) and isinstance(parts, list):
+        said = [p for p in parts if isinstance(p, dict) and p.get("type") == "text" and not p.get("synthetic")]
+        run, time = info.get("sessionID") or place.rpartition(":")[0], info.get("time")
+        when = _seconds(time.get("created")) if isinstance(time, dict) else None
+        yield from _turn(info.get("id") or place, run, info.get("role"), _texts(said), when)
+
+
+def _copilot(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+    data, role = entry.get("data"), str(entry.get("type")).removesuffix(".message")
+    if isinstance(data, dict):
+        run = place.rpartition(":")[0]
+        yield from _turn(entry.get("id") or place, run, role, _texts(data.get("content")), entry.get("timestamp"))
+
+
+def _copilot_chat(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+    """The question and the answer of a request. Parts of an answer that have a kind tell what was done for it."""
+    message, answer = entry.get("message"), entry.get("response")
+    if isinstance(message, dict) and isinstance(answer, list):
+        key, run, when = entry.get("requestId") or place, place.rpartition(":")[0], _seconds(entry.get("timestamp"))
+        values = [part.get("value") for part in answer if isinstance(part, dict) and "kind" not in part]
+        yield from _turn(key, run, "user", _texts(message.get("text")), when)
+        yield from _turn(f"{key}:answer", run, "assistant", _texts(values), when)
+
+
+def _seconds(milliseconds: Any) -> Any:
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) else None
 
 
 def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
@@ -304,11 +342,17 @@ def _is_codex(entry: Mapping[str, Any]) -> bool:
 _FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[dict[str, Any], str], Iterator[Spoken]]], ...] = (
     (_is_claude_code, _claude_code),
     (_is_codex, _codex),
+    (lambda entry: entry.get("type") in ("user", "gemini") and "content" in entry and "id" in entry, _gemini),
+    (lambda entry: isinstance(entry.get("info"), dict) and isinstance(entry.get("parts"), list), _opencode),
+    (lambda entry: entry.get("type") in ("session.start", "user.message") and "data" in entry, _copilot),
+    (lambda entry: "requestId" in entry and isinstance(entry.get("response"), list), _copilot_chat),
     (lambda entry: isinstance(entry.get("mapping"), dict), _chatgpt),
     (lambda entry: isinstance(entry.get("chat_messages"), list), _claude),
     (lambda entry: isinstance(entry.get("memory"), str) or isinstance(entry.get("results"), list), _mem0),
 )
-FORMATS = ("Claude Code", "Codex", "ChatGPT", "Claude", "mem0", "Markdown")
+FORMATS = (
+    "Claude Code", "Codex", "Gemini CLI", "OpenCode", "Copilot", "ChatGPT", "Claude", "mem0", "Markdown",
+)  # fmt: skip
 
 _NAMES = uuids.UUID("5b0a6ed9-0d5c-4a75-9a0f-5b3f7a1f2f6c")
 _PER_CHARACTER = 16

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import goes_on
-from edge.apps.memory.judge import Judgement, judge, read
+from edge.apps.memory.judge import ENDS, read
 from edge.apps.memory.records import (
     GIVEN,
     SELECT,
@@ -77,13 +77,14 @@ class Added:
         record: the new memory, or the existing one.
         event: ADD, or NONE if the same memory existed before.
         similar: the earlier memories that it was linked to, most similar first.
-        judged: the memories that were compared with it, each with the verdict; an ended one as it is stored now.
+        judged: the memories that were compared with it, an ended one as it is stored now, each with the probability
+            that the newer of the two ends the older one.
     """
 
     record: Record
     event: str
     similar: tuple[tuple[Record, float], ...] = ()
-    judged: tuple[tuple[Record, Judgement], ...] = ()
+    judged: tuple[tuple[Record, float], ...] = ()
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
         """mem0's form:"""
@@ -104,8 +105,8 @@ class Added:
             document |= {"superseded_by": record.superseded_by, "valid_until": record.valid_until}
         if explain:
             document["judged"] = [
-                {"id": other.uuid, "memory": other.text, "ends": verdict.ends, "reason": verdict.reason}
-                for other, verdict in self.judged
+                {"id": other.uuid, "memory": other.text, "ends": chance >= ENDS, "probability": round(chance, 3)}
+                for other, chance in self.judged
             ]
         return document
 
@@ -222,13 +223,13 @@ class Writer:
         if before is not None:
             previous[0], follows[0] = len(entries), before.id
         vectors = in_context(vectors, previous)
-        judged = [supersede and any(clause.subject for clause in read(entry.text).clauses) for entry in entries]
+        judged = [supersede and bool(read(entry.text).sentences) for entry in entries]
         with store.read() as db:
             similar = find_similar(db, index, vectors, scope, store.budget, judged)
         with store.write() as db:
             added = self._insert(db, index, entries, vectors, similar, follows, scope)
             if supersede:
-                added = self._judge(db, added, similar, judged)
+                added = self._judge(db, added, similar, judged, vectors)
         store.upkeep.wrote(len(added))
         return added
 
@@ -375,29 +376,40 @@ class Writer:
         return outcomes
 
     def _judge(
-        self, db: Connection, outcomes: list[Added], similar: Sequence[Sequence[Similar]], judged: Sequence[bool]
+        self,
+        db: Connection,
+        outcomes: list[Added],
+        similar: Sequence[Sequence[Similar]],
+        judged: Sequence[bool],
+        vectors: Vectors,
     ) -> list[Added]:
         """Ends the memories that new ones supersede. A new one that was said before another is itself ended by it."""
-        before: list[int] = []
+        before: list[tuple[int, int]] = []
         for number, outcome in enumerate(outcomes):
             if not judged[number] or outcome.event != "ADD":
                 continue
             record = outcome.record
-            ids = dict.fromkeys([one.id for one in similar[number] if one.id >= 0] + before[-_TOGETHER:])
-            verdicts: list[tuple[Record, Judgement]] = []
-            for other in read_records(db, ids).values():
-                if (other.scope, other.role, other.actor_id) != (record.scope, record.role, record.actor_id):
-                    continue
-                if other.valid_until is not None or other.forgotten_at is not None or record.valid_until is not None:
-                    continue
-                later = record.since >= other.since
-                old, new = (other, record) if later else (record, other)
-                verdict = judge(read(old.text), read(new.text))
-                if verdict.ends:
-                    ended = self._end(db, old, new)
+            near = {one.id: one.similarity for one in similar[number] if one.id >= 0}
+            near |= {known: float(vectors[place] @ vectors[number]) for known, place in before[-_TOGETHER:]}
+            verdicts: list[tuple[Record, float]] = []
+            others = [
+                other
+                for other in read_records(db, near).values()
+                if other.of_the_same(record) and other.valid_until is None and other.forgotten_at is None
+            ]
+            pairs = [(other, record) if record.since >= other.since else (record, other) for other in others]
+            chances = self._store.judge.compare(
+                [(old.text, new.text, near[other.id]) for (old, new), other in zip(pairs, others, strict=True)]
+            )
+            for other, chance in zip(others, chances, strict=True):
+                if record.valid_until is not None:
+                    break
+                if chance >= ENDS:
+                    later = record.since >= other.since
+                    ended = self._end(db, *((other, record) if later else (record, other)))
                     record, other = (record, ended) if later else (ended, other)
-                verdicts.append((other, verdict))
-            before.append(record.id)
+                verdicts.append((other, chance))
+            before.append((record.id, number))
             outcomes[number] = replace(outcome, record=record, judged=tuple(verdicts))
         return outcomes
 

@@ -121,6 +121,7 @@ class RecallOptions(RequestOptions):
             pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned
             memory as 1.
         half_life: the days after which recency has halved.
+        order: `relevance`, or `time`: the same results in the order in which they were said or happened.
     """
 
     top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
@@ -151,6 +152,10 @@ class RecallOptions(RequestOptions):
         what="the number of tokens", least=1,
     )  # fmt: skip
     half_life: float = option(30.0, "Days after which recency has halved.", "--half-life")
+    order: str = option(
+        "relevance", "relevance: the best first; time: the best results as they followed one another.", "--order",
+        choices=("relevance", "time"),
+    )  # fmt: skip
     show_expired: bool = option(False, _EXPIRED, "--show-expired")
 
     def __post_init__(self) -> None:

@@ -1,10 +1,12 @@
-"""`supersession`: counts what a memory's judge ends rightly and wrongly, in pairs of statements in five languages."""
+"""`supersession`: counts what a memory's judge ends rightly and wrongly, in pairs of statements, and whether the newer
+statement is found first. Two sets: pairs of forms that people use for changes, in five languages, and pairs after
+public complaints about other memories, in eight."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Annotated, Any
 from bench.figures import higher, lower, neither, tabulate
 from bench.memory import turns_of
 from bench.options import Folder, Output, benchmark
-from edge.apps.memory.judge import judge, read
+from edge.apps.memory.judge import ENDS, Judge
 from edge.apps.memory.memory import Memory
 from edge.models.training.corpora import load
 
@@ -46,11 +48,45 @@ def pairs() -> Iterator[Pair]:
         yield Pair("sealed" if sealed else "open", language, ends == "1", old, new)
 
 
-def counts() -> dict[str, dict[str, float]]:
-    """The counts of each half: pairs that end, those found, pairs that do not, those wrongly ended."""
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A statement that ends an older one, after a complaint about a memory that kept both, and statements that do not.
+
+    Attributes:
+        half: `open` or `sealed`, as for `Pair`. The halves were chosen before the judge was changed.
+        about: the memory that was complained about.
+        question: what `old` answered, and `new` answers now. A near miss does not answer it.
+        misses: statements near to `new` that end nothing: of another person or thing, narrower, a plan, a question, a
+            past, or what holds beside the old one.
+    """
+
+    half: str
+    about: str
+    language: str
+    question: str
+    old: str
+    new: str
+    misses: tuple[str, ...]
+
+    def pairs(self) -> list[Pair]:
+        """Its statements, each with the old one; first the one that ends it."""
+        return [Pair(self.half, self.language, new is self.new, self.old, new) for new in (self.new, *self.misses)]
+
+
+def complaints() -> list[Complaint]:
+    """The set of complaints."""
+    lines = (line.split("\t") for line in (FOLDER / "complaints.tsv").read_text("utf-8").splitlines())
+    return [Complaint(*told, misses=tuple(misses)) for *told, misses in ((*line[:6], line[6:]) for line in lines)]
+
+
+def counts(judged: Iterable[Pair]) -> dict[str, dict[str, float]]:
+    """The counts of each half: pairs that end, those found, pairs that do not, those wrongly ended. All count as
+    related, so that no embedder is needed."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for pair in pairs():
-        ended = judge(read(pair.old), read(pair.new)).ends
+    several = list(judged)
+    told = [(pair.old, pair.new, 1.0) for pair in several]
+    for pair, chance in zip(several, Judge().compare(told), strict=True):
+        ended = chance >= ENDS
         row = found[pair.half]
         row["endings" if pair.ends else "others"] += 1
         row["right" if pair.ends else "wrong"] += ended
@@ -69,7 +105,11 @@ def supersession(
     output: Output,
 ) -> None:
     """Count the endings that the judge of memories finds, the wrong ones, and the right facts after updates."""
-    report: dict[str, Any] = {"pairs": counts(), "questions": {**questions(memory), "facts": facts(memory)}}
+    told = complaints()
+    report: dict[str, Any] = {
+        "pairs": counts(pairs()), "complaints": counts(pair for one in told for pair in one.pairs()),
+        "order": order(told, memory), "questions": {**questions(memory), "facts": facts(memory)},
+    }  # fmt: skip
     if data is not None:
         report["conversations"] = conversations(data)
     columns = {
@@ -80,8 +120,37 @@ def supersession(
         "first": higher("right fact first", "%"), "in_three": higher("in the first three", "%"),
         "questions": neither("questions"),
     }  # fmt: skip
-    figures = [*tabulate(report["pairs"], columns), *tabulate(report["questions"], asked, "questions after updates")]
+    first = {
+        "newer": higher("newer first", "%"), "older": higher("older first after what ends nothing", "%"),
+        "pairs": neither("pairs"),
+    }  # fmt: skip
+    figures = [
+        *tabulate(report["pairs"], columns), *tabulate(report["complaints"], columns, "after complaints"),
+        *tabulate(report["order"], first, "two statements of one user"),
+        *tabulate(report["questions"], asked, "questions after updates"),
+    ]  # fmt: skip
     output.put(report, figures, "what a new statement ends")
+
+
+def order(told: Iterable[Complaint], limit: str) -> dict[str, dict[str, float]]:
+    """For each half, the share of searches that find the newer statement first, and, where it answers something else,
+    the older one. Each memory holds two statements, of one user."""
+    found: dict[str, dict[bool, list[bool]]] = defaultdict(lambda: {True: [], False: []})
+    with TemporaryDirectory() as folder, Memory(folder, memory=limit, clock=lambda: NOW) as memory:
+        for number, one in enumerate(told):
+            for place, pair in enumerate(one.pairs()):
+                user = f"{number}-{place}"
+                memory.add(pair.old, user_id=user, timestamp="2025-01-01")
+                memory.add(pair.new, user_id=user, timestamp="2025-05-01")
+                first = memory.search(one.question, 1, user_id=user)["results"][0]["memory"]
+                found[one.half][pair.ends].append(first == (pair.new if pair.ends else pair.old))
+    return {
+        half: {
+            "newer": sum(row[True]) / len(row[True]), "older": sum(row[False]) / len(row[False]),
+            "pairs": len(row[True]) + len(row[False]),
+        }
+        for half, row in sorted(found.items())
+    }  # fmt: skip
 
 
 def questions(limit: str) -> dict[str, dict[str, float]]:
@@ -117,16 +186,13 @@ def facts(limit: str) -> dict[str, float]:
 
 
 def conversations(data: Path) -> dict[str, Any]:
-    """The endings among all pairs of turns of each conversation, each as (old, new, reason)."""
+    """The endings among all pairs of turns of each conversation, each as (old, new, probability)."""
     said: dict[str, list[str]] = defaultdict(list)
     for (conversation, _), turns in turns_of(load(data)).items():
         said[conversation] += [text for _, text in turns]
-    ended = []
+    judge, ended = Judge(), []
     for texts in said.values():
-        known: list[str] = []
-        for new in texts:
-            verdicts = ((old, judge(read(old), read(new))) for old in known)
-            ended += [(old, new, verdict.reason) for old, verdict in verdicts if verdict.ends]
-            if len(read(new).clauses) == 1 and read(new).clauses[0].subject:
-                known.append(new)
+        for place, new in enumerate(texts):
+            chances = judge.compare([(old, new, 1.0) for old in texts[:place]])
+            ended += [(old, new, chance) for old, chance in zip(texts, chances, strict=False) if chance >= ENDS]
     return {"turns": sum(map(len, said.values())), "endings": ended}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.apps.memory.judge import judge, read
+from edge.apps.memory.judge import ENDS, ORDERS, Judge
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.validity import time_asked
+from edge.errors import CorruptBlock
+from edge.models.statements import FILE, StatementModel
 
 Make = Callable[..., Memory]
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
@@ -24,6 +27,10 @@ ENDED = (
     ("My dog is called Max", "Sorry, my dog is called Milo, not Max"),
     ("I drive a Toyota", "I sold the Toyota and drive a Skoda now"),
     ("Ann: I live in Oslo", "Ann: Hi Bob! I moved to Trondheim. It rains."),
+    ("I drink coffee every morning", "I stopped drinking coffee"),
+    ("Moro em Lisboa", "Mudei-me para o Porto"),
+    ("Ik rook", "Ik ben gestopt met roken"),
+    ("Mieszkam w Krakowie", "Przeprowadziłem się do Gdańska"),
 )
 KEPT = (
     ("I live in Oslo", "My sister moved to Trondheim"),
@@ -43,16 +50,51 @@ KEPT = (
 )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge()
+
+
 @pytest.mark.parametrize(("old", "new"), ENDED)
-def test_what_has_another_value_now_ends(old: str, new: str) -> None:
-    assert judge(read(old), read(new)).ends
+def test_what_has_another_value_now_ends(judge: Judge, old: str, new: str) -> None:
+    assert judge.compare([(old, new, 1.0)])[0] >= ENDS
 
 
 @pytest.mark.parametrize(("old", "new"), KEPT)
-def test_what_may_still_hold_is_kept(old: str, new: str) -> None:
-    verdict = judge(read(old), read(new))
-    assert not verdict.ends
-    assert verdict.reason
+def test_what_may_still_hold_is_kept(judge: Judge, old: str, new: str) -> None:
+    assert judge.compare([(old, new, 1.0)])[0] < ENDS
+
+
+def test_a_pair_is_judged_alike_beside_others(judge: Judge) -> None:
+    pairs = [(old, new, 1.0) for old, new in (*ENDED, *KEPT)]
+    assert judge.compare(pairs) == pytest.approx([judge.compare([pair])[0] for pair in pairs], abs=1e-4)
+    assert judge.compare([]) == []
+    assert judge.compare([(*ENDED[0], 0.1)]) == [0.0]
+
+
+def test_a_damaged_model_is_told(tmp_path: Path) -> None:
+    place = tmp_path / "statements.npz"
+    for damaged in (b"", FILE.read_bytes()[:5_000], b"PK" + FILE.read_bytes()[2:9_000], b"x" * 99):
+        place.write_bytes(damaged)
+        with pytest.raises(CorruptBlock, match="is damaged"):
+            StatementModel.open(place)
+
+
+def test_the_newer_of_two_that_are_kept_is_found_first(memory: Memory, judge: Judge, clock: Any) -> None:
+    old, new, other = "I live in Oslo", "I moved to Bergen", "my bicycle is green"
+    memory.add([other, old], user_id="ann")
+    clock.forward(days=1)
+    memory.add(new, user_id="ann", supersede=False)
+    assert judge.compare([(old, new, 1.0)])[0] >= ORDERS > judge.compare([(other, new, 1.0)])[0]
+    for rerank in (False, True):
+        for top_k in (1, 10):
+            found = memory.search("I live in Oslo", top_k, user_id="ann", rerank=rerank)["results"]
+            assert found[0]["memory"] == new
+            (older,) = found[0]["newer_than"]
+            assert memory.get(older)["memory"] == old
+            assert found[0]["score"] == max(one["score"] for one in found)
+    assert memory.search("live in Oslo before", 1, user_id="ann")["results"][0]["memory"] == old
+    assert all("newer_than" not in one for one in memory.search("I live in Oslo", user_id="ann")["results"][1:])
 
 
 def shown(memory: Memory, **options: Any) -> set[str]:
@@ -61,12 +103,13 @@ def shown(memory: Memory, **options: Any) -> set[str]:
 
 
 def test_a_chain_of_homes_ends_where_it_began(memory: Memory, clock: Any) -> None:
-    for text in ("I live in Oslo", "I moved to Bergen", "I live in Oslo"):
+    for text in ("I live in Oslo", "I moved to Bergen", "I live in Oslo again"):
         clock.forward(days=30)
         (added,) = memory.add(text, user_id="ann", explain=True)["results"]
         assert added["event"] == "ADD"
         assert shown(memory) == {text}
     assert [(one["memory"], one["ends"]) for one in added["judged"]] == [("I moved to Bergen", True)]
+    assert added["judged"][0]["probability"] >= ENDS
     assert [one["memory"] for one in added["supersedes"]] == ["I moved to Bergen"]
     assert len(memory.history(added["id"], whole_chain=True)) == 5
     assert shown(memory, as_of="2026-07-15") == {"I live in Oslo"}
@@ -154,6 +197,6 @@ def test_many_ended_memories_hide_none_that_holds(memory: Memory, clock: Any) ->
     memory.add("the port is open", user_id="ann")
     for number in range(250):
         clock.forward(minutes=1)
-        memory.add(f"the port of the server is {number}", user_id="ann")
+        memory.add(f"the port of the server is now {number}", user_id="ann")
     found = memory.search("the port of the server", 50, user_id="ann", rerank=False)["results"]
-    assert [hit["memory"] for hit in found] == ["the port of the server is 249", "the port is open"]
+    assert [hit["memory"] for hit in found] == ["the port of the server is now 249", "the port is open"]

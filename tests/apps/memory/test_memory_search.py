@@ -16,6 +16,7 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.searching import NAME, SIGNALS, first_person, relevance, signals
 from edge.apps.memory.store import CONTEXT, in_context
 from edge.apps.store.fusion import FULL_MATCH
+from edge.errors import InputError
 from edge.models.evidence import Evidence, Logistic, log_odds
 
 Make = Callable[..., Memory]
@@ -87,6 +88,19 @@ def test_recency_and_importance_weigh_only_when_asked(memory: Memory, clock: Any
     memory.pin(old)
     assert order(recency=0.5)[0] == old, "what is pinned does not age"
     assert order(importance=0.5)[:2] == [old, dear]
+
+
+def test_the_same_results_in_the_order_of_time(memory: Memory) -> None:
+    for day, text in ((3, "the roof leaks"), (1, "the roof is painted red"), (2, "we sold the boat")):
+        memory.add(text, user_id="ann", timestamp=f"2026-05-0{day}")
+    best, timely = (memory.search("the roof leaks", 2, user_id="ann", order=order)["results"]
+                    for order in ("relevance", "time"))  # fmt: skip
+    assert [one["memory"] for one in best] == ["the roof leaks", "the roof is painted red"]
+    assert timely == best[::-1]
+    (first,) = memory.search("the roof leaks", user_id="ann", order="time", max_tokens=20)["results"]
+    assert first == best[0]
+    with pytest.raises(InputError, match="order is relevance or time, not 'date'"):
+        memory.search("roof", user_id="ann", order="date")
 
 
 def test_neighbours_are_the_turns_around_a_turn(memory: Memory) -> None:

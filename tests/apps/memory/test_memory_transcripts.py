@@ -68,6 +68,53 @@ def codex(folder: Path) -> Path:
     )  # fmt: skip
 
 
+def whole(path: Path, document: Any) -> Path:
+    path.write_text(json.dumps(document), "utf-8")
+    return path
+
+
+def gemini(folder: Path) -> Path:
+    def said(number: int, kind: str, content: Any) -> dict[str, Any]:
+        return {"id": f"g{number}", "timestamp": f"2026-05-11T10:0{number}:00.000Z", "type": kind, "content": content}
+
+    thought = {**said(3, "gemini", "under the eaves"), "thoughts": [{"subject": "eaves"}], "toolCalls": [{"id": "t"}]}
+    messages = [said(1, "info", "connected"), said(2, "user", [{"text": "where do swallows nest"}]), thought]
+    return whole(folder / "session-1.json", {"sessionId": "e1", "projectHash": "ab", "messages": messages})
+
+
+def opencode(folder: Path) -> Path:
+    def said(number: int, role: str, *parts: dict[str, Any]) -> dict[str, Any]:
+        time = {"created": 1778493600000 + number}
+        return {"info": {"id": f"o{number}", "sessionID": "ses1", "role": role, "time": time}, "parts": list(parts)}
+
+    text = {"type": "text", "text": "paint the door green"}
+    read = {"type": "text", "text": "Called the Read tool", "synthetic": True}
+    messages = [
+        said(1, "user", text, read),
+        said(2, "assistant", {"type": "reasoning", "text": "hm"}, {"type": "text", "text": "it is green"}),
+        said(3, "assistant", {"type": "tool", "tool": "bash", "state": {}}),
+    ]
+    return whole(folder / "export.json", {"info": {"id": "ses1", "title": "Door"}, "messages": messages})
+
+
+def copilot(folder: Path) -> Path:
+    def event(number: int, kind: str, **data: Any) -> dict[str, Any]:
+        return {"type": kind, "data": data, "id": f"p{number}", "timestamp": f"2026-05-12T10:0{number}:00Z"}
+
+    return lines(
+        folder / "events.jsonl", event(0, "session.start", sessionId="p1"), event(1, "user.message", content="oil it"),
+        event(2, "assistant.message", content="", toolRequests=[{}]), event(3, "assistant.message", content="oiled"),
+        event(4, "tool.execution_complete", content="done"),
+    )  # fmt: skip
+
+
+def copilot_chat(folder: Path) -> Path:
+    answer = [{"kind": "thinking", "value": "hm"}, {"value": "a hinge"}, {"kind": "toolInvocation", "value": "x"}]
+    request = {"requestId": "r1", "message": {"text": "what squeaks", "parts": []}, "response": answer}
+    document = {"version": 3, "sessionId": "v1", "requests": [{**request, "timestamp": 1778493600000}]}
+    return whole(folder / "v1.json", document)
+
+
 def chatgpt(folder: Path) -> Path:
     def node(name: str, parent: str | None, role: str, text: str, **more: Any) -> dict[str, Any]:
         content = {"content_type": "text", "parts": [text]}
@@ -129,6 +176,10 @@ SAMPLES: dict[Any, list[tuple[str | None, str | None, str]]] = {
         ("s1", "user", "use the key [secret left out] for it"),
     ],
     codex: [("c1", "user", "the roof needs slate"), ("c1", "assistant", "slate it is")],
+    gemini: [("session-1", "user", "where do swallows nest"), ("session-1", "assistant", "under the eaves")],
+    opencode: [("ses1", "user", "paint the door green"), ("ses1", "assistant", "it is green")],
+    copilot: [("p1", "user", "oil it"), ("p1", "assistant", "oiled")],
+    copilot_chat: [("v1", "user", "what squeaks"), ("v1", "assistant", "a hinge")],
     chatgpt: [("g1", "user", 'a "roof" { of [ slate \\ tiles'), ("g1", "assistant", "good"),
               ("g3", "user", "without a current node")],
     claude: [("k1", "user", "how many tiles"), ("k1", "assistant", "forty")],

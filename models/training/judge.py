@@ -1,0 +1,181 @@
+"""Fits the model of pairs of statements: ``python -m edge.models.training.judge --out models/statements.npz``.
+
+It learns from pairs that `updates` makes, and sees none twice. With ``--held``, a sixth of the ways to say a change is
+held back, and what it finds among these is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edge.models.statements import FLAGS, LONGEST, STEM, Encoded, encode, key, save, stem, words
+
+from .updates import Pair, pairs, spoken
+
+WORDS, VECTOR, WIDTH, LAYERS, HEADS = 5_300, 10, 32, 2, 4
+"""The size of the model: words that it knows, the width of their vectors and of its layers."""
+
+_BATCH = 128
+_NEAR = 16 * _BATCH
+_BLOCK = 24 * _NEAR
+_RATE = 3e-3
+_DROPOUT = 0.05
+_FREQUENT, _UNKNOWN = 250, 0.12
+"""Of other words than the most frequent ones, this share is unknown in a step, as names and rare words are later."""
+
+_BIAS = (4.0, 2.0, 0.0, -1.0)
+"""How much a head looks at the same word of the other statement, at first."""
+
+
+class Network(nn.Module):
+    """The model as `edge.models.statements` computes it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(count + 1, VECTOR, padding_idx=0)
+        nn.init.normal_(self.vectors.weight, std=0.3)
+        self.vectors.weight.data[0] = 0
+        self.up = nn.Linear(VECTOR, WIDTH, bias=False)
+        self.pos = nn.Parameter(torch.randn(LONGEST, WIDTH) * 0.1)
+        self.flag = nn.Linear(len(FLAGS), WIDTH)
+        self.cls = nn.Parameter(torch.randn(WIDTH) * 0.3)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({
+                "qkv": nn.Linear(WIDTH, 3 * WIDTH), "o": nn.Linear(WIDTH, WIDTH), "a": nn.Linear(WIDTH, 2 * WIDTH),
+                "b": nn.Linear(2 * WIDTH, WIDTH), "n1": nn.LayerNorm(WIDTH), "n2": nn.LayerNorm(WIDTH),
+            })
+            for _ in range(LAYERS)
+        )  # fmt: skip
+        self.bias = nn.Parameter(torch.tensor([_BIAS] * LAYERS))
+        self.side = nn.Parameter(torch.zeros(LAYERS, HEADS))
+        self.n = nn.LayerNorm(WIDTH)
+        self.out = nn.Linear(WIDTH, 1)
+        self.drop = nn.Dropout(_DROPOUT)
+
+    def forward(
+        self, ids: Tensor, stems: Tensor, places: Tensor, flags: Tensor, common: Tensor, there: Tensor
+    ) -> Tensor:
+        """The log-odds [pairs] that the newer statement ends the older one."""
+        count, longest = ids.shape
+        known = self.up(self.vectors(ids) + self.vectors(stems))
+        x = known + self.pos[places] + self.flag(flags)
+        x = self.drop(torch.cat((self.cls.expand(count, 1, WIDTH), x), 1))
+        shared = nn.functional.pad(common, (1, 0, 1, 0))
+        newer = nn.functional.pad(flags[:, :, 0], (1, 0))
+        across = (newer[:, :, None] != newer[:, None, :]).float()
+        absent = nn.functional.pad((there - 1) * 1e4, (1, 0))
+        layer: Any
+        for number, layer in enumerate(self.layers):
+            states = layer["qkv"](layer["n1"](x)).view(count, longest + 1, 3, HEADS, WIDTH // HEADS)
+            query, key_, value = states.permute(2, 0, 3, 1, 4)
+            odds = query @ key_.transpose(-1, -2) / math.sqrt(WIDTH // HEADS) + absent[:, None, None]
+            odds = odds + shared[:, None] * self.bias[number].view(1, -1, 1, 1)
+            odds = odds + across[:, None] * self.side[number].view(1, -1, 1, 1)
+            mixed = (odds.softmax(-1) @ value).transpose(1, 2).reshape(count, longest + 1, WIDTH)
+            x = x + self.drop(layer["o"](mixed))
+            x = x + self.drop(layer["b"](torch.relu(layer["a"](layer["n2"](x)))))
+        found: Tensor = self.out(self.n(x[:, 0])).squeeze(-1)
+        return found
+
+
+def vocabulary(made: Sequence[Pair]) -> list[str]:
+    """The most frequent words and stems, without names and others that are values alone."""
+    told, counts = spoken(), Counter[str]()
+    for pair in made:
+        for text in (pair.old, pair.new):
+            for word in sorted({word.casefold() for word in words(text)}):
+                if word in told:
+                    counts.update([word, stem(word)] if len(word) > STEM else [word])
+    return [word for word, _ in counts.most_common(WORDS)]
+
+
+def batch(encoded: Sequence[Encoded]) -> list[Tensor]:
+    """The arguments of `Network.forward`, padded."""
+    count, longest = len(encoded), max(len(pair.ids) for pair in encoded)
+    numbers = [np.zeros((count, longest), np.int64) for _ in range(3)]
+    flags = np.zeros((count, longest, len(FLAGS)), np.float32)
+    common = np.zeros((count, longest, longest), np.float32)
+    there = np.zeros((count, longest), np.float32)
+    for row, pair in enumerate(encoded):
+        end = len(pair.ids)
+        for array, values in zip(numbers, (pair.ids, pair.stems, pair.places), strict=True):
+            array[row, :end] = values
+        flags[row, :end], common[row, :end, :end], there[row, :end] = pair.flags, pair.common, 1
+    return [torch.from_numpy(array) for array in (*numbers, flags, common, there)]
+
+
+def forgetful(given: list[Tensor], count: int) -> list[Tensor]:
+    """The arguments with some words unknown, the same ones in both statements of a pair."""
+    ids, stems, places, flags, common, there = given
+    share = torch.where(torch.arange(count + 1) < _FREQUENT, 0.01, _UNKNOWN)
+    gone = (torch.rand(count + 1) < share)[ids]
+    both = gone & (torch.rand(ids.shape) < 0.5)
+    ids, stems = ids.masked_fill(gone, 0), stems.masked_fill(both, 0)
+    flags = flags.clone()
+    flags[:, :, FLAGS.index("unknown")] = ((ids == 0) & (stems == 0)).float() * there
+    return [ids, stems, places, flags, common, there]
+
+
+def batches(made: Sequence[Pair]) -> Iterator[Sequence[Pair]]:
+    """Full batches of pairs that are about as long, which need little padding."""
+    rng = random.Random(len(made))
+    for start in range(0, len(made), _NEAR):
+        near = sorted(made[start : start + _NEAR], key=lambda pair: len(pair.old) + len(pair.new))
+        places = list(range(0, len(near) - _BATCH + 1, _BATCH))
+        rng.shuffle(places)
+        yield from (near[place : place + _BATCH] for place in places)
+
+
+def fit(blocks: int, held: bool | None) -> tuple[list[str], Network]:
+    """Fits on so many blocks of 49,152 pairs."""
+    torch.manual_seed(5)
+    known = vocabulary(list(pairs(_BLOCK, 11, held)))
+    numbers = {key(word): number for number, word in enumerate(known, 1)}
+    network = Network(len(known))
+    steps = blocks * (_BLOCK // _BATCH)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps, pct_start=0.1)
+    for block in range(blocks):
+        made = list(pairs(_BLOCK, 1_000 + block, held))
+        total = 0.0
+        for some in batches(made):
+            encoded = [encode(words(pair.old), words(pair.new), numbers) for pair in some]
+            odds = network(*forgetful(batch(encoded), len(known)))
+            loss = nn.functional.binary_cross_entropy_with_logits(odds, torch.tensor([pair.ends for pair in some]))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach()) / (len(made) // _BATCH)
+        print(f"block {block + 1} of {blocks}: loss {total:.4f}", flush=True)
+    return known, network.eval()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fits and stores the model."""
+    parser = argparse.ArgumentParser(prog="edge.models.training.judge", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--blocks", type=int, default=14, help="of 49,152 pairs")
+    parser.add_argument("--held", action="store_true", help="hold back a sixth of the ways to say a change")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    known, network = fit(options.blocks, False if options.held else None)
+    weights = {name: array.numpy() for name, array in network.state_dict().items()}
+    save(options.out, known, weights | {"vectors": weights.pop("vectors.weight")[1:]})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
