@@ -15,6 +15,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from edge.models.statements import words
@@ -197,7 +198,7 @@ class Maker:
         kinds = {name: kind for name, kind in _SLOT.findall(old + new) if kind}
         for name, kind in kinds.items():
             same = [slots[other] for other in kinds if other in slots and kinds[other] == kind]
-            slots[name] = next(value for value in iter(lambda kind=kind: self._value(kind), None) if value not in same)
+            slots[name] = next(value for value in iter(partial(self._value, kind), None) if value not in same)
         old, new = (_SLOT.sub(lambda match: slots[match[1]], text) for text in (old, new))
         if rng.random() < 0.15:
             return old, self._around("maybe", new, ""), 0.0
