@@ -74,12 +74,14 @@ class Judge:
     def compare(self, pairs: Sequence[tuple[str, str, float]]) -> list[float]:
         """The probability that what was said later ends what was said before, for pairs of older text, newer text and
         the cosine of their vectors. It is 0 for texts of two speakers, for what is not `RELATED`, and if the older one
-        makes more than one statement."""
+        makes more than one statement, or is an exclamation: "Thanks!" holds for the moment. Of 9,000 pairs of turns of
+        LoCoMo 9 exclamations would have ended."""
         asked: list[tuple[str, str]] = []
         owners: list[int] = []
         for number, (before, after, cosine) in enumerate(pairs):
             old, new = read(before), read(after)
-            if cosine >= RELATED and old.speaker == new.speaker and len(old.sentences) == 1:
+            alone = len(old.sentences) == 1 and not old.sentences[0].endswith("!")
+            if cosine >= RELATED and old.speaker == new.speaker and alone:
                 asked += [(old.sentences[0], sentence) for sentence in new.sentences]
                 owners += [number] * len(new.sentences)
         highest = np.zeros(len(pairs), np.float32)

@@ -33,6 +33,8 @@ ENDED = (
     ("Mieszkam w Krakowie", "Przeprowadziłem się do Gdańska"),
 )
 KEPT = (
+    ("Thanks!", "Thanks, Gina! Seeing my goals written down on paper really helps keep me motivated."),
+    ("Bye Nate!", "Aww, bummer! But the important thing is to stay positive."),
     ("I live in Oslo", "My sister moved to Trondheim"),
     ("I like tea", "I also like coffee"),
     ("I live in Oslo", "I would like to move to Trondheim"),
