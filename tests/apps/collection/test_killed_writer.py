@@ -61,7 +61,7 @@ class Plain:
     def __init__(self, **options):
         pass
 
-    def extract(self, path):
+    def extract(self, path, following=()):
         return Extracted("text", path.name, tuple(chunks_of(text_blocks(path.read_text()), path.name)), "utf-8")
 
     def close(self):
@@ -156,14 +156,15 @@ def test_fifty_kills(tmp_path: Path, consistent: Callable[[Collection], None], m
         process = context.Process(target=runpy.run_path, args=(str(script),), kwargs={"init_globals": values})
         process.start()
         assert ours.recv() == "ready"
+        theirs.close()  # so that a writer that fails is noticed
         began = time.perf_counter()
         finished = ours.poll(lasted and chance.random() * lasted * 1.25)
+        assert not finished or ours.recv()
         if finished:
             lasted = time.perf_counter() - began
         process.kill()
         process.join()
         ours.close()
-        theirs.close()
         interrupted += not finished
 
         hashes = files.hashes()
