@@ -79,7 +79,7 @@ def _place(hit: Hit, several: bool) -> dict[str, Any]:
     if hit.mail is not None:
         found |= {"from": hit.mail.sender, "sent": hit.mail.sent[:10], "subject": hit.mail.subject}
     if hit.more:
-        found["more"] = [place.name for place in hit.more[:_MORE]]
+        found["more"] = [place.name(hit.kind) for place in hit.more[:_MORE]]
     return found
 
 

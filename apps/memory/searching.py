@@ -206,7 +206,8 @@ class Searcher:
             most = min(max(top_k, LOOKED) + beside, len(candidates))
             candidates = self._rerank(query, candidates, scope, None if options.weighs else most)
         candidates = list(_each_once(candidates, found))
-        if asked is None or not asked.before:
+        # A question about a time or with a number may ask for the older value.
+        if (asked is None or not (asked.before or asked.start)) and not any(map(str.isdigit, query)):
             candidates = newer_first(candidates, self._older(candidates[:LOOKED]))
         if options.weighs:
             candidates = weigh(candidates, options, self._clock())

@@ -33,6 +33,7 @@ LINES: dict[str, list[str]] = {
     "get": ["get", "docs/river.txt", "-c", "col"],
     "help": ["help", "search"],
     "index": ["index", "docs", "-c", "col"],
+    "install": ["install", "--help"],
     "list": ["list", "-c", "col"],
     "mcp": ["mcp", "config"],
     "memory": ["memory", "add", "The river floods.", "--path", "mem"],

@@ -53,7 +53,7 @@ MEMORY_VERBS = {
 SAYS_IN_ITS_REPORT = {"status", "check", "repair"}
 OPENS_NONE = {
     "collections", "watch", "backup", "restore", "memory", "mcp", "rerank", "embed", "models", "demo", "bench",
-    "doctor", "config", "plan", "serve", "help", "cluster",
+    "doctor", "config", "plan", "serve", "help", "cluster", "install",
 }  # fmt: skip
 """Groups of verbs and verbs that open no store. A backup copies what is noted with the rest, `watch` is `index`, and
 the answers of `serve` say it (`tests/apps/serve/test_serve_health.py`)."""
@@ -146,7 +146,7 @@ def test_every_verb_is_in_the_list() -> None:
     assert leaves(edge) == FILE_VERBS.keys() | SAYS_IN_ITS_REPORT | OPENS_NONE
     with click.Context(edge) as context:
         memory = edge.get_command(context, "memory")
-    assert leaves(memory) == MEMORY_VERBS.keys() | SAYS_IN_ITS_REPORT | (OPENS_NONE & {"backup", "restore"})
+    assert leaves(memory) == MEMORY_VERBS.keys() | SAYS_IN_ITS_REPORT | (OPENS_NONE & {"backup", "restore"}) | {"hook"}
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,11 @@ def moved_states(
     new: Annotated[int, "Tokens of an answer."] = 24,
     threads: Annotated[int, click.IntRange(1)] = 1,
     states: Annotated[str, "Bytes for states in memory."] = "2GB",
+    memory: Annotated[str, "Limit of the process while it searches."] = "700MB",
     output: Output,
 ) -> None:
     """Compare states that are found behind the same documents with states that are moved."""
-    asked = read(sets, passages)[: most or None]
+    asked = read(sets, passages, memory)[: most or None]
     if len(asked) <= warmup:
         raise InputError(f"{len(asked)} questions leave none after {warmup} for warming up")
     rows = {arm: measured(arm, asked, llm, warmup, new, threads, parse_size(states)) for arm in ARMS}
@@ -75,11 +76,11 @@ def figures(rows: Mapping[str, Mapping[str, float]]) -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def read(given: str, most: int) -> list[Question]:
+def read(given: str, most: int, memory: str) -> list[Question]:
     """The questions of a set that have an answer, with the passages that the collection finds."""
     place, _, file = given.partition("=")
     found = []
-    with Collection(place, config=Config.load(flags={"memory": "700MB"})) as collection:
+    with Collection(place, config=Config.load(flags={"memory": memory})) as collection:
         for line in Path(file).read_text("utf-8").splitlines():
             row = json.loads(line)
             if row["answers"]:

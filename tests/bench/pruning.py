@@ -205,7 +205,7 @@ def _memory(
     asked = [query for query in corpus.queries if query in corpus.test]
     with Memory(folder, reranker=reranker, budget=budget) as memory:
         for (conversation, _), said in turns_of(corpus).items():
-            memory.add([{"role": "user", "content": text} for _, text in said], run_id=conversation)
+            memory.add([{"role": "user", "content": text} for _, text in said], run_id=conversation, supersede=False)
         asked = asked[:: max(1, len(asked) // queries)]
         for query, text in zip(asked, _questions(reranker, corpus, asked), strict=True):
             memory.search(text, run_id=corpus.scope(query))

@@ -32,7 +32,19 @@ def test_states_are_used_again_anywhere(tmp_path: Path) -> None:
     with Collection(place, memory="8GB") as collection:
         collection.index([files])
     report = json.loads(
-        output_of(bench, "moved-states", "--set", f"{place}={asked}", "--llm", str(model), "--warmup", "12", "--json")
+        output_of(
+            bench,
+            "moved-states",
+            "--set",
+            f"{place}={asked}",
+            "--llm",
+            str(model),
+            "--warmup",
+            "12",
+            "--memory",
+            "8GB",
+            "--json",
+        )
     )
     exact, anywhere = report["states"]["exact"], report["states"]["anywhere"]
     assert exact["reused"] < anywhere["reused"] < 1

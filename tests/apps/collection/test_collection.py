@@ -166,7 +166,7 @@ def test_what_failed_is_tried_again_when_asked(
 ) -> None:
     from edge.apps.documents.extraction import Extractor
 
-    def fail(self: Extractor, path: Path) -> Any:
+    def fail(self: Extractor, path: Path, following: Any) -> Any:
         raise InputError("took longer than 20 seconds to read")
 
     with monkeypatch.context() as patch:

@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_read_after_all_keeps_what_was_read_of_it(
     collection.index(small.path)
     small.write("ice.txt", "Ice is cold, and this cannot be read yet.")
 
-    def fail(self: Extractor, path: Path) -> Any:
+    def fail(self: Extractor, path: Path, following: Any) -> Any:
         raise error
 
     with monkeypatch.context() as patch:
@@ -266,7 +266,7 @@ def test_the_reason_is_the_last_one(collection: Collection, folder: Any, monkeyp
     folder.write("ice.txt", "Ice is blue.")
     for reason in (Reason.UNREADABLE, Reason.ENCRYPTED):
 
-        def fail(self: Extractor, path: Path, reason: Reason = reason) -> Any:
+        def fail(self: Extractor, path: Path, following: Any, reason: Reason = reason) -> Any:
             raise Skipped(reason, f"it is {reason.value}")
 
         monkeypatch.setattr(Extractor, "extract", fail)
