@@ -188,7 +188,10 @@ def drop_page_cache(path: Path) -> bool:
     if not hasattr(os, "posix_fadvise"):
         return False
     for file in _files(path):
-        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            descriptor = os.open(file, os.O_RDONLY)
+        except FileNotFoundError:  # a draft that has its own name by now
+            continue
         try:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -243,7 +243,7 @@ if not torch.cuda.is_available():  # not skipped elsewhere, because CI takes a s
 
 
 def test_pages_of_the_states_stay_locked_between_passes_and_give_way(pack: Any) -> None:
-    budget = MemoryBudget(2 << 30)
+    budget = MemoryBudget(1 << 34)
     device = config(device="cuda:on=cpu", device_memory="32MB")
     with Reranker(str(pack("tiny-bert")), config=device, budget=budget, tuning=OFFLOADED) as reranker:
         made: list[int] = []
