@@ -33,7 +33,8 @@ AHEAD_BYTES = 8 << 20
 """Bytes of text that may wait for the embedder: minutes of its work."""
 
 _FILES_AHEAD = 32
-"""Files that the extractor knows ahead, so that it never waits for this thread. Each is an open descriptor."""
+"""Files that the extractor knows ahead, so that it never waits for this thread; of large ones fewer, which take long
+to hash. Each is an open descriptor."""
 
 _CHUNK_BYTES = 400
 """Bytes of a chunk besides its texts."""
@@ -203,7 +204,9 @@ class Preparation(Closing):
         ahead: deque[_Look] = deque()
         for file in self._catalog.due(self._database, self._roots):
             ahead.append(self._look(file))
-            if len(ahead) > _FILES_AHEAD:
+            while len(ahead) > 1 and (
+                len(ahead) > _FILES_AHEAD or sum(look.stamp.size for look in ahead) > AHEAD_BYTES
+            ):
                 yield ahead.popleft(), [look.path for look in ahead if look.unread]
         while ahead:
             yield ahead.popleft(), [look.path for look in ahead if look.unread]

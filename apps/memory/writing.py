@@ -392,9 +392,11 @@ class Writer:
             near = {one.id: one.similarity for one in similar[number] if one.id >= 0}
             near |= {known: float(vectors[place] @ vectors[number]) for known, place in before[-_TOGETHER:]}
             verdicts: list[tuple[Record, float]] = []
+            # One after the other, and without what is not judged, so that the limit of one is enough for all.
             others = [
-                other
-                for other in read_records(db, near).values()
+                replace(other, metadata={})
+                for identifier in near
+                for other in read_records(db, [identifier]).values()
                 if other.of_the_same(record) and other.valid_until is None and other.forgotten_at is None
             ]
             pairs = [(other, record) if record.since >= other.since else (record, other) for other in others]
@@ -406,7 +408,8 @@ class Writer:
                     break
                 if chance >= ENDS:
                     later = record.since >= other.since
-                    ended = self._end(db, *((other, record) if later else (record, other)))
+                    old, new = (read_records(db, [other.id])[other.id], record) if later else (record, other)
+                    ended = self._end(db, old, new)
                     record, other = (record, ended) if later else (ended, other)
                 verdicts.append((other, chance))
             before.append((record.id, number))

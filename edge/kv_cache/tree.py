@@ -379,9 +379,7 @@ class KnowledgeTree:
                 node.usage.requested()
             self._trace.count("knowledge.cached_tokens", prepared.cached_tokens)
             self._trace.count("knowledge.computed_tokens", prepared.computed_tokens)
-            homes = [
-                prepared.homes[position][-1] for position in prepared.homes if prepared.places[position] == "moved"
-            ]
+            homes = [way[-1] for position, way in prepared.homes.items() if prepared.places[position] != "context"]
             for home in homes:
                 home.usage.requested()
             self._states.used([*nodes, *homes])

@@ -1,7 +1,7 @@
 /* The instruction sets that the layer is compiled for, and which of them this processor has.
 
-   Each set is a file of its own (avx512.c, avx_vnni.c, avx2.c, neon.c), compiled for its instructions. A level is a set and, within
-   it, the instructions of its products. Better levels have higher numbers. */
+   Each set is a file of its own (avx512.c, avx_vnni.c, avx2.c, neon.c), compiled for its instructions. A level is a set
+   and, within it, the instructions of its products. Better levels have higher numbers. */
 #ifndef EDGE_CPU_H
 #define EDGE_CPU_H
 

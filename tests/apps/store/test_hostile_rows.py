@@ -253,8 +253,7 @@ def test_the_limit_that_a_refusal_of_metadata_names_is_enough(memory: Callable[.
         lambda opened: opened.search("river", rerank=False), lambda opened: opened.export_jsonl(StringIO()),
     ]  # fmt: skip
     writes: list[Callable[[Memory], object]] = [
-        # The judge of endings would hold the nearest memories beside: a limit for one of them is not enough for all.
-        lambda opened: opened.add("The river floods in year 1.", supersede=False),
+        lambda opened: opened.add("The river floods in year 1."),
         lambda opened: opened.delete_all(),
     ]
     for verb in (*reads, *writes):

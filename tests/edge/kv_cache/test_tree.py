@@ -407,6 +407,7 @@ def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
                 # What was moved to a context may leave it, and is moved there again.
                 assert prepared.computed_tokens <= found.missing + (AGAIN + 1) * len(order)
                 assert rig.backend.cells == composed(path, AGAIN)
+                assert all(node.usage.frequency for node in rig.tree._states.host), "what is used has a rank"
         for node in rig.tree._states.host:
             tokens = np.frombuffer(b"".join(part.tokens for part in node.path()), np.int32)
             assert rig.tree._states.host[node] == b"".join(chained(tokens.tolist())[node.start :])
