@@ -204,9 +204,7 @@ class Preparation(Closing):
         ahead: deque[_Look] = deque()
         for file in self._catalog.due(self._database, self._roots):
             ahead.append(self._look(file))
-            while len(ahead) > 1 and (
-                len(ahead) > _FILES_AHEAD or sum(look.stamp.size for look in ahead) > AHEAD_BYTES
-            ):
+            while len(ahead) > _FILES_AHEAD or sum(look.stamp.size for look in ahead) > AHEAD_BYTES:
                 yield ahead.popleft(), [look.path for look in ahead if look.unread]
         while ahead:
             yield ahead.popleft(), [look.path for look in ahead if look.unread]
