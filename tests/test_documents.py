@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -40,6 +41,7 @@ NOT_RUN = {
     "--cluster": "needs Ray",
     ".venv/bin/": "runs the tests themselves",
     ".ci/run": "runs the tests themselves",
+    **({} if find_spec("mcp") else {"edge install": "needs the extra mcp"}),
 }
 """Parts of lines and snippets that are not run, and why."""
 

@@ -46,6 +46,8 @@ _DAMAGE = (
 _PROGRAMS = frozenset({"__MACOSX", "__pycache__", "node_modules"})
 """Folders that programs fill."""
 
+_PIECE = 1 << 16
+
 _UTF_8 = 0x800
 """The bit of a ZIP member whose name is UTF-8."""
 
@@ -143,11 +145,12 @@ class _ArchiveReader:
         found = bytearray()
 
         def content(most: int) -> bytes:
-            piece = stream.read(most - len(found))
-            self._file.spent.unpacked += len(piece)
-            if self._file.spent.unpacked > MAX_PARTS_BYTES:
-                raise InputError(f"the archive unpacks to more than {format_size(MAX_PARTS_BYTES)}")
-            found.extend(piece)
+            # In pieces, because some streams take as much memory as they are asked for.
+            while len(found) < most and (piece := stream.read(min(_PIECE, most - len(found)))):
+                self._file.spent.unpacked += len(piece)
+                if self._file.spent.unpacked > MAX_PARTS_BYTES:
+                    raise InputError(f"the archive unpacks to more than {format_size(MAX_PARTS_BYTES)}")
+                found.extend(piece)
             return bytes(found)
 
         return content

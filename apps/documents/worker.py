@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -47,6 +48,9 @@ _THREAD_STACK_NBYTES = 512 << 10
 _CLOSED_NBYTES = 2 << 20
 """Anonymous pages of libraries in mappings that become read-only after loading: 0.3 MB for the interpreter, 1.1 MB with
 the libraries that recognize text."""
+
+_NO_ROOM = re.compile("failed to map segment|annot allocate memory")
+"""What the loader says if a library does not fit the limit."""
 
 _PIECE = 1 << 16
 _NOISE = 1 << 16
@@ -128,6 +132,9 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
     except MemoryError:
         yield {"out_of_memory": True}
     except Exception as error:  # libraries report damage by many kinds of errors
+        if isinstance(error, OSError) and _NO_ROOM.search(str(error)):
+            yield {"out_of_memory": True}
+            return
         yield {"error": f"damaged, or not what its name says ({type(error).__name__}: {error})"[:300], "reason": None}
 
 

@@ -10,13 +10,17 @@ import zipfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from email.message import EmailMessage
+from pathlib import Path
 
 import pytest
 
 from edge.apps.documents import members
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped, place_in
+from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import choose
+from edge.budget import MemoryBudget
 from edge.errors import InputError
+from edge.trace import Trace
 
 Read = Callable[[str, bytes], DocumentBlocks]
 
@@ -142,3 +146,14 @@ def test_other_containers_and_encrypted_ones_are_named(read: Read) -> None:
     with pytest.raises(Skipped, match="needs a password") as error:
         read("a.zip", bytes(data))
     assert error.value.reason is Reason.ENCRYPTED
+
+
+def test_a_small_archive_needs_no_second_worker(tmp_path: Path) -> None:
+    """A read of the most bytes at once would take them all, and the worker has no room for that."""
+    trace = Trace()
+    files = {"a.zip": zipped(_FILES), "a.tar.gz": tarred(_FILES), "log.txt.gz": gzip.compress(b"The boiler failed.")}
+    with Extractor(budget=MemoryBudget(10**11, baseline=0), trace=trace) as extractor:
+        for name, data in files.items():
+            (tmp_path / name).write_bytes(data)
+            assert extractor.extract(tmp_path / name).chunks
+    assert trace.counters["documents.worker_starts"] == 1

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from naive.waiting import until
 
-from edge.apps.documents import extraction
+from edge.apps.documents import extraction, worker
 from edge.apps.documents.base import LARGEST_INTEGER, WORKER_NBYTES, Extracted, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.process import Request, WorkerProcess
@@ -285,3 +285,16 @@ def test_times_of_files_can_be_stored(time: int, tmp_path: Path) -> None:
     stamp = Stamp.of(Status())  # type: ignore[arg-type]
     assert all(-LARGEST_INTEGER <= value <= LARGEST_INTEGER for value in stamp if value is not None)
     assert stamp.mtime_ns == max(-LARGEST_INTEGER, min(time, LARGEST_INTEGER))
+
+
+def test_a_library_without_room_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another attempt has more memory, and a file that could not be read stays due."""
+
+    def extract(file: Any) -> Any:
+        raise OSError("lib.so: failed to map segment from shared object")
+
+    monkeypatch.setattr(worker, "load", lambda name: extract)
+    path = tmp_path / "a.txt"
+    path.write_text("A text.")
+    request = {"path": str(path), "name": path.name, "max_bytes": 10**6, "max_tokens": 99, "plugins": []}
+    assert list(worker._answers(request, None)) == [{"out_of_memory": True}]
