@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edge.apps.memory.arguments import check_text, spoken
+from edge.apps.store.fusion import convex_combination
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.errors import InputError
+from edge.models.blending import BM25_WEIGHT
 from edge.text.sentences import boundaries
 from edge.text.tokens import expected_tokens, fit, most_tokens
 
 if TYPE_CHECKING:  # the command line splits texts before it loads a model
     from edge.apps.memory.store import MemoryModels
+    from edge.models.blending import Retrieved
 
 LONGEST_SEGMENT = 800
 """The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""
@@ -32,6 +38,9 @@ the average."""
 
 _RERANKED = 256
 """The most segments that the reranker judges. Of a longer text, it judges those with vectors nearest to the query."""
+
+_TELLING = 1e-3
+"""A best score below it comes from words that half of the pieces hold."""
 
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 
@@ -215,27 +224,47 @@ def _score(
     pieces score lower."""
     numbers = [number for number, text in enumerate(texts) if text.strip()]
     scores = np.zeros(len(texts))
+    near: dict[int, float] = {}
     if not rerank or len(numbers) > _RERANKED:
         vectors = models.embed([texts[number] for number in numbers])
-        nearness = (1 + vectors @ models.embed([query], query=True)[0]) / 2
+        cosines = vectors @ models.embed([query], query=True)[0]
+        nearness = (1 + cosines) / 2
         if not rerank:
             scores[numbers] = nearness
             return scores
         scores[numbers] = nearness
-        numbers = sorted(numbers[place] for place in np.argsort(-nearness, kind="stable")[:_RERANKED].tolist())
+        chosen = sorted(np.argsort(-nearness, kind="stable")[:_RERANKED].tolist())
+        near = {place: float(cosines[number]) for place, number in enumerate(chosen)}
+        numbers = [numbers[place] for place in chosen]
     if not numbers:
         return scores
     pieces = [texts[number] for number in numbers]
     average = sum(tokens[number] for number in numbers) / len(numbers)
     wanted = max(1, math.ceil(_SPARE * room / max(1.0, average)))
-    judged = models.rank(query, pieces, min(wanted, len(pieces)), retrieved=False)
+    retrieved = _retrieved(query, pieces, near)
+    judged = models.rank(query, pieces, min(wanted, len(pieces)), retrieved=retrieved)
     if len(judged) < len(pieces) and sum(tokens[numbers[ranked.index]] for ranked in judged) < room:
-        judged = models.rank(query, pieces, retrieved=False)
+        judged = models.rank(query, pieces, retrieved=retrieved)
     # Pieces that the reranker has not judged rank below all judged pieces.
     scores *= min(ranked.score for ranked in judged)
     for ranked in judged:
         scores[numbers[ranked.index]] = ranked.score
     return scores
+
+
+def _retrieved(query: str, pieces: Sequence[str], near: Mapping[int, float]) -> Retrieved:
+    """The fused scores of the query's words and of `near`, the cosines that are known; False if no word tells the
+    pieces apart. By them the reranker drops many pieces before it reads one."""
+    lexical = LexicalIndex("pieces", ignored=FUNCTION_WORDS, signs=True)
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(LexicalIndex.create(lexical.table))
+        lexical.add(db, range(len(pieces)), pieces)
+        db.commit()  # only then FTS5 writes the figures that scores need
+        words = dict(lexical.search(db, query, len(pieces)))
+    if max(words.values(), default=0.0) < _TELLING:
+        return False
+    fused = dict(convex_combination(words, near, BM25_WEIGHT))
+    return [fused.get(place, 0.0) for place in range(len(pieces))]
 
 
 def _spoken(message: object) -> str:

@@ -15,8 +15,8 @@ from edge.public_calls import checked_arguments
 MOST = 10_000
 """The most memories of one request."""
 
-TOP_K = 20
-"""Memories that a call returns if it does not say how many."""
+RESULTS, LISTED = 10, 20
+"""Memories that a search and a list return if it is not said how many."""
 
 
 class _Unset:
@@ -91,7 +91,7 @@ class ListOptions(RequestOptions):
     @property
     def count(self) -> int:
         """The most memories that are returned."""
-        return _count(self.top_k, self.limit)
+        return _count(self.top_k, self.limit, LISTED)
 
 
 @checked_arguments
@@ -173,7 +173,7 @@ class RecallOptions(RequestOptions):
     @property
     def count(self) -> int:
         """The most results."""
-        return _count(self.top_k, self.limit)
+        return _count(self.top_k, self.limit, RESULTS)
 
     @property
     def weighs(self) -> bool:
@@ -182,7 +182,7 @@ class RecallOptions(RequestOptions):
 
 
 def _count(*given: int | None) -> int:
-    return next((value for value in given if value is not None), TOP_K)
+    return next(value for value in given if value is not None)
 
 
 @checked_arguments

@@ -44,11 +44,13 @@ class WordReranker:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[str]]] = []
+        self.retrieved: list[bool | Sequence[float]] = []
 
     def rank(
-        self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: bool = False
+        self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: bool | Sequence[float] = False
     ) -> list[Ranked]:
         self.asked.append((query, list(docs)))
+        self.retrieved.append(retrieved)
         words = set(_WORD.findall(query.casefold()))
         scores = [len(words & set(_WORD.findall(doc.casefold()))) / max(1, len(words)) for doc in docs]
         order = sorted(range(len(docs)), key=lambda i: (-scores[i], i))[:top_k]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naive.words import WordReranker
 
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.selection import LONGEST_SEGMENT, split
@@ -64,6 +65,19 @@ def test_of_very_many_pieces_the_nearest_are_judged(memory: Memory) -> None:
     ]
     text = "\n\n".join([*filler[:300], PARAGRAPHS[0], *filler[300:]])
     assert PARAGRAPHS[0] in memory.select(text, "river floods in spring when snow melts", 30, count=words).text
+
+
+def test_the_reranker_learns_which_pieces_have_the_words_of_the_query(make: Make) -> None:
+    reranker = WordReranker()
+    text = "\n\n".join(PARAGRAPHS)
+    memory = make(reranker=reranker)
+    memory.select(text, "does the river flood in the mountains", 25, count=words)
+    for query in ("does it", "gearbox oil"):
+        memory.select(text, query, 25, count=words)
+    rare, *others = cast(list[float], reranker.retrieved[0])
+    assert rare > 0
+    assert others == [0, 0]  # the common words do not count
+    assert reranker.retrieved[1:] == [False, False]
 
 
 @pytest.mark.parametrize(
