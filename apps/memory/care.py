@@ -25,6 +25,7 @@ from edge.apps.memory.records import (
     STORED,
     TEXT_INDEX,
     Record,
+    full_text,
     held_records,
     insert_record,
     migrations,
@@ -38,7 +39,6 @@ from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, checking_budget
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.repairing import RepairReport, bring_rows
 from edge.apps.store.rows import Row, Table, held, row_sum
@@ -145,7 +145,7 @@ class MemoryCare(StoreCare):
 
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
     """Copies the memories that are not deleted. Returns how many, and how many are not what was stored."""
-    lexical = LexicalIndex(TEXT_INDEX)
+    lexical = full_text()
     turns: list[tuple[int, int]] = []
 
     def is_there(db: Connection, row: Row) -> bool:
@@ -182,7 +182,7 @@ def _from_history(new: Database) -> list[str]:
                 ended = {_ENDS[line["event"]]: line["updated_at"]} if line["event"] in _ENDS else {}
                 record = replace(record, **_CHANGES.get(line["event"], ended))
             stored = insert_record(db, record)
-            LexicalIndex(TEXT_INDEX).add(db, [stored.id], [stored.indexed_text])
+            full_text().add(db, [stored.id], [stored.indexed_text])
             back.append(uuid)
     return back
 

@@ -23,7 +23,7 @@ from edge.apps.memory.arguments import (
 )
 from edge.apps.store.database import Migration
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
@@ -133,8 +133,7 @@ class Record:
     @property
     def indexed_text(self) -> str:
         """The text in the full-text index: the date as a person writes it, and the memory's text."""
-        when = self.local_timestamp or self.timestamp
-        return f"{spoken(when)}: {self.text}" if when else self.text
+        return _dated(self.text, self.local_timestamp or self.timestamp)
 
     def to_json(self) -> dict[str, Any]:
         """The memory in mem0's form, with additional fields of this library."""
@@ -445,6 +444,9 @@ WITH RECURSIVE said(id, first) AS (
 """
 """Sets the conversation of every turn from the turns that follow one another."""
 
+_SPELLED = 256
+"""Memories in memory while the full-text index is filled again."""
+
 _UNRELEASED = 12
 """Number of steps before the first release, see `Migration`."""
 
@@ -452,7 +454,28 @@ _UNRELEASED = 12
 def migrations() -> list[Migration]:
     """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
     vectors, *later = VectorIndex.migrations()
-    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later]
+    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later, _spell_again]
+
+
+def full_text() -> LexicalIndex:
+    """The full-text index of the memories."""
+    return LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS, signs=True)
+
+
+def _spell_again(db: Connection) -> None:
+    """Fills the full-text index again, because names and numbers with signs are words of it now."""
+    lexical, last = full_text(), 0
+    lexical.clear(db)
+    while rows := db.execute(
+        "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?",
+        (last, _SPELLED),
+    ).fetchall():
+        lexical.add(db, [row[0] for row in rows], [_dated(str(row[1]), row[2]) for row in rows])
+        last = rows[-1][0]
+
+
+def _dated(text: str, when: str | None) -> str:
+    return f"{spoken(when)}: {text}" if when else text
 
 
 def action_text(task: str, state: str) -> str:

@@ -15,14 +15,13 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
 from edge.apps.memory.judge import Judge
-from edge.apps.memory.records import ACTIONS, TEXT_INDEX, action_text, migrations
+from edge.apps.memory.records import ACTIONS, action_text, full_text, migrations
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.failures import Health, Trouble, gathered
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.models import StoreModels, fingerprint
 from edge.apps.store.planning import embedded_nbytes, holding
 from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
@@ -279,7 +278,7 @@ class MemoryStore:
         claim(path, DATABASE)
         frozen = holds_memory(path) and not can_be_written(path)  # a memory on a read-only disk can still be read
         self.database = Database(path / DATABASE, migrations(), budget=budget, read_only=frozen, verbs="edge memory")
-        self.lexical = LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS)
+        self.lexical = full_text()
         self.models = MemoryModels(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
         self._config = config
         self._opening = threading.Lock()

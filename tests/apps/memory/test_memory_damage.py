@@ -20,6 +20,7 @@ from edge.apps.memory.store import DATABASE
 from edge.apps.store.checking import check
 from edge.apps.store.connections import plain
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
+from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.repairing import RepairReport, repair
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
@@ -352,6 +353,29 @@ def test_a_memory_from_before_the_first_release_is_refused(make: Make, tmp_path:
     old = Connection(str(path))
     assert old.execute("SELECT text FROM memories").fetchall() == [("tea is good",)]
     old.close()
+
+
+def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path: Path) -> None:
+    told = ["we write C++", "we write C", "it costs 1,200.50", "we wrote C#"]
+    memory = make()
+    ids = [memory.add(text, user_id="ann", timestamp="2026-05-08")["results"][0]["id"] for text in told]
+    memory.close()
+    old = Connection(str(tmp_path / "memory" / DATABASE))
+    old.execute("INSERT INTO memories_fts(memories_fts) VALUES ('delete-all')")
+    before = LexicalIndex("memories_fts")  # as versions before spelled it
+    for row, text in old.execute("SELECT id, text FROM memories").fetchall():
+        before.add(old, [row], [f"8 May 2026: {text}"])
+    version = old.execute("PRAGMA user_version").fetchall()[0][0] - 1
+    old.execute(f"PRAGMA user_version = {version}").fetchall()
+    old.close()
+    memory = make()
+    memory.delete(ids[3])
+    with memory.store.database.write() as db:
+        db.execute("INSERT INTO memories_fts(memories_fts) VALUES ('integrity-check')")
+        found = {query: memory.store.lexical.search(db, query, 4) for query in ("C++", "1200", "c#", "May")}
+        rows = dict(db.execute("SELECT id, text FROM memories").fetchall())
+    shown = {query: {rows[row] for row, _ in hits} for query, hits in found.items()}
+    assert shown == {"C++": {told[0]}, "1200": {told[2]}, "c#": set(), "May": set(told[:3])}
 
 
 @pytest.mark.parametrize(
