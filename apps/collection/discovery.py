@@ -1,8 +1,5 @@
-"""`Discovery`: compares the results of a scan with the collection, and marks the files that must be indexed.
-
-An unchanged file costs one `stat` and one look-up. The marks are stored in the database, so the next run continues an
-interrupted one.
-"""
+"""`Discovery`: compares a scan with the collection, and marks the files that must be indexed, in the database, so that
+the next run continues an interrupted one. An unchanged file costs one `stat` and one look-up."""
 
 from __future__ import annotations
 
@@ -23,20 +20,17 @@ from edge.ivf.index import VectorIndex
 from edge.ivf.maintenance.work import Write
 
 _BATCH = 1_000
-"""Files that one transaction marks."""
 
 _REMOVED = 50
-"""Files that one transaction removes."""
 
 Entry = FoundFile | SkippedFile
 Scanned = Callable[[Callable[[FoundFile], bool]], Iterable[Entry]]
-"""Runs a scan. Its argument tells whether a file is known and unchanged, so that the scan need not open it."""
+"""Its argument tells whether a file is unchanged, so that the scan need not open it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A change to the row of one file. For a skipped file: the reason, whether that reason may end without a change of
-    its stamp, and the stamp if it is known."""
+    """The change of one file's row; `racy` if the reason for skipping may end without a change of the stamp."""
 
     path: str
     root: str
@@ -47,21 +41,13 @@ class _Mark:
 
 
 class Discovery:
-    """One comparison of a scan with the collection.
-
-    The content of files and folders that cannot be read now stays, because an unreadable file is not a deleted file.
-    """
+    """The content of files and folders that cannot be read now stays."""
 
     def __init__(
         self, database: Database, catalog: Catalog, vectors: VectorIndex | None, tally: Tally, *, retry: bool = False
     ) -> None:
-        """Prepares a comparison; `vectors` is None for a collection without vectors.
-
-        Args:
-            tally: gets the files that need no more work in this run (unchanged, skipped, failed earlier and not tried
-                again, or removed), and the unreadable ones.
-            retry: marks unchanged files that are not indexed, so that they are tried again.
-        """
+        """`tally` gets the files that need no more work in this run. `retry` marks unchanged files that are not
+        indexed."""
         self._database = database
         self._catalog = catalog
         self._vectors = vectors
@@ -69,14 +55,12 @@ class Discovery:
         self._retry = retry
         self._asked: FoundFile | None = None
         self._row: FileRow | None = None
-        """The row of `_asked`, which has just been looked up."""
         self._seen = bytearray()
         with database.read() as db:
             self._mounts = Mounts.read(db)
         self._unreadable = set(self._mounts.missing)
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
-        """Marks new and changed files as due, and records skipped files; `roots` are the collection's roots."""
         every_root = frozenset(roots)
         marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, every_root)) is not None)
         while batch := list(itertools.islice(marks, _BATCH)):
@@ -87,8 +71,8 @@ class Discovery:
             self._mounts.write(db)
 
     def remove_unseen(self, scopes: Sequence[str]) -> None:
-        """Deletes files at or below `scopes` that the scan did not find. Files of a root that lies deeper are left to
-        that root. Files below an unreadable folder stay."""
+        """Deletes files at or below `scopes` that the scan did not find, except those of deeper roots and below
+        unreadable folders."""
         for scope in scopes:
             condition, params = files_below(scope)
             with self._database.read() as db:
@@ -106,7 +90,6 @@ class Discovery:
             self.remove(gone)
 
     def remove(self, files: Sequence[int], begun: Write | None = None) -> None:
-        """Deletes files, a few in each transaction, which `begun` begins."""
         remaining = iter(files)
         while batch := list(itertools.islice(remaining, _REMOVED)):
             with (begun or self._database.write)() as db:
@@ -117,7 +100,6 @@ class Discovery:
             self._tally.counts["removed"] += len(batch)
 
     def _is_known(self, found: FoundFile) -> bool:
-        """Whether the collection has a file as it is on disk."""
         self._asked = found
         row = self._row = self._known(written(found.path))
         if row is None or row.due or row.reason == ASKED or (self._retry and row.status == "skipped"):
@@ -125,13 +107,12 @@ class Discovery:
         return row.is_as(found.stamp)
 
     def _known(self, path: str) -> FileRow | None:
-        """Looks up one file in its own transaction. One for the whole scan would keep the log from being emptied."""
+        """In its own transaction. One for the whole scan would keep the log from being emptied."""
         with self._database.read() as db:
             return self._catalog.find(db, path)
 
     def _judge(self, entry: Entry, roots: Set[str]) -> _Mark | None:
-        """The change that an entry requires; None if none is required, and then the entry is counted. The collection's
-        own folder is ignored."""
+        """None if nothing must change; then the entry is counted."""
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
         path = written(entry.path)

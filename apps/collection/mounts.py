@@ -1,5 +1,4 @@
-"""Folders below a root that lie on another device than the folder above them. A collection keeps the files of such a
-folder while its device is not there: its place is then empty, or gone."""
+"""Folders below a root that lie on another device. A collection keeps their files while the device is not there."""
 
 from __future__ import annotations
 
@@ -15,8 +14,6 @@ _SETTING = "mounts"
 
 
 class Mounts:
-    """The mounts that runs have seen, and those that this run sees."""
-
     def __init__(self, known: frozenset[str]) -> None:
         self.missing = frozenset(mount for mount in known if _is_missing(mount))
         """Mounts whose device was not there when this object was made."""
@@ -25,11 +22,6 @@ class Mounts:
 
     @classmethod
     def read(cls, db: Connection) -> Mounts:
-        """Those that earlier runs have seen.
-
-        Raises:
-            WrongValue: the setting is none.
-        """
         try:
             stored = json.loads(get_setting(db, _SETTING) or "[]")
         except (ValueError, RecursionError):
@@ -39,7 +31,6 @@ class Mounts:
         return cls(frozenset(stored))
 
     def see(self, path: str, root: str) -> None:
-        """Looks at the folders from a file up to its root."""
         for folder in ancestors(path):
             if folder in self._seen or folder == root or not contains(root, folder):
                 return
@@ -49,7 +40,6 @@ class Mounts:
                 self._seen[folder] = False
 
     def write(self, db: Connection) -> None:
-        """Stores the mounts that are there, and the missing ones."""
         found = {folder for folder, is_mount in self._seen.items() if is_mount} | self.missing
         found |= {mount for mount in self._known if mount not in self._seen}
         if found != self._known:
@@ -57,7 +47,6 @@ class Mounts:
 
 
 def device(folder: str) -> int:
-    """The number of the device that a folder lies on."""
     return os.stat(folder).st_dev
 
 

@@ -13,10 +13,9 @@ from edge.apps.store.rows import ROW_SUM
 from edge.ivf.base import Connection
 
 _LOOKED_AT = 50
-"""Files of a missing root that are looked for below the collection's folder."""
 
 _ENOUGH = 0.8
-"""The share of them that must be there with the same size."""
+"""The share of files of a missing root that must be below the collection's folder, in the same size."""
 
 
 def follow_move(db: Connection, collection: Path) -> None:
@@ -32,7 +31,6 @@ def follow_move(db: Connection, collection: Path) -> None:
 
 
 def _place_before(db: Connection, root: str, here: str) -> str | None:
-    """The place of the folder `here` before it was moved, if it held a root that is missing now."""
     condition, params = files_below(root)
     rows = db.execute(
         f"SELECT path, size FROM files WHERE {condition} AND status = 'indexed' ORDER BY id LIMIT ?",

@@ -201,7 +201,6 @@ def calibrate(
 
 
 def _fit_refusal(examples: list[Any], config: Config) -> None:
-    """Fits when a question is refused, and stores it with the reranker."""
     from tempfile import TemporaryDirectory
 
     from edge.apps.assistant.calibrating import fitted_pair
@@ -219,7 +218,7 @@ def _fit_refusal(examples: list[Any], config: Config) -> None:
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
-    """The row of a model in the list. A model that cannot be opened has only its name, its path and the error."""
+    """A model that cannot be opened has only its name, its path and the error."""
     try:
         with PackedModel.open(path) as model:
             precision = model.spec.layer.precision

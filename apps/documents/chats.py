@@ -1,8 +1,6 @@
-"""Exports of chats: WhatsApp's text, and the JSON of Telegram and of Slack. Whisper's JSON is read beside them.
-
-Each day of a chat is a page with the date and with who wrote on it, so that the filters of mails find it. Lines are
-lines of the file.
-"""
+"""Exports of chats (WhatsApp's text, Telegram's and Slack's JSON) and transcripts (SubRip, WebVTT, Whisper's JSON).
+Each day of a chat is a page with the date and the people as a mail has them, and lines are those of the file. Lines of
+a transcript are seconds since the beginning."""
 
 from __future__ import annotations
 
@@ -29,13 +27,11 @@ _WHATSAPP = re.compile(
 )
 _HEAD = 4000
 _LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "TRACE"})
-"""What a log has in the place of a sender."""
 
 _LEFT_OUT = re.compile(
     r"<[^<>\n]{1,40}(?:omitted|ausgeschlossen|weggelassen|omis|omitido)[^<>\n]{0,20}>"
     r"|\u200e\w{1,20} (?:omitted|weggelassen)"
 )
-"""What stands for a picture or another file that the export left out."""
 
 _MARKUP = re.compile(r"<([@#!]?)([^<>|\s]{1,300})(?:\|([^<>]{0,300}))?>")
 _TELEGRAM = re.compile(r'"messages"\s*:\s*\[')
@@ -48,7 +44,7 @@ _WHISPER_KEYS = re.compile(r'"start"\s*:\s*\d[^\[\]{}]{0,2000}"end"\s*:\s*\d')
 
 @dataclass(slots=True)
 class Message:
-    """A message; `when` is None for one whose date is unknown, and the lines are those of its text."""
+    """`when` is None if it is unknown, and the line is the first of its text."""
 
     chat: str = ""
     sender: str = ""
@@ -58,7 +54,6 @@ class Message:
 
 
 def is_chat(head: bytes) -> bool:
-    """Whether a text begins like WhatsApp's export of a chat."""
     lines = [line for line in head[:_HEAD].decode("utf-8", "replace").splitlines() if line.strip()][:20]
     if not lines or _WHATSAPP.match(lines[0]) is None:
         return False
@@ -67,14 +62,12 @@ def is_chat(head: bytes) -> bool:
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads WhatsApp's export of a chat."""
     decoded = file.text()
     lines = decoded.text.split("\n")
     return _document(_messages(lines, _order(lines)), decoded.encoding)
 
 
 def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
-    """The messages of WhatsApp, each of which goes on to the next line with a date."""
     message: Message | None = None
     for number, line in enumerate([*lines, ""], 1):
         match = _WHATSAPP.match(line)
@@ -88,7 +81,6 @@ def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
 
 
 def _order(lines: Iterable[str]) -> str:
-    """The order of day and month, which a day above 12 tells."""
     first = second = 0
     halves = False
     for match in filter(None, map(_WHATSAPP.match, lines)):
@@ -112,7 +104,6 @@ def _when(match: re.Match[str], order: str) -> datetime | None:
 
 
 def kind_of_json(text: str) -> Callable[[Iterable[Leaf]], DocumentBlocks] | None:
-    """The reader of a JSON text that is an export of a chat or a transcript; None for another."""
     if _TELEGRAM.search(text) and _TELEGRAM_KEYS.search(text):
         return _telegram
     head = text[:_SLACK_HEAD].lstrip()
@@ -177,7 +168,6 @@ def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
 
 
 def _at(seconds: str) -> datetime | None:
-    """The local time of seconds since 1970."""
     with suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(float(seconds))
     return None
@@ -214,7 +204,6 @@ def _seconds(value: str) -> int:
 
 
 def _document(messages: Iterable[Message], encoding: str | None = None) -> DocumentBlocks:
-    """The days of chats as pages."""
     kept = (message for message in messages if message.text.strip())
     days = groupby(kept, lambda message: (message.chat, message.when and message.when.date()))
     blocks: list[Block] = []

@@ -1,8 +1,6 @@
-"""The types of files: their names, and the choice of the extractor for a file.
-
-A file's first bytes choose its extractor if they are characteristic, else its name does, else it is plain text. A
-plug-in is a suffix and `package.module:function`. The function is an `Extract`.
-"""
+"""The types of files: their names, and the choice of the extractor for a file. First bytes that are characteristic
+decide, then the name; other files are plain text. A plug-in is a suffix and `package.module:function`; the function is
+an `Extract`."""
 
 from __future__ import annotations
 
@@ -22,14 +20,11 @@ from edge.apps.documents.opened import OpenedFile
 _HOME = "edge.apps.documents"
 
 Extract = Callable[[OpenedFile], DocumentBlocks]
-"""An extractor: reads an opened file in a worker process, under limits of time and memory. It raises `InputError` with
-one sentence; any other error counts as damage of the file."""
+"""Reads an opened file in a worker process. Raises `InputError` with one sentence; any other error counts as damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file."""
-
     name: str
     extractor: str
     suffixes: frozenset[str] = frozenset()
@@ -110,7 +105,6 @@ KINDS = (
 )
 
 _CONTAINERS = (DOCX, PPTX, XLSX, *ODF.values(), EPUB)
-"""Kinds that are ZIP containers."""
 
 _OPEN_DOCUMENT = re.compile(rb"mimetypeapplication/vnd\.oasis\.opendocument\.(text|spreadsheet|presentation)")
 
@@ -151,7 +145,6 @@ _SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua
 
 
 def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
-    """The kind of a file."""
     suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
     if plugins and suffix in plugins:
         return Kind(suffix[1:], plugins[suffix])
@@ -203,13 +196,12 @@ def is_binary(head: bytes) -> bool:
 
 @cache
 def load(extractor: str) -> Extract:
-    """Imports an extractor."""
     module, _, function = extractor.partition(":")
     return cast(Extract, getattr(importlib.import_module(module), function))
 
 
 def _zipped(suffix: str, head: bytes) -> Kind:
-    """The kind of a ZIP container: by its suffix, else by the names of its first members."""
+    """By its suffix, else by the names of its first members."""
     for kind in _CONTAINERS:
         if suffix in kind.suffixes:
             return kind
@@ -227,8 +219,8 @@ def _zipped(suffix: str, head: bytes) -> Kind:
 
 
 def is_message(head: bytes) -> bool:
-    """Whether a file begins like an e-mail: with headers, among them some that every message has. The files of
-    a Maildir have no suffix."""
+    """Whether a file begins with headers, among them some that every message has (files of a Maildir have no
+    suffix)."""
     names: list[bytes] = []
     for line in head.split(b"\n")[:60]:
         if not line.strip():

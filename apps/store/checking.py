@@ -1,7 +1,4 @@
-"""Checks a collection or a memory for damage: the database, its rows, the full-text index and the vectors.
-
-Each of the two describes its own tables and rows by a `StoreCare`.
-"""
+"""Checks a collection or a memory for damage: the database, its rows, the full-text index and the vectors."""
 
 from __future__ import annotations
 
@@ -32,15 +29,12 @@ from edge.ivf.index import VectorIndex
 from edge.resident import anonymous_resident
 
 _NAMED = 20
-"""Files or memories that one finding lists."""
 
 _READING = 3 << 20
-"""Bytes for SQLite's check, for the index's tables, and for one block of a segment."""
 
 _CODECS = ("faiss",)
 
 _PER_TEXT = 128
-"""Bytes for each text that is checked: its id in three places, and its place in its file."""
 
 _SMALLEST_ROW = 64
 
@@ -49,8 +43,6 @@ _LEAST_CACHE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of the stored data that is damaged or missing."""
-
     part: str
     text: str
     items: tuple[str, ...] = ()
@@ -58,8 +50,6 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check."""
-
     path: Path
     read_data: bool
     findings: list[Finding] = field(default_factory=list)
@@ -68,21 +58,17 @@ class CheckReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged."""
         return not self.findings
 
     def damaged(self, *parts: str) -> bool:
-        """Whether any of the named parts is damaged."""
         return any(finding.part in parts for finding in self.findings)
 
     def add(self, part: str, text: str, items: Iterable[str] = ()) -> None:
-        """Adds a finding."""
         names = sorted(set(items))
         more = len(names) - _NAMED
         self.findings.append(Finding(part, text, (*names[:_NAMED], *([f"... and {more:,} more"] if more > 0 else []))))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures and findings, ready for JSON."""
         return {
             "path": str(self.path),
             "sound": self.sound,
@@ -95,14 +81,8 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """An open collection or memory, as it is checked and repaired.
-
-    Attributes:
-        index: gives the vector index; None before the first text.
-        source: the rows that vectors are made from.
-        rebuild: makes all vectors again, or goes on with that; returns how many. `progress` is called meanwhile.
-        read_again: restores lost rows from their source, if they have one; returns sentences about that.
-    """
+    """An open store, as it is checked and repaired. `index` is None before the first text; `rebuild` makes all vectors
+    again; `read_again` restores lost rows from their source, and returns sentences about that."""
 
     database: Database
     index: Callable[[], VectorIndex | None]
@@ -113,8 +93,6 @@ class OpenedStore:
 
 
 class StoreCare(ABC):
-    """What check and repair need to know of a collection or a memory."""
-
     noun: tuple[str, str]
     full_text: str
 
@@ -123,7 +101,6 @@ class StoreCare(ABC):
 
     @property
     def path(self) -> Path:
-        """The database file."""
         return self.place.path / self.place.database
 
     @abstractmethod
@@ -139,28 +116,20 @@ class StoreCare(ABC):
         """The ids of the rows that have vectors, ascending, in an undamaged database."""
 
     def named(self, db: Connection, ids: Sequence[int]) -> Iterable[str]:
-        """Names of the files that these rows belong to, for a finding."""
+        """Names of files, for a finding."""
         return ()
 
     @abstractmethod
     def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
-        """Copies the rows of a damaged database that are proved, with `bring_rows`. Returns the number of copied rows
-        as a text, and sentences about lost rows."""
+        """Copies the proved rows of a damaged database. Returns their number as a text, and sentences about lost
+        rows."""
 
     def keeps(self, setting: str) -> bool:
-        """Whether a repair copies the setting of this name."""
         return setting != "rebuilding"
 
 
 def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> CheckReport:
-    """Checks everything that is stored. Changes nothing, except that damage is recorded in the store if possible, so
-    that every later command reports it.
-
-    Args:
-        read_data: whether to read every byte. Otherwise the check only tests that files exist and that the database's
-            tables agree.
-        noting: whether to record damage.
-    """
+    """Checks everything that is stored; every byte with `read_data`. With `noting` damage is recorded in the store."""
     started = time.perf_counter()
     report = CheckReport(care.place.path, read_data)
     noted = True
@@ -191,7 +160,6 @@ def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> C
 
 
 def _check_tables(report: CheckReport, db: Connection, care: StoreCare) -> None:
-    """Asks SQLite whether its pages are in order, and tables, indexes and the full-text index agree with each other."""
     pragma = "integrity_check" if report.read_data else "quick_check"
     try:
         found = [str(row[0]) for row in db.execute(f"PRAGMA {pragma}({_NAMED})")]
@@ -203,7 +171,6 @@ def _check_tables(report: CheckReport, db: Connection, care: StoreCare) -> None:
 
 
 def _check_full_text(report: CheckReport, db: Connection, table: str, expected: Ids) -> None:
-    """Compares the ids in a full-text index with the ids of the stored texts."""
     try:
         rows = array("q", (row[0] for row in db.execute(f"SELECT id FROM {table}_docsize ORDER BY id")))
     except (apsw.CorruptError, apsw.IOError) as error:
@@ -218,7 +185,7 @@ def _check_full_text(report: CheckReport, db: Connection, table: str, expected: 
 def _check_vectors(
     report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None, care: StoreCare
 ) -> None:
-    """Checks the index against the ids, ascending, that should have a vector; None while a rebuild is under way."""
+    """`expected` is None while a rebuild is under way."""
     try:
         found = index.verify(db, read_data=report.read_data)
     except (CorruptBlock, StorageError) as error:
@@ -239,13 +206,8 @@ def _check_vectors(
 
 
 def checking_budget(limit: int, path: Path, table: str, repair: OperationPlan | None = None) -> MemoryBudget:
-    """The budget for a check, or for a repair, which begins with one. It is made before the database is opened.
-
-    Args:
-        path: the database file.
-        table: the table of texts; its number of rows decides how much memory the check needs.
-        repair: the most that the repair may need. A limit that is too small for the check is told this one.
-    """
+    """The budget for a check, or for a repair, which begins with one; made before the database is opened. A limit that
+    is too small for the check is told that of the repair."""
     opening = OperationStage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
     own = _READING + _PER_TEXT * _rows(path, table)
     plan = OperationPlan("the check", (opening, OperationStage("reading what is stored", own=own, libraries=_CODECS)))
@@ -256,7 +218,6 @@ def checking_budget(limit: int, path: Path, table: str, repair: OperationPlan | 
 
 
 def _rows(path: Path, table: str) -> int:
-    """The largest number of rows that a table can have."""
     try:
         db = connect(reading_uri(path), writable=False, cache=_LEAST_CACHE, busy_seconds=1.0)
         try:

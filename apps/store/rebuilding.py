@@ -1,9 +1,6 @@
-"""The vectors of a store: which embedder made them, and how all are made again after some were damaged or lost.
-
-One transaction deletes all vectors and records that a rebuild is under way, or records that new rows get their vectors
-later. Each batch of new vectors is a transaction of its own and records its last row. So a killed rebuild continues at
-that row. Meanwhile, searches find rows without a vector by their words.
-"""
+"""The vectors of a store: which embedder made them, and how all are made again. One transaction deletes all and records
+that a rebuild is under way, or that new rows get their vectors later; each batch is a transaction that records its last
+row. Meanwhile, searches find rows without a vector by their words."""
 
 from __future__ import annotations
 
@@ -72,12 +69,11 @@ class Rebuilding(Generic[Made]):
                 db.execute("INSERT INTO settings VALUES (?, '0')", (_LAST,))
 
     def postpone(self, db: Connection, last: int) -> None:
-        """Records that rows with an id above `last` have no vectors until `finish`. Does nothing if some rows wait for
-        theirs already."""
+        """Rows with an id above `last` have no vectors until `finish`."""
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_LAST, str(last)))
 
     def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
-        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way."""
+        """What searches report; None if no rebuild is under way."""
         last = _last(db)
         if last is None:
             return None

@@ -1,4 +1,4 @@
-"""Repairs a collection or a memory: makes a damaged database again from its readable rows, and its vectors."""
+"""Repairs a store: makes a damaged database again from its readable rows, and its vectors."""
 
 from __future__ import annotations
 
@@ -35,22 +35,18 @@ _TRIES = 3
 _PATIENCE_S = 5.0
 
 _TOGETHER = 500
-"""Rows that one transaction writes."""
 
 Fill = Callable[[Wreck, Database], None]
 
 
 @dataclass(slots=True)
 class RepairReport:
-    """The result of a repair."""
-
     before: CheckReport
     after: CheckReport
     actions: list[str] = field(default_factory=list)
     aside: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
         return {
             "actions": self.actions,
             "aside": None if self.aside is None else str(self.aside),
@@ -60,8 +56,7 @@ class RepairReport:
 
 
 def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None = None) -> RepairReport:
-    """Checks every stored byte, and repairs damage: the database from its rows that are proved, the full-text index,
-    the vectors, and lost rows from their source if they have one. Copies of the damaged files are kept."""
+    """Checks every stored byte, and repairs damage. Copies of the damaged files are kept."""
     place = care.place
     kept: Path | None = None
     actions: list[str] = []
@@ -85,7 +80,7 @@ def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None =
 
 def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budget: MemoryBudget, verbs: str) -> Path:
     """Replaces a damaged database by a new one, which `fill` writes; returns the folder with a copy of the damaged one.
-    A kill at any moment leaves either the old or the new database."""
+    A kill at any moment leaves either of them."""
     with as_storage_error(f"{path} cannot be repaired"), translated(path, verbs, _PATIENCE_S):
         for _ in range(_TRIES):
             state = _state(path)
@@ -105,8 +100,7 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
 
 
 def _state(path: Path) -> list[tuple[int, int]]:
-    """Size and time of the files of a database. Our own programs do not write while it is repaired; another program
-    that commits changes them."""
+    """Size and time of the files of a database: another program that commits changes them."""
     files = [file.stat() for file in (path, log_of(path)) if file.exists()]
     return [(stat.st_size, stat.st_mtime_ns) for stat in files if stat.st_size]
 
@@ -116,7 +110,7 @@ def _is_as(path: Path, state: list[tuple[int, int]]) -> bool:
 
 
 def _bring(care: StoreCare, wreck: Wreck, new: Database) -> list[str]:
-    """Copies what is proved of a damaged database into a new one; returns sentences about that."""
+    """Returns sentences about what was copied."""
     settings = [row for row in wreck.small("settings", ("name", "value")) if care.keeps(row[0])]
     with new.write() as db:
         db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", settings)

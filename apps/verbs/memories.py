@@ -13,10 +13,8 @@ from edge.errors import InputError
 from edge.public_calls import checked_arguments
 
 MOST = 10_000
-"""The most memories of one request."""
 
 TOP_K = 20
-"""Memories that a call returns if it does not say how many."""
 
 
 class _Unset:
@@ -90,7 +88,6 @@ class ListOptions(RequestOptions):
 
     @property
     def count(self) -> int:
-        """The most memories that are returned."""
         return _count(self.top_k, self.limit)
 
 
@@ -159,10 +156,6 @@ class RecallOptions(RequestOptions):
     show_expired: bool = option(False, _EXPIRED, "--show-expired")
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InputError: a number is outside its bounds.
-        """
         RequestOptions.__post_init__(self)
         both = self.recency + self.importance
         if both > 1:
@@ -172,12 +165,10 @@ class RecallOptions(RequestOptions):
 
     @property
     def count(self) -> int:
-        """The most results."""
         return _count(self.top_k, self.limit)
 
     @property
     def weighs(self) -> bool:
-        """Whether recency or importance decides the order, too."""
         return self.recency > 0 or self.importance > 0
 
 
@@ -206,14 +197,12 @@ class ChangeOptions(RequestOptions):
     forgotten: bool | None = option(None, "A forgotten memory is hidden, not deleted.", "--forget/--recall")
 
     def __post_init__(self) -> None:
-        """Reads the words that remove a value."""
         RequestOptions.__post_init__(self)
         for name, word in _REMOVING.items():
             if getattr(self, name) == word:
                 object.__setattr__(self, name, None)
 
     def to_json(self) -> dict[str, Any]:
-        """As `RequestOptions.to_json`; a removed value is its word."""
         removed = {name: word for name, word in _REMOVING.items() if getattr(self, name) is None}
         return RequestOptions.to_json(self) | removed
 
@@ -223,8 +212,6 @@ _REMOVING = {"expiration_date": "never", "valid_from": "said", "valid_until": "n
 
 @dataclass(frozen=True, kw_only=True)
 class OfMemory(RequestOptions):
-    """Whose memory a request is about, and where it is. Without any id the user `default` is meant."""
-
     user_id: str | None = option(None, "Whose memory; `default` if no id is given.", "--user-id")
     agent_id: str | None = option(None, "Which agent's memory.", "--agent-id")
     run_id: str | None = option(None, "Which session's memory.", "--run-id")
@@ -232,21 +219,16 @@ class OfMemory(RequestOptions):
 
     @property
     def ids(self) -> dict[str, str | None]:
-        """The ids of its scope."""
         return {"user_id": self.user_id, "agent_id": self.agent_id, "run_id": self.run_id}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remember(OfMemory, RememberOptions):
-    """Texts to remember."""
-
     texts: Sequence[str] = option((), "The texts.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(OfMemory, RecallOptions):
-    """A search for memories about `query`."""
-
     query: str = option("", "A question or a description.")
 
 
@@ -257,8 +239,6 @@ class ListMemories(OfMemory, ListOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OneMemory(OfMemory):
-    """One memory, by its id."""
-
     memory_id: str = option("", "The id of the memory.")
 
 
