@@ -32,8 +32,7 @@ from edge.resident import Closing
 Answer = Future[tuple[bytes, bytes]]
 Assignments = Mapping[str, "Assignment"]
 
-_SCAN = 0.2
-"""Of scanning a list, beside that of reading it."""
+_SCAN = 0.2  # Of scanning a list, beside that of reading it.
 
 
 def assignments(catalogue: Catalogue, shards: Mapping[str, Sequence[Replica]], budget: MemoryBudget) -> Assignments:

@@ -57,13 +57,12 @@ CREATE TABLE quantizers(
 """
 
 _VERSION = "version"
-_KEPT = 2
-"""Searches may still be under way in the version before."""
+_KEPT = 2  # Searches may still be under way in the version before.
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a shard; `memory` is the limit of its process in bytes."""
+    """`memory` is the limit of its process in bytes."""
 
     shard: str
     number: int

@@ -23,15 +23,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, kept, reranked, results_of
 from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.query import Query, checked_query
-from edge.apps.collection.searching import (
-    Floats,
-    Seen,
-    Within,
-    candidates,
-    is_nonsense,
-    misspelled,
-    shown,
-)
+from edge.apps.collection.searching import Floats, Seen, Within, candidates, is_nonsense, misspelled, shown
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.lexical import Statistics, respelled, shown_weights
 from edge.apps.store.planning import opened_budget
@@ -263,7 +255,6 @@ class Cluster(Closing):
             yield
 
     def create(self, replicas: Sequence[Replica]) -> None:
-        """Makes the first shards."""
         with self._lock():
             if self.catalogue.shards() or not replicas:
                 raise InputError("the first shards are named once; further ones join with `grow`")
@@ -311,7 +302,6 @@ class Cluster(Closing):
         return own, [replica for replica in self.catalogue.replicas() if replica.shard in own]
 
     def below(self, root: str) -> Iterator[list[str]]:
-        """The indexed files at or below an absolute path, part by part."""
         for one in self.catalogue.replicas():
             after = ""
             while one.number == 0:
@@ -432,7 +422,6 @@ class Cluster(Closing):
         return moved
 
     def _settled(self) -> bool:
-        """Publishes what a killed writer left; False if a writer is at work, which will publish."""
         try:
             with WriterLock(self.catalogue.database.path.parent / LOCK, seconds=0.0)():
                 self._finish_growth()

@@ -25,9 +25,7 @@ from edge.errors import Unreachable
 _GROUP = 32
 
 _AHEAD = 2
-_PUBLISH_S = 60.0
-"""Then the files so far become searchable."""
-
+_PUBLISH_S = 60.0  # Then the files so far become searchable.
 _TOLD = 100
 
 

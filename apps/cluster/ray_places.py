@@ -36,9 +36,7 @@ _AT_ONCE = 16
 
 _RETRIES = 3
 
-_WITHOUT_HEAD_S = 7 * 86_400
-"""Seconds that a process goes on without Ray's head; Ray ends it after 60 otherwise."""
-
+_WITHOUT_HEAD_S = 7 * 86_400  # Seconds that a process goes on without Ray's head; Ray ends it after 60 otherwise.
 _HEAD_S = 5.0
 
 _HEADLESS = (
@@ -47,8 +45,7 @@ _HEADLESS = (
 )
 
 _LOOPBACK = "127.0.0.1"
-_SHARE = 1e-3
-"""So that a place has room for as many shards as anyone puts there."""
+_SHARE = 1e-3  # So that a place has room for as many shards as anyone puts there.
 
 
 class RayPlaces(Closing):

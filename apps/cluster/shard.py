@@ -58,8 +58,6 @@ Send = Callable[[str, bytes, bytes], Future[tuple[bytes, bytes]]]
 
 
 class Reader(Closing):
-    """For one thread."""
-
     def __init__(self, *, memory: int, config: Config) -> None:
         self._budget = MemoryBudget(memory)
         self._config = config
@@ -68,7 +66,6 @@ class Reader(Closing):
         self._embedder: Embedder | None = None
 
     def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """See `edge.apps.cluster.messages`; the only verb is `read`."""
         return answered(self._read, head, raw)
 
     def _read(self, raw: bytes, *, files: list[tuple[str, str]], source: str, fingerprint: str) -> tuple[Any, bytes]:
@@ -117,7 +114,6 @@ class Reader(Closing):
         return self._embedder
 
     def close(self) -> None:
-        """Closes the model and the worker."""
         self._extractor.close()
         if self._embedder is not None:
             self._embedder.close()

@@ -15,9 +15,7 @@ ROOM = 2_500
 """Characters of an answer of `_RESULTS` results or fewer, if no number of tokens is given."""
 
 _RESULTS = 8
-_SHORTEST = {len: 60.0, expected_tokens: 20.0}
-"""A result with no room for so much of its lines is left out."""
-
+_SHORTEST = {len: 60.0, expected_tokens: 20.0}  # A result with no room for so much of its lines is left out.
 _MORE = 5
 
 Size = Callable[[str], float]

@@ -28,8 +28,7 @@ _LAST_EVER = """SELECT max(ifnull((SELECT seq FROM sqlite_sequence WHERE name = 
     ifnull((SELECT max(id) FROM chunks), 0))"""
 """As AUTOINCREMENT finds it."""
 
-_GROUP = 500
-"""Old builds of SQLite take at most 999 values."""
+_GROUP = 500  # Old builds of SQLite take at most 999 values.
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,7 @@ from edge.apps.collection.query import Query, checked_query
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
-from edge.apps.collection.searching import (
-    PassageSource,
-    Seen,
-    Within,
-    candidates,
-    is_nonsense,
-    misspelled,
-)
+from edge.apps.collection.searching import PassageSource, Seen, Within, candidates, is_nonsense, misspelled
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.erasure import Erasure, end_erasure
@@ -383,7 +376,6 @@ class Collection(Searchable):
             return read_descriptions(db)
 
     def close(self) -> None:
-        """Closes everything that this object opened. Closing twice is harmless."""
         if self._opened_writer is not None:
             self._opened_writer.close()
         # First, so that searches in other threads have ended and no new one opens a model or the index again.
@@ -440,7 +432,6 @@ class Together(Closing):
         return cls(found)
 
     def health(self) -> Health:
-        """Unfinished work and known damage."""
         if len(self.collections) == 1:
             return self.first.health()
         return Health(
@@ -495,7 +486,6 @@ class Together(Closing):
         self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
         within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
-        """See `edge.apps.collection.searching.candidates`; `vectors` are given for each collection."""
         return candidates(self.sources, words, vectors, k, where=where, within=within)
 
     def spelled(self, query: str) -> dict[str, str]:

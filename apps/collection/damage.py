@@ -13,24 +13,15 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import (
-    PLACE,
-    TEXT_ROOT,
-    groups,
-    is_mail,
-    verify_file,
-    verify_place,
-    verify_text,
-)
+from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, is_mail, verify_file, verify_place, verify_text
 from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, full_text, migrations, passage
 from edge.apps.documents.base import Mail
 from edge.apps.store.backup import Store
-from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
+from edge.apps.store.care import CheckReport, OpenedStore, StoreCare, bring_rows
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.repairing import bring_rows
 from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget

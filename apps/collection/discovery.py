@@ -4,20 +4,75 @@ the next run continues an interrupted one. An unchanged file costs one `stat` an
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 
-from edge.apps.collection.catalog import Catalog, FileRow, files_below
-from edge.apps.collection.mounts import Mounts
-from edge.apps.collection.paths import nearest, written
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below
+from edge.apps.collection.paths import ancestors, below, contains, nearest, on_disk, written
+from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.report import Tally
+from edge.apps.collection.schema import get_setting, read_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
 from edge.apps.documents.secrets import ASKED
 from edge.apps.store.database import Database
-from edge.apps.store.rows import held
+from edge.apps.store.failures import WrongValue
+from edge.apps.store.rows import ROW_SUM, held
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 from edge.ivf.maintenance.work import Write
+
+_SETTING = "mounts"
+
+
+class Mounts:
+    def __init__(self, known: frozenset[str]) -> None:
+        self.missing = frozenset(mount for mount in known if _is_missing(mount))
+        """Mounts whose device was not there when this object was made."""
+        self._known = known
+        self._seen: dict[str, bool] = {}
+
+    @classmethod
+    def read(cls, db: Connection) -> Mounts:
+        try:
+            stored = json.loads(get_setting(db, _SETTING) or "[]")
+        except (ValueError, RecursionError):
+            stored = None
+        if not isinstance(stored, list) or not all(isinstance(path, str) and os.path.isabs(path) for path in stored):
+            raise WrongValue("the setting of mounts is no list of folders")
+        return cls(frozenset(stored))
+
+    def see(self, path: str, root: str) -> None:
+        for folder in ancestors(path):
+            if folder in self._seen or folder == root or not contains(root, folder):
+                return
+            try:
+                self._seen[folder] = device(folder) != device(os.path.dirname(folder))
+            except OSError:  # it has gone meanwhile
+                self._seen[folder] = False
+
+    def write(self, db: Connection) -> None:
+        found = {folder for folder, is_mount in self._seen.items() if is_mount} | self.missing
+        found |= {mount for mount in self._known if mount not in self._seen}
+        if found != self._known:
+            set_setting(db, _SETTING, json.dumps(sorted(found)))
+
+
+def device(folder: str) -> int:
+    return os.stat(folder).st_dev
+
+
+def _is_missing(mount: str) -> bool:
+    try:
+        if device(mount) != device(os.path.dirname(mount)):
+            return False
+        with os.scandir(mount) as entries:
+            return next(entries, None) is None
+    except (OSError, ValueError):
+        return True
+
 
 _BATCH = 1_000
 
@@ -171,3 +226,57 @@ class Discovery:
 
     def _was_seen(self, file: int) -> bool:
         return file < len(self._seen) and bool(self._seen[file])
+
+
+_LOOKED_AT = 50
+
+_ENOUGH = 0.8  # The share of files of a missing root that must be below the collection's folder, in the same size.
+
+
+def follow_move(db: Connection, collection: Path) -> None:
+    """Changes all paths of a collection that was moved with its folder, such as `notes` with `notes/.edge`."""
+    here = str(collection.parent)
+    roots = read_roots(db)
+    if collection.name != PROJECT or any(contains(here, root) for root in roots):
+        return
+    for root in roots:
+        if not os.path.lexists(root) and (old := _place_before(db, root, here)) is not None:
+            _move(db, old, here)
+            return
+
+
+def _place_before(db: Connection, root: str, here: str) -> str | None:
+    condition, params = files_below(root)
+    rows = db.execute(
+        f"SELECT path, size FROM files WHERE {condition} AND status = 'indexed' ORDER BY id LIMIT ?",
+        (*params, _LOOKED_AT),
+    ).fetchall()
+    for old in (root, *ancestors(root)):
+        if old == os.path.dirname(old):
+            break
+        same = sum(_is_of_size(here + path[len(old) :], size) for path, size in rows)
+        if rows and same >= _ENOUGH * len(rows):
+            return old
+    return None
+
+
+def _is_of_size(path: str, size: int) -> bool:
+    try:
+        return os.stat(on_disk(path)).st_size == size
+    except (OSError, ValueError):
+        return False
+
+
+def _move(db: Connection, old: str, new: str) -> None:
+    moved, rest = "? || substr({0}, ?)", (new, len(old) + 1)
+    condition, params = below(old)
+    path = moved.format("path")
+    db.execute(
+        f"UPDATE files SET path = {path}, root = CASE WHEN {below(old)[0].replace('path', 'root')} THEN "
+        f"{moved.format('root')} ELSE root END, checksum = {ROW_SUM}('files', {path}, kind, title) "
+        f"WHERE root <> ? AND {condition}",
+        (*rest, *params, *rest, *rest, TEXT_ROOT, *params),
+    )
+    for table in ("roots", "descriptions"):
+        db.execute(f"UPDATE {table} SET path = {path} WHERE {condition}", (*rest, *params))
+    db.execute("DELETE FROM settings WHERE name = 'mounts'")

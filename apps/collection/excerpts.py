@@ -24,13 +24,10 @@ _PASSAGE = re.compile(r"#([0-9]{1,18})")
 _PLACE = re.compile(r"(.+?):([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _PATTERN = re.compile(r"[*?[]")
 
-_LIKENESS = 0.7
-"""As `difflib` computes it. `leese.md` and `lease.md` have 0.88."""
-
+_LIKENESS = 0.7  # As `difflib` computes it. `leese.md` and `lease.md` have 0.88.
 _SHOWN = 3
 
-_COMPARED = 50_000
-"""Paths, in about a second."""
+_COMPARED = 50_000  # Paths, in about a second.
 
 MOST_BYTES = 64_000
 

@@ -107,7 +107,6 @@ class Filters:
 
     @classmethod
     def of(cls, conditions: Conditions) -> Filters:
-        """Returns filters unchanged, or parses one text or several. Raises as `parse` does."""
         if isinstance(conditions, Filters):
             return conditions
         return cls.parse([conditions] if isinstance(conditions, str) else conditions or ())

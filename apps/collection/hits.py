@@ -22,11 +22,8 @@ _LONGEST = 3
 NO_ANSWER = 0.02
 """The probability below which people do not see a result beside better ones."""
 
-_PER_FILE = 2
-"""With more, fewer candidates would be pruned."""
-
-_SPARE = 1
-"""Further results of the reranker, because its best hits may contain more neighbours than retrieval's."""
+_PER_FILE = 2  # With more, fewer candidates would be pruned.
+_SPARE = 1  # Further results of the reranker, because its best hits may contain more neighbours than retrieval's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,6 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A further result in the file of a result, with the same meaning of its fields as in `Hit`."""
-
     id: int
     line_start: int
     line_end: int

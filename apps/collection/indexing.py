@@ -28,9 +28,7 @@ BATCH = 256
 _FILES = 256
 
 _PRIOR_BYTES = 20_000
-_PRIOR_PASSAGES = 25.0
-"""Assumed before any file of a kind was read: a passage of plain text has about 800 bytes."""
-
+_PRIOR_PASSAGES = 25.0  # Assumed before any file of a kind was read: a passage of plain text has about 800 bytes.
 _EVALUATIONS = "forward.evaluations"
 
 
@@ -171,7 +169,6 @@ class Intake:
         return file
 
     def _flush(self) -> None:
-        """Commits the next batch."""
         batch: _Batch = []
         room = BATCH
         for file in self._files:

@@ -51,8 +51,7 @@ from edge.trace import Trace
 
 _SETTING = "embedder"
 
-_SOME = 8
-"""Tokens of a word that are counted at most."""
+_SOME = 8  # Tokens of a word that are counted at most.
 
 
 class CollectionModels(StoreModels[Embedder, Reranker]):
@@ -221,8 +220,6 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
 
 @checked_arguments
 class Searchable(Closing):
-    """A collection's models at work."""
-
     models: CollectionModels
     trace: Trace
 

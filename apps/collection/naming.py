@@ -19,8 +19,7 @@ _DEFINED = re.compile(
     r"|defmodule|macro)\s+(?:\([^()\n]{0,80}\)\s*)?([A-Za-z_]\w{0,99})"
 )
 
-_PAIR = 2
-"""A name of fewer words counts less: many queries have one of its words by chance."""
+_PAIR = 2  # A name of fewer words counts less: many queries have one of its words by chance.
 
 
 class Names:

@@ -43,7 +43,6 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
-    """Absolute, and without symbolic links."""
     return _checked_path(os.path.realpath(os.path.expanduser(_checked_path(os.fspath(path)))))
 
 
@@ -91,7 +90,6 @@ def from_here(path: str) -> str:
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """From the nearest up to the file system's root."""
     while (folder := os.path.dirname(path)) != path:
         yield folder
         path = folder

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
-from edge.apps.collection.mounts import Mounts
+from edge.apps.collection.discovery import Mounts
 from edge.apps.collection.paths import absence, nearest, on_disk
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, Extracted, Reason, Skipped, Stamp
@@ -29,9 +29,7 @@ from edge.resident import Closing
 
 AHEAD_BYTES = 8 << 20
 
-_FILES_AHEAD = 32
-"""Files that the extractor knows ahead, fewer if they are large. Each is an open descriptor."""
-
+_FILES_AHEAD = 32  # Files that the extractor knows ahead, fewer if they are large. Each is an open descriptor.
 _CHUNK_BYTES = 400
 
 _RACY_NS = 2 * 10**9
@@ -39,8 +37,7 @@ _RACY_NS = 2 * 10**9
 two seconds). It is read again in the next run."""
 
 
-_PATIENCE_S = 0.1
-"""How long `close` waits for the current file before it interrupts the extractor."""
+_PATIENCE_S = 0.1  # How long `close` waits for the current file before it interrupts the extractor.
 
 
 Result = TypeVar("Result")

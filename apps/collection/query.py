@@ -28,9 +28,7 @@ nothing is."""
 
 _WORDS = re.compile(r"[^\W_]")
 _WORD = re.compile(r"[^\W_]+")
-_LONGEST = 60
-"""Characters before NOT among which a word is looked for."""
-
+_LONGEST = 60  # Characters before NOT among which a word is looked for.
 _PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
 
 

@@ -116,8 +116,6 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not searched, or only a part of it, and the reason in one sentence."""
-
     path: str
     reason: str
 
@@ -188,8 +186,6 @@ class CollectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A searchable file or text."""
-
     path: str
     kind: str
     title: str
@@ -219,7 +215,6 @@ def contents(db: Connection) -> dict[str, Any]:
 
 
 def unfinished(due: int, busy: bool, *, embedding: bool) -> str:
-    """A clause on an indexing run that goes on, or was interrupted."""
     waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
     if not busy:
         return f"a run was interrupted, {waiting} waiting" if due else "a run was interrupted at its end"

@@ -58,8 +58,7 @@ DEPTH = 100
 
 _DEEPER = 4
 
-_DEEPEST = 6_400
-"""Passages beyond it are not found by a query."""
+_DEEPEST = 6_400  # Passages beyond it are not found by a query.
 
 Floats = npt.NDArray[np.float32]
 
@@ -358,8 +357,7 @@ def _best(
     return sorted(scored, key=lambda found: (-found[1], places.get(found[0], ("", 0)), found[0]))[:k]
 
 
-_ENGLISH_GAP = 0.5
-"""English questions' cosines differ less between languages."""
+_ENGLISH_GAP = 0.5  # English questions' cosines differ less between languages.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,7 @@ _SPACE = re.compile(r"\s+")
 _SENTENCE_END = re.compile(
     r"[.!?…][\"'”’)\]*_]{0,4}\s+|[。！？]\s*|\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t])"
 )
-_SENTENCE_LINES = 8
-"""Lines without the end of a sentence are code or a table."""
-
+_SENTENCE_LINES = 8  # Lines without the end of a sentence are code or a table.
 _SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "y")
 _LEAST = 3
 

@@ -25,20 +25,14 @@ _QUIET_MS = 500
 _LONGEST_MS = 5_000
 _IDLE = 19
 
-_PATIENCE = 3
-"""Attempts to index the same changes, and to get notifications."""
-
-_LONGEST_PAUSE = 60.0
-"""Seconds; the first pause is one tick, and each further one twice as long."""
-
+_PATIENCE = 3  # Attempts to index the same changes, and to get notifications.
+_LONGEST_PAUSE = 60.0  # Seconds; the first pause is one tick, and each further one twice as long.
 _TICK_MS = 500
 
 
 _LOOK_S = 0.1
 
-_STALLED_S = 1.0
-"""After such a pause of the thread the queue may have overflowed."""
-
+_STALLED_S = 1.0  # After such a pause of the thread the queue may have overflowed.
 _FULL = 0.25
 
 

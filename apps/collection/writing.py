@@ -14,10 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
-from edge.apps.collection.discovery import Discovery, Entry, Scanned
+from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.moving import follow_move
 from edge.apps.collection.paths import (
     Item,
     absence,
@@ -297,7 +296,6 @@ class CollectionWriter:
         tally.seconds["embed_s"] += self._source.seconds - seconds
 
     def _known(self, hashes: Sequence[bytes]) -> dict[bytes, Floats]:
-        """The vectors of those chunks that have them."""
         index = self._vectors()
         assert index is not None
         with self._database.read() as db:

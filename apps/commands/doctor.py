@@ -41,8 +41,7 @@ _LIBRARIES = {
 
 _DEVICE_NBYTES = 512 << 20
 
-_SAMPLE_NBYTES = 4 << 20
-"""Bytes that are written to measure the speed of a link."""
+_SAMPLE_NBYTES = 4 << 20  # Bytes that are written to measure the speed of a link.
 
 
 @click.command()

@@ -85,12 +85,7 @@ def index(
 @setup_options()
 @report_options
 def watch_command(
-    paths: tuple[str, ...],
-    poll: bool,
-    embedder: str | None,
-    collection: Path | None,
-    setup: Setup,
-    report: Report,
+    paths: tuple[str, ...], poll: bool, embedder: str | None, collection: Path | None, setup: Setup, report: Report
 ) -> None:
     """Keep the index of DIR ... (of all indexed folders, if not given) up to date until interrupted."""
     config = setup.config(embedder=embedder)

@@ -169,12 +169,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
 @click.option("--embedder", help="Also fit the probabilities of results, with this embedder beside MODEL.")
 @setup_options()
 def calibrate(
-    model: str,
-    queries: Path,
-    target: float,
-    ks: tuple[int, ...],
-    embedder: str | None,
-    setup: Setup,
+    model: str, queries: Path, target: float, ks: tuple[int, ...], embedder: str | None, setup: Setup
 ) -> None:
     """Find the margins of pruning that keep the results of full depth, and store it with MODEL.
 

@@ -36,9 +36,7 @@ from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
-_COPIES = 3
-"""Of a line while it is read: its pieces, the joined line, and the line without white space."""
-
+_COPIES = 3  # Of a line while it is read: its pieces, the joined line, and the line without white space.
 _MEASURED = 128 << 10
 
 _LEAST = 4 << 20
@@ -50,14 +48,10 @@ _PIECE = 1 << 20
 _MOST_COUNTED = 1 << 31
 """Characters of the rest of refused texts that are read to name a limit. An input may have no end."""
 
-_LONGEST_READ = 1 << 16
-"""Characters of a text beyond which a model reads no more."""
-
+_LONGEST_READ = 1 << 16  # Characters of a text beyond which a model reads no more.
 _COUNTS = 2048, 4096
 
-_PER_LINE = 200
-"""Upper bound on the bytes of a short text beside its characters."""
-
+_PER_LINE = 200  # Upper bound on the bytes of a short text beside its characters.
 _UNIT = 16
 
 
@@ -205,14 +199,7 @@ def _record(line: str, name: str, number: int) -> InputText:
 @text_options
 @setup_options(device=True, server=True)
 @report_options
-def rerank(
-    query: str,
-    docs: str,
-    options: Rerank,
-    max_tokens: int | None,
-    setup: Setup,
-    report: Report,
-) -> None:
+def rerank(query: str, docs: str, options: Rerank, max_tokens: int | None, setup: Setup, report: Report) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = setup.config(reranker=options.model, threshold=options.threshold, mode=options.mode)
 
@@ -284,14 +271,7 @@ if TYPE_CHECKING:
 @text_options
 @setup_options(device=True, server=True)
 @report_options
-def embed(
-    docs: str,
-    options: Embed,
-    out: Path | None,
-    max_tokens: int | None,
-    setup: Setup,
-    report: Report,
-) -> None:
+def embed(docs: str, options: Embed, out: Path | None, max_tokens: int | None, setup: Setup, report: Report) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
     config = setup.config(embedder=options.model)
 

@@ -11,8 +11,7 @@ import click
 from edge.apps.console import ProgressBar
 from edge.apps.options import Option, Setup, engine_options, gathered, json_option
 from edge.apps.store.backup import Store, back_up, restore
-from edge.apps.store.checking import CheckReport
-from edge.apps.store.repairing import RepairReport
+from edge.apps.store.care import CheckReport, RepairReport
 from edge.config import format_size
 from edge.text.control_characters import escaped
 

@@ -139,8 +139,6 @@ class Archive(Closing):
 
 
 class _Counted:
-    """A part that is read as a stream while its bytes are counted."""
-
     def __init__(self, archive: Archive, part: IO[bytes]) -> None:
         self._archive = archive
         self._part = part

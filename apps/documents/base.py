@@ -31,7 +31,7 @@ MAX_TEXT_CHARS = 10 * 10**6
 
 
 class Reason(str, Enum):
-    """Why a file or folder is skipped. The values are stable and appear in reports."""
+    """The values are stable and appear in reports."""
 
     HIDDEN = "hidden"
     IGNORED = "ignored"
@@ -89,8 +89,6 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A skipped file, or a skipped folder with everything below it."""
-
     path: Path
     reason: Reason
     detail: str
@@ -131,8 +129,6 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail's headers, decoded."""
-
     sender: str
     recipients: str
     subject: str
@@ -142,7 +138,6 @@ class Mail:
 
     @property
     def line(self) -> str:
-        """The mail in one line, for people."""
         people = " to ".join(filter(None, (self.sender, self.recipients)))
         about = ", ".join(filter(None, (people, self.sent[:16].replace("T", " "))))
         thread = f"  thread:{self.thread}" if self.thread else ""
@@ -233,8 +228,6 @@ class Extracted:
 
 
 class Outline:
-    """Tracks the headings of a document, outermost first."""
-
     def __init__(self) -> None:
         self._open: list[tuple[int, str]] = []
 

@@ -51,7 +51,6 @@ def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKE
 
 
 def _is_encoded(text: str) -> bool:
-    """Whether a block consists of encoded bytes rather than text."""
     if len(text) < _LEAST_ENCODED or _MOST_SPACES * text.count(" ") > len(text):
         return False
     return sum(map(len, _ENCODED.findall(text))) > _ENCODED_SHARE * len(text)
@@ -283,9 +282,7 @@ BREAK_WORD = 3.0
 BREAK_AFTER_HEADING = 3.0
 """Costs of cuts, on the scale of `chunking`, where a half-empty chunk costs 0.25."""
 
-_WORD_CUT = 1.5
-"""The word pieces of the parts of a long word may be so many times the estimate."""
-
+_WORD_CUT = 1.5  # The word pieces of the parts of a long word may be so many times the estimate.
 _SHORT, _SHORT_ROW = 1 / 16, 1 / 4
 _CHARACTERS = 8
 """A block of lines is not cut if it takes at most the share `_SHORT` of a chunk, nor is a row if it takes `_SHORT_ROW`.
@@ -346,7 +343,6 @@ def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
 
 
 def _sentences(text: str) -> Iterator[tuple[int, float]]:
-    """Offsets of sentences and list items, with the cost of a cut before each."""
     items = {match.end() for match in _ITEM.finditer(text)}
     begins = {begin for _, begin in boundaries(text) if begin < len(text)}
     for start in sorted(items | begins):

@@ -77,8 +77,7 @@ def _head_name(text: str) -> str:
 
 _QUOTED = re.compile(r"\s*[rRuU]?(\"\"\"|'''|[\"'])(.*?)\1\s*$", re.DOTALL)
 _COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
-_WHOLE_LINES = 40
-"""A class or module with no more lines stays one block."""
+_WHOLE_LINES = 40  # A class or module with no more lines stays one block.
 
 
 def extract_python(file: OpenedFile) -> DocumentBlocks:
@@ -197,8 +196,7 @@ _ABOVE = frozenset({"attribute_item", "block_comment", "comment", "line_comment"
 _BODIES = frozenset({"class_body", "declaration_list", "enum_class_body", "field_declaration_list", "template_body"})
 _DEEPEST = 8
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".properties", ".desktop", ".service"})
-_MINIFIED_LINE = 500
-"""Average characters of a line of minified code."""
+_MINIFIED_LINE = 500  # Average characters of a line of minified code.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
@@ -300,7 +298,6 @@ def _node_name(node: Any) -> str:
 
 
 def _body(node: Any) -> Any:
-    """The part of a definition that may contain further definitions."""
     body = node.child_by_field_name("body")
     return body if body is not None else next((child for child in node.named_children if child.type in _BODIES), None)
 

@@ -15,16 +15,10 @@ from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any
 
-_LEAST_GAP = 8.0
-"""Points between columns. Spaces of justified lines are narrower."""
-
+_LEAST_GAP = 8.0  # Points between columns. Spaces of justified lines are narrower.
 _LEAST_ROWS = 5
-_LEAST_WORDS = 4
-"""Rows with the gap, and the median of their words on each side. Cells of tables are shorter."""
-
-_CONTINUED = 0.25
-"""The share of parts that begin with a small letter on each side. Cells do not."""
-
+_LEAST_WORDS = 4  # Rows with the gap, and the median of their words on each side. Cells of tables are shorter.
+_CONTINUED = 0.25  # The share of parts that begin with a small letter on each side. Cells do not.
 _MOST_COLUMNS = 8
 _LOOKED_AT = 4
 
@@ -38,9 +32,7 @@ _NO_GAP, _WORD_GAP, _LETTER_GAP, _OVERLAP = 0.05, 0.13, 0.25, 0.5
 """Shares of the letters' height, for spaces beyond the usual distance of letters: to keep one of the library (one of
 the page needs none), and to add one. A usual distance is at most the third, and letters may overlap by the fourth."""
 
-_MOST_ANGLE = 0.02
-"""In radians. Rotated letters are not looked at."""
-
+_MOST_ANGLE = 0.02  # In radians. Rotated letters are not looked at.
 _LAST_SPACED = "\u058f"
 """The last letter of Latin, Greek, Cyrillic and Armenian, whose words are told by their distance."""
 

@@ -78,40 +78,24 @@ _OTHER_LETTERS: tuple[Encoding, ...] = (
     ("cp1253", -4.0, ("αοιετσνηυρπκμλωςγίδθόάήέχφύβώξζψ",)),
     ("cp1255", -4.0, ("יוהלאמתרשבנדםחקעכפסטןגץזצךף",)),
 )
-_SIGN = -4.0
-"""Logarithm for a sign whose byte is a letter in another of these encodings."""
-
-_LEAST_LIKELY = -3.75
-"""The lowest mean logarithm of a letter's frequency in a text of these languages."""
-
+_SIGN = -4.0  # Logarithm for a sign whose byte is a letter in another of these encodings.
+_LEAST_LIKELY = -3.75  # The lowest mean logarithm of a letter's frequency in a text of these languages.
 _HIRAGANA = re.compile("[\u3041-\u3096]")
 _LEAST_HIRAGANA, _DAMAGED = 0.15, 0.01
 """Japanese has so much of it among its characters outside of ASCII, and no other text has in these encodings."""
 
-_FOREIGN = -6.0
-"""Logarithm of the frequency of a letter that does not occur in a language."""
-
+_FOREIGN = -6.0  # Logarithm of the frequency of a letter that does not occur in a language.
 _MISPLACED = -9.0
 """Logarithm for characters that no language has at their place: a sign inside a word, or an undefined byte."""
 
 _COMMON = frozenset("№€£§©®°«»‹›“”„‚…•™²³½¼¾±×÷ªºµ¿¡")
 """Signs beside a word that cost nothing in any language; other signs cost as much as a foreign letter."""
 
-_ALONE = frozenset("£½¼¾±×÷")
-"""Those of `_COMMON` that occur beside digits and not beside letters."""
-
-_MOST_MISPLACED = 0.25
-"""Share of misplaced characters above which the text is not in Latin letters."""
-
-_LONG = 3
-"""No word this long consists of accented letters alone. Words in other scripts seem to."""
-
-_OPENING = frozenset("„‚¿¡")
-"""Signs that occur before a word and not after it."""
-
-_SPELT = frozenset("ªºµˆ")
-"""Signs that Unicode classifies as letters."""
-
+_ALONE = frozenset("£½¼¾±×÷")  # Those of `_COMMON` that occur beside digits and not beside letters.
+_MOST_MISPLACED = 0.25  # Share of misplaced characters above which the text is not in Latin letters.
+_LONG = 3  # No word this long consists of accented letters alone. Words in other scripts seem to.
+_OPENING = frozenset("„‚¿¡")  # Signs that occur before a word and not after it.
+_SPELT = frozenset("ªºµˆ")  # Signs that Unicode classifies as letters.
 _PIECE = re.compile(rb"(?<![A-Za-z])[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _WORD = re.compile("(?<![A-Za-z])[A-Za-z]*[^\x00-\x7f\xa0\xad’‘–—·](?:[A-Za-z]|[^\x00-\x7f\xa0\xad’‘–—·])*")
 """A word with at least one non-ASCII character. Spaces, dashes and apostrophes end it in every language."""
@@ -270,9 +254,7 @@ _CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*=\s*(?:[\"']\s*)?([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
     re.I,
 )
-_SURE = 10
-"""UTF-8 is believed against a label if it has so many valid characters for each damaged one."""
-
+_SURE = 10  # UTF-8 is believed against a label if it has so many valid characters for each damaged one.
 _SAMPLE = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LEAST_UNITS, _LEAST_ZEROS = 8, 0.6
@@ -281,9 +263,7 @@ _LEAST_UNITS, _LEAST_ZEROS = 8, 0.6
 _TERMINAL = re.compile(
     "\x1b(?:\\[[0-?]{0,64}[ -/]{0,4}[@-~]|\\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\\\)|[()][0-9A-Z]|[=>78])"
 )
-_OVERSTRUCK = re.compile("[^\n\b]\b")
-"""Commands for a terminal (ECMA-48), and letters that a typewriter strikes over."""
-
+_OVERSTRUCK = re.compile("[^\n\b]\b")  # Commands for a terminal (ECMA-48), and letters that a typewriter strikes over.
 _LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
 
 
@@ -332,7 +312,6 @@ def _valid_for_each_damaged(text: str) -> float:
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """The encoding that the beginning of an HTML or XML file names; None if it names none."""
     found = _CHARSET.search(head)
     return None if found is None else (found[1] or found[2]).decode("ascii", "replace")
 

@@ -31,12 +31,8 @@ from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
 
-_LARGE_NBYTES = 4 * WORKER_NBYTES
-"""Memory of the worker for a file that needs more."""
-
-_SECONDS_PER_BYTE = 4e-6
-"""Additional computing time per byte."""
-
+_LARGE_NBYTES = 4 * WORKER_NBYTES  # Memory of the worker for a file that needs more.
+_SECONDS_PER_BYTE = 4e-6  # Additional computing time per byte.
 _CHUNK_OVERHEAD = 400
 _LEAST_TOKENS = 32
 
@@ -245,7 +241,6 @@ class Extractor(Closing):
         return Request(path, {**self._settings, **settings}, self._allowed(path))
 
     def _started(self, memory: int, request: Request) -> WorkerProcess:
-        """A worker that answers `request` next."""
         worker = self._worker
         if worker is not None and (not worker.alive or (worker.sent and worker.sent[0] != request)):
             self._stop()

@@ -38,7 +38,7 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
 
 
 TEXT = _kind("text", "plain:extract", "txt text log org adoc asciidoc", "readme license copying")
-TRANSCRIPT = _kind(base.TRANSCRIPT, "transcripts:extract", "srt vtt sbv")
+TRANSCRIPT = _kind(base.TRANSCRIPT, "chats:extract_transcript", "srt vtt sbv")
 CHAT = _kind(base.CHAT, "chats:extract", "")
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
@@ -47,8 +47,8 @@ IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
 CALENDAR = _kind(base.CALENDAR, "agenda:extract_calendar", "ics ical ifb icalendar")
 CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
-RTF = _kind("rtf", "rtf:extract", "rtf")
-OUTLOOK = _kind("mail", "outlook:extract", "msg")
+RTF = _kind("rtf", "office:extract_rtf", "rtf")
+OUTLOOK = _kind("mail", "mail:extract_outlook", "msg")
 ARCHIVE = _kind(base.ARCHIVE, "members:extract", "zip gz tgz tar")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
@@ -119,19 +119,14 @@ _REFUSED = {
     ),
     b"%!PS": (Reason.UNSUPPORTED, "PostScript is not read; convert it to PDF"),
 }
-_UNSUPPORTED = {
-    ".svg": "SVG drawings are not read",
-    ".xlsb": "XLSB is not read; save it as XLSX",
-}
+_UNSUPPORTED = {".svg": "SVG drawings are not read", ".xlsb": "XLSB is not read; save it as XLSX"}
 _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
 _LETTERED_PICTURES = (b"GIF87a", b"GIF89a", b"BM")
 """Signatures that a text may begin with, such as one about BMI. Only a binary file with one of them is a picture."""
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
-_CONTROL_SHARE = 0.04
-"""Random bytes contain a tenth of these control characters; text contains hardly any."""
-
+_CONTROL_SHARE = 0.04  # Random bytes contain a tenth of these control characters; text contains hardly any.
 _MARKUP = re.compile(
     rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S
 )
@@ -188,7 +183,6 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether the first bytes are not text in any supported encoding."""
     if head.startswith(_BOMS) or unmarked_utf_16(head) is not None:
         return False
     return b"\0" in head or len(head) - len(head.translate(None, _CONTROL)) > len(head) * _CONTROL_SHARE
@@ -236,7 +230,6 @@ def is_message(head: bytes) -> bool:
 
 
 def is_mailbox(head: bytes) -> bool:
-    """Whether a file begins like an mbox file: with an envelope line, followed by a message."""
     envelope, _, rest = head.partition(b"\n")
     return envelope.startswith(b"From ") and is_message(rest.lstrip(b"\r\n"))
 

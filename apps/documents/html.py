@@ -45,22 +45,16 @@ _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
 _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
 _FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
 
-_LINKED = 0.9
-"""A block is a menu if links have so much of its letters."""
-
+_LINKED = 0.9  # A block is a menu if links have so much of its letters.
 _MENU_WORDS = 8
-_VALUE = re.compile(r"[\d@$€£%]|://|\w\.\w")
-"""A link that shows its address, or a number, is no menu."""
-
+_VALUE = re.compile(r"[\d@$€£%]|://|\w\.\w")  # A link that shows its address, or a number, is no menu.
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _CELLS = frozenset({"td", "th"})
 _RAISED = frozenset({"sup", "sub"})
 _MOST_REPEATED = 10**6
 
 _ITEMS = frozenset({"li", "dd"})
-_LAST_KNOWN_LINE = 65_535
-"""The parser does not count lines beyond this."""
-
+_LAST_KNOWN_LINE = 65_535  # The parser does not count lines beyond this.
 _FIRST_NEWLINE = re.compile(r"(<(?:pre|listing|textarea)\b[^<>]*>)(?=\n)", re.I)
 """The parser drops a line end behind these tags; a space before it preserves the line count."""
 

@@ -33,12 +33,8 @@ MOST_CHARACTERS = 250_000
 
 _PER_PATTERN = 16
 _PER_STAR = 8
-_TOGETHER = 4096
-"""Characters of the patterns that share an expression."""
-
-_NBYTES = 64
-"""Memory of a character in an expression."""
-
+_TOGETHER = 4096  # Characters of the patterns that share an expression.
+_NBYTES = 64  # Memory of a character in an expression.
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
     "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r",
@@ -52,8 +48,7 @@ LONGEST_NAME = 4096
 """The most characters of the glob of one component. No file system has names of as many."""
 
 _ANY_FOLDERS = "(?:[^/]*/)*?"
-_IN_LAST = rf"{_ANY_FOLDERS}(?=[^/]*/\0?\Z)"
-"""The folders before the last component of a path."""
+_IN_LAST = rf"{_ANY_FOLDERS}(?=[^/]*/\0?\Z)"  # The folders before the last component of a path.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,6 @@ class Rules:
 
 
 def component(name: str) -> str:
-    """A file name in the form that patterns match."""
     return os.fsencode(name).decode("latin-1")
 
 

@@ -39,8 +39,6 @@ _LINES = re.compile(r"[^\n]*\n?")
 
 
 class Parts:
-    """The parts of a text, in order."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self.found: list[Part] = []
@@ -248,7 +246,6 @@ _SIMPLE = {"paragraph": Parts.sentences, "row": Parts.record, "table": Parts.tab
 
 
 def recognised(text: str) -> list[Part]:
-    """The parts of a text of which nothing is known."""
     parts = Parts(text)
     start, width = 0, max(map(len, text.split("\n")))
     for end in [*(match.start() for match in _EMPTY_LINE.finditer(text)), len(text)]:
@@ -288,9 +285,7 @@ def unpacked_parts(data: bytes | None) -> tuple[Part, ...]:
 _LONGEST_LINE = 400
 """A longer line is no code, menu or heading. Patterns of lines may take time in the square of their length."""
 
-_WHOLE_WORDS = 60
-"""List items, records and docstring paragraphs of more words than this are no single statement."""
-
+_WHOLE_WORDS = 60  # List items, records and docstring paragraphs of more words than this are no single statement.
 _EMPTY_LINE = re.compile(r"(\n[ \t]*\n)")
 _ARGUMENTS = re.compile(r"\s*\w+:")
 _SECTION_HEAD = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
@@ -317,9 +312,7 @@ _VALUE = re.compile(r"\d|[@$€£%]")
 _WRAPPED, _CONTINUED = 60, 25
 """Characters of a line that continues although no sentence ends, as wrapped lines do; and if a small letter follows."""
 
-_FULL = 0.85
-"""The share of the longest line's width that a wrapped line fills at least."""
-
+_FULL = 0.85  # The share of the longest line's width that a wrapped line fills at least.
 _HEADING_WORDS, _FEW_WORDS = 10, 5
 
 
@@ -341,7 +334,6 @@ def is_code(line: str) -> bool:
 
 
 def is_setting(line: str) -> bool:
-    """Whether a line gives a value to a name, like a line of a configuration file or a constant."""
     if len(line) > _SETTING_CHARS or _SETTING.match(line) is None or _ENDED.search(line.rstrip()):
         return False
     if "=" in line.partition('"')[0]:
@@ -350,7 +342,6 @@ def is_setting(line: str) -> bool:
 
 
 def is_heading(text: str) -> bool:
-    """Whether a part of a text is as short as a heading, does not end like a sentence, and holds no value."""
     words = len(WORD.findall(text))
     return words < _HEADING_WORDS and not _ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
 
@@ -378,7 +369,6 @@ def _indent(line: str) -> int:
 
 
 def line_spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans of lines that are not blank, without their ends."""
     for match in _LINES.finditer(text, start, end):
         if match[0].strip():
             yield match.start(), match.end() - match[0].endswith("\n")

@@ -41,9 +41,7 @@ _SILENT = re.compile(
 
 _VERBATIM = re.compile(r"\s*\\(begin|end)\{(?:verbatim|lstlisting|minted|Verbatim|alltt)\*?\}")
 _MATH = re.compile(r"(?<!\\)\$[^$\n]{1,400}\$|\\\(.{1,400}?\\\)")
-_MARK = "\ufdd1"
-"""Stands for a formula. No text holds this noncharacter."""
-
+_MARK = "\ufdd1"  # Stands for a formula. No text holds this noncharacter.
 _ITEM = re.compile(r"\\item(?![A-Za-z])")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]{1,40}\*?[ \t]?|([%&$#_{}])|([,;: ])|\W)")
 _LINK = re.compile(r"\\href\s?\{([^{}]{0,500})\}\s?\{((?:[^{}]|\{[^{}]*\})*)\}")

@@ -15,21 +15,17 @@ from contextlib import suppress
 from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header
-from email.utils import parsedate_to_datetime
+from email.message import Message
+from email.mime.application import MIMEApplication
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.utils import format_datetime, parsedate_to_datetime
 from functools import partial
 from math import inf
 from typing import Any
 
 from edge.apps.documents.agenda import events
-from edge.apps.documents.base import (
-    MAX_TEXT_CHARS,
-    Block,
-    DocumentBlocks,
-    Mail,
-    Outline,
-    Reason,
-    Skipped,
-)
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline, Reason, Skipped
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.members import read_inside
@@ -41,33 +37,25 @@ from edge.errors import InputError
 
 MOST_MESSAGES = 100_000
 _MOST_PARTS = 200
-_DEEPEST = 3
-"""Of messages inside messages."""
-
+_DEEPEST = 3  # Of messages inside messages.
 _MOST_MESSAGE_BYTES = 12 * 10**6
 
 _PIECE = 1 << 20
-_LONGEST_RUN = 1 << 16
-"""Bytes of base64 that are kept in a message. More stay in the file."""
-
+_LONGEST_RUN = 1 << 16  # Bytes of base64 that are kept in a message. More stay in the file.
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=]+\r?\n?")
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _REPLY = re.compile(r"^(?:\s*(?:re|aw|wg|fw|fwd|sv|vs|antw|odp|tr)(?:\[\d+\])?\s*:)+\s*", re.IGNORECASE)
 _QUOTED = re.compile(r"^\s{0,3}>")
 _MARKS = re.compile(r"^[\s>]+")
 _INTRODUCTION = re.compile(
-    r"(?:.{4,200} (?:wrote|writes|schrieb.{0,80}|a écrit|escribió))\s*:",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:.{4,200} (?:wrote|writes|schrieb.{0,80}|a écrit|escribió))\s*:", re.IGNORECASE | re.DOTALL
 )
 _ENVELOPE = re.compile(rb"From \S+ .*\d\d?:\d\d")
 _WORD = re.compile(r"\w+")
 _ID = re.compile(r"<([^<>\s]{1,250})>")
-_STUB = 0.5
-"""A smaller share of the words of the HTML alternative is a stub ("needs an HTML viewer")."""
-
+_STUB = 0.5  # A smaller share of the words of the HTML alternative is a stub ("needs an HTML viewer").
 _SIGNATURES = frozenset({"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"})
-_LEAST_QUOTED = 20
-"""Characters by which a quoted line is recognized in another message."""
+_LEAST_QUOTED = 20  # Characters by which a quoted line is recognized in another message.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
@@ -84,14 +72,6 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the messages show no text")
     return DocumentBlocks(title, reader.blocks, warning=reader.warning, mails=reader.mails)
-
-
-def message_blocks(file: OpenedFile, message: Any) -> DocumentBlocks:
-    reader = _MailReader(file, _Messages(file))
-    subject = reader.read(lambda: message, None)
-    if not reader.blocks:
-        raise Skipped(Reason.NO_TEXT, "the message shows no text")
-    return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
 
 
 class _Messages:
@@ -446,3 +426,40 @@ def _unflowed(text: str, delsp: str) -> str:
 
 def _plain(line: str) -> str:
     return " ".join(_MARKS.sub("", line).split()).lower()
+
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "References", "In-Reply-To")
+
+
+def extract_outlook(file: OpenedFile) -> DocumentBlocks:
+    """Reads a message that Outlook has saved (.msg), as a mail."""
+    from oxmsg import Message as OutlookMessage
+
+    reader, message = _MailReader(file, _Messages(file)), _mail(OutlookMessage.load(file.stream))
+    subject = reader.read(lambda: message, None)
+    if not reader.blocks:
+        raise Skipped(Reason.NO_TEXT, "the message shows no text")
+    return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
+
+
+def _mail(found: Any) -> Message:
+    """Its own headers come first, because a message that was never sent has none of a mail."""
+    made = MIMEMultipart()
+    sent = found.sent_date
+    known = {
+        "From": found.sender,
+        "To": ", ".join(filter(None, (each.name or each.email_address for each in found.recipients))),
+        "Date": None if sent is None else format_datetime(sent),
+        "Subject": found.subject,
+    }
+    known |= {name: value for name in _HEADERS if (value := found.message_headers.get(name))}
+    for name, value in known.items():
+        if value:
+            made[name] = " ".join(str(value).split())
+    text = (found.body or "")[:MAX_TEXT_CHARS]
+    made.attach(MIMEText(text, "plain", "utf-8") if text.strip() else MIMEText(found.html_body or "", "html", "utf-8"))
+    for each in found.attachments:
+        part = MIMEApplication(each.file_bytes or b"")
+        part.add_header("Content-Disposition", "attachment", filename=each.file_name or "without a name")
+        made.attach(part)
+    return made

@@ -24,11 +24,8 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _LONGEST_HEADING = 300
 
 _MARKERS = re.compile(r"[ \t]*(?:(?:[-+*>]|\d{1,9}[.)])[ \t]*)*")
-_MARKER = re.compile(r"[-+*>.)]")
-"""Markers of lists and quotations at the beginning of a line. Several markers nest."""
-
-_MOST = 10_000
-"""The most tokens of a part. A token takes up to 1.5 kB."""
+_MARKER = re.compile(r"[-+*>.)]")  # Markers of lists and quotations at the beginning of a line. Several markers nest.
+_MOST = 10_000  # The most tokens of a part. A token takes up to 1.5 kB.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:

@@ -24,18 +24,10 @@ from edge.apps.documents.secrets import refuse_secrets
 from edge.config import counted, format_size
 from edge.errors import InputError
 
-_DEEPEST = 3
-"""Largest depth of archives and mails inside each other."""
-
-_FRUGAL_BYTES = 10**6
-"""Bytes of a file inside another, at the last attempt."""
-
-_SECONDS = 14.0
-"""Computing time for the members of one archive."""
-
-_NAMED, _DETAIL = 3, 150
-"""Members that a warning names, and characters of a reason."""
-
+_DEEPEST = 3  # Largest depth of archives and mails inside each other.
+_FRUGAL_BYTES = 10**6  # Bytes of a file inside another, at the last attempt.
+_SECONDS = 14.0  # Computing time for the members of one archive.
+_NAMED, _DETAIL = 3, 150  # Members that a warning names, and characters of a reason.
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError
 )  # fmt: skip
@@ -113,7 +105,6 @@ class _ArchiveReader:
         return False
 
     def read(self, member: _Member) -> None:
-        """Reads a member."""
         try:
             with member.opened() as stream:
                 self._add(member, read_inside(self._file, basename(member.name), self._content(stream)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import groupby
 from typing import Any
 
 from edge.apps.documents.archive import (
@@ -34,7 +35,7 @@ from edge.apps.documents.base import (
     first_heading,
     meaningful,
 )  # fmt: skip
-from edge.apps.documents.decoding import clean
+from edge.apps.documents.decoding import clean, normalised
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
@@ -510,3 +511,38 @@ def _odf_text(paragraph: Any, inner: list[Any]) -> str:
             waiting += [(child, False) for child in reversed(found)]
     lines = (" ".join(line.split()) for line in clean("".join(parts)).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+_PICTURE = re.compile(rb"(?:[0-9a-fA-F]{32,}\s*){4,}")
+_RAW = re.compile(rb"[\x80-\xff]")
+
+
+def extract_rtf(file: OpenedFile) -> DocumentBlocks:
+    from striprtf.striprtf import rtf_to_text
+
+    data = _PICTURE.sub(b"", file.read())
+    # The library looks for links line by line, and decodes only letters that are written as hexadecimal numbers.
+    data = _RAW.sub(lambda match: b"\\'%02x" % match[0][0], data.replace(b"{\\field", b"\n{\\field"))
+    text = rtf_to_text(data.decode("ascii"), errors="replace")  # type: ignore[no-untyped-call]
+    if len(text) > MAX_TEXT_CHARS:
+        raise too_much_text()
+    blocks = list(_rtf_blocks(normalised(text.replace("\xad", "")).split("\n")))
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the document has no text")
+    return DocumentBlocks("", blocks)
+
+
+def _rtf_blocks(lines: Sequence[str]) -> Iterator[Block]:
+    """A block for each paragraph, and one for the rows of a table, whose cells end with a bar."""
+    numbered = ((number, " ".join(line.split())) for number, line in enumerate(lines, 1))
+    for is_table, group in groupby(
+        ((number, line) for number, line in numbered if line.strip("| ")), lambda each: each[1].endswith("|")
+    ):
+        found = list(group)
+        if is_table:
+            rows = [" | ".join(cell.strip() for cell in line[:-1].split("|")) for _, line in found]
+            numbers = tuple(number for number, _ in found)
+            yield Block("\n".join(rows), numbers[0], numbers[-1], None, "table", (), numbers)
+        else:
+            for number, line in found:
+                yield Block(line, number, number, None, "paragraph")

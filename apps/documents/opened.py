@@ -135,8 +135,6 @@ def _special() -> Skipped:
 
 
 class Attached(OpenedFile):
-    """A file inside another file, such as an attachment, with the interface of an opened file."""
-
     def __init__(
         self, name: str, data: bytes, *, attempt: Attempt = Attempt.FIRST, outer: OpenedFile | None = None
     ) -> None:

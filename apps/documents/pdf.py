@@ -38,24 +38,14 @@ from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
 from edge.errors import InputError
 
 _MOST_PAGES = 10_000
-_MOST_IN_MEMORY = 4 << 20
-"""The bytes of a file that is read at once."""
-
-_HEADING_SIZE = 1.15
-"""A heading's letters are at least this much larger than the body's."""
-
+_MOST_IN_MEMORY = 4 << 20  # The bytes of a file that is read at once.
+_HEADING_SIZE = 1.15  # A heading's letters are at least this much larger than the body's.
 _HEADING_CHARS = 150
 _PICTURE_SIDE = 1_760
-_PICTURE_SCALE = 3.0
-"""Pixels of the longer side of scanned pages, and pixels per point, at most."""
-
-_WIDE_GAP = 1.4
-"""A gap between lines separates paragraphs if it is this much larger than the usual gap."""
-
+_PICTURE_SCALE = 3.0  # Pixels of the longer side of scanned pages, and pixels per point, at most.
+_WIDE_GAP = 1.4  # A gap between lines separates paragraphs if it is this much larger than the usual gap.
 _LEADER = re.compile(r"(?:\.[ \t]?){4,}|(?:[_\-][ \t]?){8,}")
-_SCANNED_SHARE = 0.05
-"""A page without text is scanned if its pictures cover so much of it."""
-
+_SCANNED_SHARE = 0.05  # A page without text is scanned if its pictures cover so much of it.
 _HYPHEN = "\ufffe"
 _WRAPPED = re.compile("[\ufffe\x02]")
 
@@ -69,9 +59,7 @@ _AFFIXES = frozenset({
     "wards", "wise", "work",
 })  # fmt: skip
 
-_STAMP, _FIELD, _NOTES = 13, 20, frozenset({1, *range(3, 16)})
-"""Kinds of annotations (ISO 32000-1, 12.5.6.1)."""
-
+_STAMP, _FIELD, _NOTES = 13, 20, frozenset({1, *range(3, 16)})  # Kinds of annotations (ISO 32000-1, 12.5.6.1).
 _SHOWS_TEXT = re.compile(r"T[jJ]\b|\bDo\b|[)>\]]\s*['\"]")
 """Operators that show text, or another drawing (ISO 32000-1, annex A)."""
 
@@ -329,7 +317,6 @@ def _decide_hyphens(lines: Sequence[_PageLine]) -> None:
 
 @cache
 def _words() -> frozenset[bytes]:
-    """Common English words, from the vocabulary of the bundled reranker."""
     from edge import models
 
     (vocabulary,) = Path(models.__path__[0]).glob("bundled/*/tokenizer.json")

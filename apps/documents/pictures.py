@@ -25,18 +25,10 @@ FINDER, READER = "ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx"
 MISSING = "pictures of text are read with the extra `ocr`: pip install 'edge-rag[ocr]'"
 
 _MOST_PIXELS = 40_000_000
-_LONG_SIDE = 1_760
-"""Pixels of a picture's longer side, 150 per inch of A4, to which larger ones are reduced."""
-
-_LEAST_SIDE = 12
-"""A picture with a shorter side has no room for a line of text."""
-
-_SECONDS = 14.0
-"""Computing time for the pictures of one file."""
-
-_WIDE_GAP = 1.2
-"""A gap between lines separates paragraphs if it is this many line heights."""
-
+_LONG_SIDE = 1_760  # Pixels of a picture's longer side, 150 per inch of A4, to which larger ones are reduced.
+_LEAST_SIDE = 12  # A picture with a shorter side has no room for a line of text.
+_SECONDS = 14.0  # Computing time for the pictures of one file.
+_WIDE_GAP = 1.2  # A gap between lines separates paragraphs if it is this many line heights.
 _ADDRESSES = 240 * 10**6
 
 Page = Callable[[], Any]

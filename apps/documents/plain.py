@@ -15,9 +15,7 @@ from edge.apps.documents.opened import OpenedFile
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
 _LONGEST_TITLE = 200
 _SHORTEST_RULE = 4
-_WRAPPED_CHARS = 40
-"""A line is wrapped only if it has a space behind so many characters."""
-
+_WRAPPED_CHARS = 40  # A line is wrapped only if it has a space behind so many characters.
 _PROSE_LETTERS = 0.87
 
 

@@ -39,16 +39,12 @@ _LONGEST_LOOK = 1.0
 """The longest interval between two checks that counts as elapsed time. A longer one means a suspended machine."""
 
 _LONGEST_ANSWER = 64 * 10**6
-_PIPE_NBYTES = 1 << 20
-"""Answers that the worker can give while its parent does something else."""
-
+_PIPE_NBYTES = 1 << 20  # Answers that the worker can give while its parent does something else.
 _LAST_WORDS = 1 << 16
 _KILLED = getattr(signal, "SIGKILL", 9)
 """The signal by which others end a worker. Libraries that get no memory do not use it."""
 
-_LAST_SECONDS = 0.5
-"""How long a silent worker may take to exit by itself, so that its exit code is known."""
-
+_LAST_SECONDS = 0.5  # How long a silent worker may take to exit by itself, so that its exit code is known.
 _NEAR = 0.8
 """Share of its memory above which a failing worker counts as out of memory: libraries then report damage or exit."""
 
@@ -57,8 +53,6 @@ WAITING_FACTOR = 5
 
 
 class Verdict(Enum):
-    """Why a worker has failed."""
-
     TIME = "time"
     MEMORY = "memory"
     ABORT = "abort"
@@ -76,8 +70,6 @@ class WorkerFailed(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What the worker is asked about a file, and the seconds that it may compute."""
-
     path: Path
     settings: Mapping[str, Any]
     seconds: float
@@ -87,7 +79,6 @@ class WorkerProcess:
     """A running worker. Not thread-safe: one request at a time."""
 
     def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
-        """Starts the worker and waits until it is ready."""
         command = python(_BOOTSTRAP, str(memory), str(everything_importable))
         self._memory = memory
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `kill`)
@@ -175,11 +166,9 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def interrupt(self) -> None:
-        """Kills the worker at once, from any thread."""
         self._process.kill()
 
     def kill(self) -> None:
-        """Kills the worker at once and closes its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

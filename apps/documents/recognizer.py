@@ -21,9 +21,7 @@ _STEP = 32
 _TEXT = 0.3
 _SURE = 0.5
 
-_GROWN = 1.6
-"""Found lines are too thin, and grow by this factor times their area over their circumference."""
-
+_GROWN = 1.6  # Found lines are too thin, and grow by this factor times their area over their circumference.
 _HEIGHT = 48
 _WIDEST = 2_400
 

@@ -124,9 +124,7 @@ def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -
     return code | if_true << 16 | if_false << 24 | operand << 32
 
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""Numbers of the system calls, equal on every architecture."""
-
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # Numbers of the system calls, equal on every architecture.
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3

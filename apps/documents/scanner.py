@@ -19,8 +19,7 @@ from edge.errors import InputError
 
 _OWN_FOLDER = ".edge"
 _FILE_ATTRIBUTE_HIDDEN = 2
-_SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})
-"""Reparse tags of Windows' symbolic links and junctions."""
+_SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})  # Reparse tags of Windows' symbolic links and junctions.
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
 """A name; words between bars, of which a text with such a secret holds at least one; and an expression, of which the
 group is the secret if it has one. The formats are those of the rules of gitleaks and detect-secrets."""
 
-_FREQUENT = "etaoinsrhldcumfpgwybvk.,-AITSCE"
-"""Letters in the order of their frequency; others are rarer."""
+_FREQUENT = "etaoinsrhldcumfpgwybvk.,-AITSCE"  # Letters in the order of their frequency; others are rarer.
 
 
 def _by_letter() -> tuple[tuple[str, list[tuple[str, re.Pattern[str]]]], ...]:
@@ -109,8 +108,7 @@ _BY_LETTER = _by_letter()
 
 LEFT_OUT = "[secret left out]"
 
-_MARK = "\ufdd0"
-"""Stands for a secret until its part is left out. No document holds this noncharacter."""
+_MARK = "\ufdd0"  # Stands for a secret until its part is left out. No document holds this noncharacter.
 
 
 ASKED = "may hold secrets, and was asked for"

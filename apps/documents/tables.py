@@ -35,11 +35,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _WHOLE = re.compile(r"-?[0-9]{1,30}")
-_LONGEST_CODE = 255
-"""Characters of the longest format that programs take; `_TOKEN` is slow on longer ones."""
-
-_MOST_DIGITS = 16
-"""Digits before the point of the largest number that is shown by its format."""
+_LONGEST_CODE = 255  # Characters of the longest format that programs take; `_TOKEN` is slow on longer ones.
+_MOST_DIGITS = 16  # Digits before the point of the largest number that is shown by its format.
 
 
 def shown(value: str, code: str) -> str:
@@ -102,7 +99,6 @@ def _sections(code: str) -> list[list[re.Match[str]]]:
 
 
 def _plain(value: str) -> str:
-    """A number without a format: all digits of a whole number, 15 digits of another."""
     return value if _WHOLE.fullmatch(value) else f"{float(value):.15g}"
 
 
@@ -441,7 +437,6 @@ class _MergedCells:
 
 @lru_cache(1024)
 def _column(letters: str) -> int:
-    """1 for `A`, 27 for `AA`."""
     number = 0
     for letter in letters:
         number = number * 26 + ord(letter) - 64

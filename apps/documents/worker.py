@@ -26,21 +26,16 @@ from edge.apps.documents.sandbox import enter
 from edge.apps.documents.secrets import ASKED, SecretParts, holds_secrets, without_secrets
 from edge.errors import InputError
 
-_ORPHAN_SECONDS = 10
-"""A worker exits this long after its time limit, in case its parent is gone."""
-
+_ORPHAN_SECONDS = 10  # A worker exits this long after its time limit, in case its parent is gone.
 _LIBRARIES_NBYTES = 64 * 10**6
 """Address space for the code of libraries that are loaded later. The parent does not count it."""
 
-_RECOGNIZER_NBYTES = 128 * 10**6
-"""Additional address space for numpy and onnxruntime, if the extra `ocr` is installed."""
+_RECOGNIZER_NBYTES = 128 * 10**6  # Additional address space for numpy and onnxruntime, if the extra `ocr` is installed.
 
 STACK_NBYTES = 4 << 20
 """Largest stack of the main thread."""
 
-_THREAD_STACK_NBYTES = 512 << 10
-"""Stack of the thread that ends an orphan; all of it counts as in use."""
-
+_THREAD_STACK_NBYTES = 512 << 10  # Stack of the thread that ends an orphan; all of it counts as in use.
 _CLOSED_NBYTES = 2 << 20
 """Pages of libraries that become read-only after loading: 0.3 MB for the interpreter, 1.1 MB with text recognition."""
 
@@ -48,12 +43,10 @@ _NO_ROOM = re.compile("failed to map segment|annot allocate memory")
 """What the loader says if a library does not fit the limit."""
 
 _PIECE = 1 << 16
-_NOISE = 1 << 16
-"""Largest output of libraries on stderr that is kept for the parent, in bytes."""
+_NOISE = 1 << 16  # Largest output of libraries on stderr that is kept for the parent, in bytes.
 
 
 def main(*, memory: int, everything_importable: bool) -> None:
-    """Serves requests from stdin until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     requests: Iterator[tuple[dict[str, Any], int | None]]
     if PASSES_DESCRIPTORS:

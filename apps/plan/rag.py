@@ -30,15 +30,10 @@ from edge.planner.tables import (
 )
 
 _OPTIONS = AskOptions()
-_PASSAGE = 200
-"""Tokens of a collection's passage, about."""
-
-_QUESTION = 120
-"""Tokens of the instructions and the question, about."""
-
+_PASSAGE = 200  # Tokens of a collection's passage, about.
+_QUESTION = 120  # Tokens of the instructions and the question, about.
 _READ = _QUESTION + _OPTIONS.given(writes=True) * _PASSAGE
-_ANSWER = 128
-"""Tokens of an answer, about; at most 256 are written."""
+_ANSWER = 128  # Tokens of an answer, about; at most 256 are written.
 
 EMBEDDER = Model("embedder", 22.7e6, 6, 384, weight_nbytes=4)
 RERANKER = Model("reranker", 22.7e6, 6, 384, weight_nbytes=4)
@@ -134,13 +129,7 @@ _STAGES = 6
 )
 @json_option
 def rag(
-    schema: str,
-    device: str,
-    accelerators: int,
-    memory: str | None,
-    goal: str,
-    ttft: float | None,
-    as_json: bool,
+    schema: str, device: str, accelerators: int, memory: str | None, goal: str, ttft: float | None, as_json: bool
 ) -> None:
     """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
 

@@ -85,7 +85,6 @@ def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
 
 
 def put_aside(path: Path) -> Path:
-    """Copies a database and its log into a new folder; returns the path of the copied database."""
     folder = aside(path.parent)
     with as_storage_error(f"{path} cannot be copied to {folder}"):
         for source in (path, log_of(path)):
@@ -113,8 +112,7 @@ def aside(parent: Path) -> Path:
 _MANIFEST = "edge-backup.json"
 _VERSION = 1
 
-_TRIES = 10
-"""Maintenance in another process may remove a segment before it is copied."""
+_TRIES = 10  # Maintenance in another process may remove a segment before it is copied.
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,6 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
 
 
 def _copy(store: Store, draft: Path) -> list[str]:
-    """Returns the names of the segments."""
     (draft / SEGMENTS).mkdir()
     for _ in range(_TRIES):
         with translated(store.path / store.database, store.verbs, _PATIENCE_S):

@@ -18,11 +18,8 @@ from edge.apps.store.rows import ALWAYS_READ, Leasing, register
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 
-_JOURNAL_BYTES = 16 << 20
-"""The log is cut back to this size by a checkpoint."""
-
-_SYNCHRONOUS = "FULL"
-"""At every commit, because files that a committed state no longer names are deleted."""
+_JOURNAL_BYTES = 16 << 20  # The log is cut back to this size by a checkpoint.
+_SYNCHRONOUS = "FULL"  # At every commit, because files that a committed state no longer names are deleted.
 
 EMPTIED = "the file is empty, and was not"
 
@@ -75,16 +72,11 @@ PAGE_CACHE = 2 << 20
 
 CONNECTION_BYTES = 512 << 10
 
-_PER_VALUE = 8
-"""The limit of the process as a multiple of the longest value: a memory is stored in so many copies."""
-
+_PER_VALUE = 8  # The limit of the process as a multiple of the longest value: a memory is stored in so many copies.
 _IDLE = 2
 
-_MOST = 4
-"""Simultaneous transactions."""
-
-_PATIENCE_S = 1.0
-"""Then one more connection is opened, because the users of the others may wait for this thread."""
+_MOST = 4  # Simultaneous transactions.
+_PATIENCE_S = 1.0  # Then one more connection is opened, because the users of the others may wait for this thread.
 
 
 class _Handle:

@@ -33,8 +33,7 @@ the first release: a store that got no further is refused, and a new one skips i
 
 _LOG_PAGES = 1_000
 
-_LOG_PATIENCE_MS = 2_000
-"""Most readers take milliseconds, some never end."""
+_LOG_PATIENCE_MS = 2_000  # Most readers take milliseconds, some never end.
 
 
 class Database(Closing):

@@ -165,11 +165,7 @@ _NOTED = {
     "missing vectors": ("some texts have no vector, because a repair was interrupted", "repair"),
 }
 
-_ENDS = {
-    "erasing": "ends it",
-    "damaged": "mends what it can",
-    "missing vectors": "makes them",
-}
+_ENDS = {"erasing": "ends it", "damaged": "mends what it can", "missing vectors": "makes them"}
 
 
 @dataclass(frozen=True, slots=True)

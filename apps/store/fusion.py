@@ -7,24 +7,17 @@ from typing import TypeVar
 
 Key = TypeVar("Key", int, tuple[int, int], tuple[str, int])
 
-_LEAST = 1.0
-"""The smallest divisor for BM25 scores: a best score below it comes from words that most texts hold."""
+_LEAST = 1.0  # The smallest divisor for BM25 scores: a best score below it comes from words that most texts hold.
 
 FULL_MATCH = 0.7
 """The share of `Statistics.whole_score` from which a BM25 score counts in full, where that is asked for: otherwise a
 fact that shares only "of" with a question gets all the weight of BM25, if no fact has a better score."""
 
-_CONSTANT = 60
-"""Of reciprocal rank fusion."""
+_CONSTANT = 60  # Of reciprocal rank fusion.
 
 
 def convex_combination(
-    words: Mapping[Key, float],
-    near: Mapping[Key, float],
-    weight: float,
-    *,
-    full: float = 0.0,
-    floor: float = 0.0,
+    words: Mapping[Key, float], near: Mapping[Key, float], weight: float, *, full: float = 0.0, floor: float = 0.0
 ) -> list[tuple[Key, float]]:
     """Ids of both rankings with fused scores in 0 ... 1, best first; ties by id. A fused score is `weight` times the
     BM25 score, relative to the query's best (at least `full`), plus `1 - weight` times the cosine, above `floor`

@@ -36,24 +36,16 @@ FUNCTION_WORDS = frozenset({
 
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
-_WIDE = 20
-"""Rows to look at, as a multiple of those wanted, before all are."""
-
+_WIDE = 20  # Rows to look at, as a multiple of those wanted, before all are.
 _PAGE_NBYTES = 4000
 
-_POSTINGS = 100_000
-"""Rows that a query may score, about a tenth of a second; the terms of the rarest come first."""
-
-_COMMON = 0.5
-"""Terms in more than this share of the rows have no weight in BM25."""
-
+_POSTINGS = 100_000  # Rows that a query may score, about a tenth of a second; the terms of the rarest come first.
+_COMMON = 0.5  # Terms in more than this share of the rows have no weight in BM25.
 _LITTLE = 1e-3
 
 _SATURATION, _LENGTH = 1.2, 0.75
 
-_LEAST_WEIGHT = 1e-6
-"""Of a term in half of the rows or more, as in FTS5."""
-
+_LEAST_WEIGHT = 1e-6  # Of a term in half of the rows or more, as in FTS5.
 _REMEMBERED = 4_096
 
 _MATCH = np.dtype([("id", np.int64), ("score", np.float64)])
@@ -186,7 +178,6 @@ class LexicalIndex:
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('delete-all')")
 
     def terms(self, query: str) -> list[str]:
-        """Words, beginnings of words and phrases of a query, as FTS5 strings, each once."""
         found = list(dict.fromkeys(_terms(query, self._ignored, self._signs)))
         return found or list(dict.fromkeys(_terms(query, signs=self._signs)))
 
@@ -247,7 +238,6 @@ class LexicalIndex:
         self, db: Connection, terms: Sequence[str], rows: npt.NDArray[np.void], own: Statistics, whole: Statistics,
         k: int,
     ) -> list[tuple[int, float]]:  # fmt: skip
-        """The `k` best of rows that FTS5 has scored, by scores with the statistics `whole`."""
         rows = rows[np.argsort(rows["id"])]
         among = "IN (SELECT value FROM json_each(?))"
         ids = json.dumps(rows["id"].tolist())
@@ -408,14 +398,10 @@ def _quoted(words: Sequence[str]) -> str:
 SHORTEST = 5
 """Letters of a word that is looked up. Shorter words resemble too many others."""
 
-_LONG = 7
-"""From this length two letters may differ."""
-
+_LONG = 7  # From this length two letters may differ.
 _ENDING = 5
 
-_FIRST = 500
-"""Characters of a query whose words are looked up."""
-
+_FIRST = 500  # Characters of a query whose words are looked up.
 _STEMS = 8
 
 _LETTERS = re.compile(r"[^\W\d_]+")

@@ -26,16 +26,11 @@ BATCH_NBYTES = 6 << 20
 
 INDEXING = (OperationStage("reading files while others are embedded", own=WORKER_NBYTES + BATCH_NBYTES + CONNECTION),)
 
-_INDEX = 6 << 20
-"""Bytes of tables, of the lists in memory at a time, and of a heap of results."""
-
-_PER_CANDIDATE = 32 << 10
-"""Bytes of its row, the objects made of it, and its tokens, vectors and scores."""
-
+_INDEX = 6 << 20  # Bytes of tables, of the lists in memory at a time, and of a heap of results.
+_PER_CANDIDATE = 32 << 10  # Bytes of its row, the objects made of it, and its tokens, vectors and scores.
 _CODECS = ("faiss",)
 
-_VECTORS = 3
-"""As made, mixed with those of earlier turns, and as stored."""
+_VECTORS = 3  # As made, mixed with those of earlier turns, and as stored.
 
 
 def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> EngineNeeds | None:

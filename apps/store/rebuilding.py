@@ -34,8 +34,6 @@ Made = TypeVar("Made")
 
 
 class Source(Protocol[Made]):
-    """Rows that have vectors."""
-
     def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, Made]]:
         """Rows with an id above `after`, by ascending id: the id of the vector and the data that it is made from."""
 
@@ -47,8 +45,6 @@ class Source(Protocol[Made]):
 
 
 class Index(Protocol):
-    """The methods of the vector index that a rebuild calls."""
-
     def add(self, db: Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
     def clear(self, db: Connection) -> None: ...
 
@@ -122,20 +118,16 @@ def _last(db: Connection) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """The model that made a store's vectors."""
-
     name: str
     source: str
     fingerprint: str
     dim: int
 
     def to_json(self) -> str:
-        """The stored form, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
-        """Reads the output of `to_json`."""
         try:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):

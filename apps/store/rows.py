@@ -65,8 +65,7 @@ ALWAYS_READ = 1 << 20
 
 _PER_ROW = 256
 
-_REST = 4 << 20
-"""Memory of what is then done with rows, for the limit that a refusal names."""
+_REST = 4 << 20  # Memory of what is then done with rows, for the limit that a refusal names.
 
 PER_JSON = 32
 """Memory of a character of JSON: three make an empty list of 56 bytes in another list."""

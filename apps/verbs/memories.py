@@ -249,8 +249,6 @@ class Change(OneMemory, ChangeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Delete(OfMemory):
-    """Memories to delete: those of some ids, or all of the scope."""
-
     memory_ids: Sequence[str] = option((), "The ids of the memories.")
     everything: bool = option(False, "Every memory of the ids given.", "--all")
     purge: bool = option(False, "Erase them with their history, also what was deleted before.", "--purge")
@@ -258,13 +256,9 @@ class Delete(OfMemory):
 
 @dataclass(frozen=True, kw_only=True)
 class Supersede(OneMemory):
-    """A memory that ends where the memory `by` takes its place; without `by` it holds again."""
-
     by: str | None = option(None, "The id of the memory that takes its place.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class History(OneMemory):
-    """The changes of a memory."""
-
     whole_chain: bool = option(False, "With the memories that it superseded and that superseded it.", "--chain")

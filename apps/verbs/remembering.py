@@ -6,16 +6,7 @@ from typing import Any
 
 from edge.apps.memory.memory import Memory
 from edge.apps.verbs.home import Home
-from edge.apps.verbs.memories import (
-    Change,
-    Delete,
-    History,
-    ListMemories,
-    OneMemory,
-    Recall,
-    Remember,
-    Supersede,
-)
+from edge.apps.verbs.memories import Change, Delete, History, ListMemories, OneMemory, Recall, Remember, Supersede
 from edge.apps.verbs.verb import Listener
 
 

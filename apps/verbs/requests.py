@@ -140,14 +140,7 @@ class AskOptions(RequestOptions):
     lookahead: bool = option(True, "Fetch index lists only when they are searched.", "--no-lookahead")
     temperature: float = option(0.0, "0: the most probable answer.", "--temperature", what="the temperature", least=0)
     max_tokens: int = option(256, "Longest answer.", "--max-tokens", what="the length of an answer", least=1)
-    seed: int = option(
-        0,
-        "The same seed gives the same answer.",
-        "--seed",
-        what="the seed",
-        least=0,
-        most=2**32 - 2,
-    )
+    seed: int = option(0, "The same seed gives the same answer.", "--seed", what="the seed", least=0, most=2**32 - 2)
     rounds: int = option(
         3, "The most rounds, for pipelines that have rounds.", "--rounds", what="the number of rounds", least=1
     )

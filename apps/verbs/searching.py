@@ -45,7 +45,6 @@ def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
 def figures(
     counters: Mapping[str, float], before: Mapping[str, float], seconds: float, peak: int, limit: int
 ) -> dict[str, Any]:
-    """The costs of a search, from the counters of a trace before and after it."""
     grown = {name: value - before.get(name, 0) for name, value in counters.items()}
     stages = {f"{stage}_s": grown.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank")}
     index = {name: int(grown.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits")}

@@ -18,8 +18,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.models import CollectionModels
 from edge.apps.store.backup import overwrite
-from edge.apps.store.checking import CheckReport, check
-from edge.apps.store.repairing import repair
+from edge.apps.store.care import CheckReport, check, repair
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CorruptBlock, StorageError
@@ -195,7 +194,7 @@ def test_a_repair_that_was_interrupted_leaves_what_was_there_or_what_is_new(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("edge.apps.store.repairing.overwrite", killed)
+        patch.setattr("edge.apps.store.care.overwrite", killed)
         with pytest.raises(KeyboardInterrupt):
             mended(whole, tiny_config)
     assert path.read_bytes() == data
@@ -319,7 +318,7 @@ def test_a_repair_that_others_disturbed_says_once_what_it_did(
         done.append(len(done) > 0 and overwrite(*given, **options))
         return done[-1]
 
-    monkeypatch.setattr("edge.apps.store.repairing.overwrite", disturbed)
+    monkeypatch.setattr("edge.apps.store.care.overwrite", disturbed)
     report = mended(whole, tiny_config)
     assert done == [False, True]
     assert report.after.findings == []

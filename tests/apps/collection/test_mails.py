@@ -19,8 +19,8 @@ from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import hit_from_json
 from edge.apps.documents.base import Mail
+from edge.apps.store.care import repair
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.repairing import repair
 from edge.budget import MemoryBudget
 
 Make = Callable[..., Collection]
