@@ -29,11 +29,8 @@ class ServedCluster(Searchable, Together):
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._name, self._partial = cluster, "", False
         self.models, self.trace, self.config, self.budget = (
-            cluster.models,
-            cluster.trace,
-            cluster.config,
-            cluster.budget,
-        )
+            cluster.models, cluster.trace, cluster.config, cluster.budget,
+        )  # fmt: skip
         self.path = cluster.catalogue.database.path.parent
         self.collections: Any = {"": self}
         self._missing: tuple[str, ...] = ()

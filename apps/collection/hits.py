@@ -143,15 +143,9 @@ class Hit:
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
         """For JSON, without optional fields that are empty. `explain` adds the ranks and scores of each stage."""
         record: dict[str, Any] = {
-            "path": self.path,
-            "line_start": self.line_start,
-            "line_end": self.line_end,
-            "line": self.line,
-            "score": self.score,
-            "relevance": self.relevance,
-            "snippet": self.snippet,
-            "id": self.id,
-        }
+            "path": self.path, "line_start": self.line_start, "line_end": self.line_end, "line": self.line,
+            "score": self.score, "relevance": self.relevance, "snippet": self.snippet, "id": self.id,
+        }  # fmt: skip
         record |= self.optional
         if explain:
             record["explain"] = {name: getattr(self.stages, name) for name in self.stages.__dataclass_fields__}

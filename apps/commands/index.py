@@ -217,14 +217,11 @@ def _sentence(report: IndexReport) -> str:
     left = ", ".join(
         f"{count:,} {name}"
         for name, count in (
-            ("incomplete", report.incomplete),
-            ("unchanged", report.unchanged),
-            ("removed", report.removed),
-            ("skipped", report.skipped),
-            ("failed", report.failed),
+            ("incomplete", report.incomplete), ("unchanged", report.unchanged), ("removed", report.removed),
+            ("skipped", report.skipped), ("failed", report.failed),
         )
         if count
-    )
+    )  # fmt: skip
     if not report.indexed:
         said = "up to date" if report.unchanged or report.removed else "there was no file to index"
         return said + (f": {left}" if left else "")

@@ -230,15 +230,10 @@ def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -
         raise CorruptBlock(f"{path} is not the pinned file of {name}: `edge models pull {name}` fetches it anew")
     header = GGUFFile.open(path)
     facts = {
-        "name": name,
-        "kind": known.kind,
-        "path": str(path),
-        "architecture": header.architecture,
-        "bytes": header.nbytes,
-        "max_tokens": header.trained_context,
-        "licence": known.licence,
+        "name": name, "kind": known.kind, "path": str(path), "architecture": header.architecture,
+        "bytes": header.nbytes, "max_tokens": header.trained_context, "licence": known.licence,
         "origin": known.location,
-    }
+    }  # fmt: skip
     if as_json:
         click.echo(json.dumps(facts))
         return

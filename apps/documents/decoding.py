@@ -49,17 +49,10 @@ _VIETNAMESE = ("\u0301\u0300đ\u0323ưôơêâ\u0309\u0303ăáàóíéúòìèù
 Encoding = tuple[str, float, tuple[str, ...]]
 
 _ENCODINGS: tuple[Encoding, ...] = (
-    ("cp1252", 0.0, _WESTERN),
-    ("cp1250", -3.5, _CENTRAL),
-    ("cp1254", -4.0, _TURKISH),
-    ("cp1257", -6.0, _BALTIC),
-    ("iso8859_15", -4.0, _WESTERN),
-    ("iso8859_2", -5.0, _CENTRAL),
-    ("cp1258", -8.0, _VIETNAMESE),
-    ("cp850", -10.0, _WESTERN),
-    ("cp437", -10.0, _WESTERN),
-    ("mac_roman", -10.0, _WESTERN),
-)
+    ("cp1252", 0.0, _WESTERN), ("cp1250", -3.5, _CENTRAL), ("cp1254", -4.0, _TURKISH), ("cp1257", -6.0, _BALTIC),
+    ("iso8859_15", -4.0, _WESTERN), ("iso8859_2", -5.0, _CENTRAL), ("cp1258", -8.0, _VIETNAMESE),
+    ("cp850", -10.0, _WESTERN), ("cp437", -10.0, _WESTERN), ("mac_roman", -10.0, _WESTERN),
+)  # fmt: skip
 """Encodings; the logarithm of their frequency relative to cp1252; and the accented letters of their languages."""
 
 _CYRILLIC = (

@@ -235,37 +235,13 @@ def is_mailbox(head: bytes) -> bool:
 
 
 LANGUAGES: dict[str, str] = {
-    "python": "py pyi pyw",
-    "javascript": "js mjs cjs jsx",
-    "typescript": "ts tsx mts cts",
-    "java": "java",
-    "c": "c h",
-    "cpp": "cpp cc cxx hpp hh hxx inl ino h",
-    "csharp": "cs",
-    "go": "go",
-    "rust": "rs",
-    "ruby": "rb",
-    "php": "php",
-    "kotlin": "kt kts",
-    "scala": "scala",
-    "swift": "swift",
-    "lua": "lua",
-    "perl": "pl pm",
-    "r": "r",
-    "julia": "jl",
-    "haskell": "hs lhs",
-    "erlang": "erl hrl",
-    "elixir": "ex exs",
-    "clojure": "clj cljs",
-    "fortran": "f f77 f90 f95 f03 for",
-    "shell": "sh bash zsh fish",
-    "powershell": "ps1 psm1",
-    "sql": "sql",
-    "css": "css scss sass less",
-    "yaml": "yaml yml",
-    "toml": "toml",
-    "xml": "xml xsd xsl xslt rng",
-}
+    "python": "py pyi pyw", "javascript": "js mjs cjs jsx", "typescript": "ts tsx mts cts", "java": "java", "c": "c h",
+    "cpp": "cpp cc cxx hpp hh hxx inl ino h", "csharp": "cs", "go": "go", "rust": "rs", "ruby": "rb", "php": "php",
+    "kotlin": "kt kts", "scala": "scala", "swift": "swift", "lua": "lua", "perl": "pl pm", "r": "r", "julia": "jl",
+    "haskell": "hs lhs", "erlang": "erl hrl", "elixir": "ex exs", "clojure": "clj cljs",
+    "fortran": "f f77 f90 f95 f03 for", "shell": "sh bash zsh fish", "powershell": "ps1 psm1", "sql": "sql",
+    "css": "css scss sass less", "yaml": "yaml yml", "toml": "toml", "xml": "xml xsd xsl xslt rng",
+}  # fmt: skip
 """Suffixes of each language."""
 
 ALIASES: dict[str, str] = {

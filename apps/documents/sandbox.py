@@ -195,20 +195,9 @@ SWITCH = "EDGE_SANDBOX"
 """An environment variable. `off` turns the sandbox off, for systems where it causes trouble."""
 
 _LIBRARIES = (
-    "lxml",
-    "pypdfium2",
-    "pypdfium2_raw",
-    "markdown_it",
-    "charset_normalizer",
-    "tree_sitter",
-    "numpy",
-    "onnxruntime",
-    "PIL",
-    "striprtf",
-    "oxmsg",
-    "olefile",
-    "rapidocr_onnxruntime",
-)
+    "lxml", "pypdfium2", "pypdfium2_raw", "markdown_it", "charset_normalizer", "tree_sitter", "numpy", "onnxruntime",
+    "PIL", "striprtf", "oxmsg", "olefile", "rapidocr_onnxruntime",
+)  # fmt: skip
 """Packages that extractors import with the first document of a kind."""
 
 _OURS = ("edge.runtimes", "edge.models")

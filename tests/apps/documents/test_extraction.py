@@ -39,32 +39,13 @@ def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[s
         assert all(chunk.text.strip() and chunk.context for chunk in extracted.chunks)
         assert extracted.warning == ""
     assert kinds == {
-        "plain.txt": "text",
-        "notes.md": "markdown",
-        "manual.rst": "rst",
-        "program.py": "code",
-        "program.c": "code",
-        "table.csv": "csv",
-        "data.json": "json",
-        "records.jsonl": "json",
-        "book.ipynb": "notebook",
-        "page.html": "html",
-        "paper.pdf": "pdf",
-        "letter.docx": "docx",
-        "talk.pptx": "pptx",
-        "novel.epub": "epub",
-        "events.ics": "calendar",
-        "people.vcf": "contacts",
-        "talk.srt": "transcript",
-        "chat.txt": "chat",
-        "export.json": "chat",
-        "slack.json": "chat",
-        "paper.tex": "latex",
-        "books.bib": "bibtex",
-        "letter.rtf": "rtf",
-        "files.zip": "archive",
-        "log.gz": "archive",
-    }
+        "plain.txt": "text", "notes.md": "markdown", "manual.rst": "rst", "program.py": "code", "program.c": "code",
+        "table.csv": "csv", "data.json": "json", "records.jsonl": "json", "book.ipynb": "notebook",
+        "page.html": "html", "paper.pdf": "pdf", "letter.docx": "docx", "talk.pptx": "pptx", "novel.epub": "epub",
+        "events.ics": "calendar", "people.vcf": "contacts", "talk.srt": "transcript", "chat.txt": "chat",
+        "export.json": "chat", "slack.json": "chat", "paper.tex": "latex", "books.bib": "bibtex", "letter.rtf": "rtf",
+        "files.zip": "archive", "log.gz": "archive",
+    }  # fmt: skip
 
 
 def test_the_title_is_the_files_name_where_it_has_none(session_extractor: Extractor, tmp_path: Path) -> None:
@@ -265,16 +246,8 @@ def test_an_idle_worker_is_small_and_lean(extractor: Extractor, ask: Ask) -> Non
     words = ask(extractor, "modules")
     modules = set(" ".join(chunk.text for chunk in words.chunks).split())
     assert not modules & {
-        "numpy",
-        "onnxruntime",
-        "faiss",
-        "psutil",
-        "pypdfium2",
-        "lxml",
-        "markdown_it",
-        "docutils",
-        "click",
-    }
+        "numpy", "onnxruntime", "faiss", "psutil", "pypdfium2", "lxml", "markdown_it", "docutils", "click",
+    }  # fmt: skip
     assert extractor._worker is not None
     assert extractor._worker.resident() < 30_000_000
 

@@ -13,20 +13,8 @@ from edge.errors import InputError
 Read = Callable[[str, "str | bytes"], DocumentBlocks]
 
 OPENING = (
-    "<p>",
-    "<div>",
-    "<b>",
-    "<h2>",
-    "<li>",
-    "<td>",
-    "<tr>",
-    "<table>",
-    "<br>",
-    "</p>",
-    "</div>",
-    "</b>",
-    "</table>",
-)
+    "<p>", "<div>", "<b>", "<h2>", "<li>", "<td>", "<tr>", "<table>", "<br>", "</p>", "</div>", "</b>", "</table>",
+)  # fmt: skip
 OTHERS = (
     "<a\nhref='x'\n>", "<!-- w0 \n -->", "<script>\nvar w0 = '<p>';\n</script>", "<style>\nw0 {}\n</style>",
     "\n", "\n\n", " ", "&amp;", "&nbsp;", "<pre>\n", "</pre>", "<nav>\nmenu</nav>",

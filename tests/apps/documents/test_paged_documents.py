@@ -63,13 +63,9 @@ def test_pdf_paragraphs_headings_and_pages(read: Read, make_pdf: Make) -> None:
 
 def test_pdf_hyphenated_words_are_joined(read: Read, make_pdf: Make) -> None:
     lines = [
-        "The mani-",
-        "pulation of objects that are",
-        "well-known is a com-",
-        "plicated, long story - or",
-        "2-",
+        "The mani-", "pulation of objects that are", "well-known is a com-", "plicated, long story - or", "2-",
         "3 of them.",
-    ]
+    ]  # fmt: skip
     page = [(72, 720 - 14 * n, 11, text) for n, text in enumerate(lines)]
     text = " ".join(read("a.pdf", make_pdf([page])).blocks[0].text.split())
     assert text == "The manipulation of objects that are well-known is a complicated, long story - or 2- 3 of them."

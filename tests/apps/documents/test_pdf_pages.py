@@ -141,11 +141,8 @@ def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> 
     )
     blocks = read("a.pdf", data.replace(b"xref\n", pictures + b"xref\n", 1)).blocks
     assert [block.text for block in blocks] == [
-        "Cover letter of the contract.",
-        "Call the plumber",
-        "Twelve roses",
-        texts[0],
-    ]
+        "Cover letter of the contract.", "Call the plumber", "Twelve roses", texts[0],
+    ]  # fmt: skip
 
 
 def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None:
@@ -228,26 +225,17 @@ def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place(monkeypat
 
 
 RIVER = [
-    "The river floods in spring",
-    "when the snow melts and",
-    "comes down into the valley",
-    "where people live in old",
+    "The river floods in spring", "when the snow melts and", "comes down into the valley", "where people live in old",
     "houses on very high poles.",
-]
+]  # fmt: skip
 BREAD = [
-    "Bread needs time and flour",
-    "and some water with salt",
-    "so that the dough can rise",
-    "for the whole night before",
-    "it goes into a hot oven.",
-]
+    "Bread needs time and flour", "and some water with salt", "so that the dough can rise",
+    "for the whole night before", "it goes into a hot oven.",
+]  # fmt: skip
 BOATS = [
-    "Boats lie on the dry bank",
-    "until the water comes up",
-    "and takes them to the sea",
-    "where fishermen wait for",
+    "Boats lie on the dry bank", "until the water comes up", "and takes them to the sea", "where fishermen wait for",
     "them with their new nets.",
-]
+]  # fmt: skip
 
 
 def rowwise(make: Make, columns: Sequence[Sequence[str]], *, step: int, title: str = "", end: str = "") -> bytes:
