@@ -40,7 +40,6 @@ class EdgeCompressor(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best `top_n` of `documents`, best first."""
         if not documents:
             return []
         texts = [document.page_content for document in documents]

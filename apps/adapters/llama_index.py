@@ -32,7 +32,6 @@ class EdgeRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name of this class in LlamaIndex's serialization."""
         return "EdgeRerank"
 
     def _postprocess_nodes(

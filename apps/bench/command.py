@@ -124,7 +124,7 @@ def _measure(
 
 
 def _typical(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The median of every figure over the rounds, and the largest peak."""
+    """Over the rounds, and the largest peak."""
     from statistics import median
 
     names = [name for name in reports[0] if name not in ("peak_resident", "peak_with_files")]
@@ -153,7 +153,6 @@ def _cell(figure: str, value: float) -> str:
 
 
 def _demo() -> list[dict[str, Any]]:
-    """The questions and passages of `edge demo`."""
     from edge.apps.demo.passages import Passage, rows
 
     passages = [Passage(**row) for row in rows("passages.jsonl")]
@@ -165,7 +164,6 @@ def _demo() -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that are not empty: JSON objects, or questions as they are."""
     found: list[dict[str, Any]] = []
     for number, line in enumerate(read_input(path).decode("utf-8", "replace").splitlines(), 1):
         if line.lstrip().startswith("{"):

@@ -17,7 +17,6 @@ _BEGUN = time.perf_counter()
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """The figures of the task's action."""
     actions = {"rerank": _rerank, "search": _search, "index": _index}
     return actions[task["action"]](task, Config.load(flags=task["settings"]))
 
@@ -75,8 +74,8 @@ def _index(task: dict[str, Any], config: Config) -> dict[str, Any]:
 def _timed(
     ask: Callable[[dict[str, Any]], Result], questions: Sequence[dict[str, Any]]
 ) -> tuple[list[Result], dict[str, Any]]:
-    """The results for all questions, and the times: of the first from the start of this program, and of the others, or
-    of the same once more if there is only one."""
+    """Of the first question from the start of this program, and of the others (of the same once more if there is only
+    one)."""
     results = [ask(questions[0])]
     first = time.perf_counter() - _BEGUN
     seconds = []
@@ -91,7 +90,6 @@ def _timed(
 
 
 def _ndcg(order: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """nDCG@k of an order of positions, of which some are relevant."""
     gain = sum(1 / math.log2(place + 2) for place, index in enumerate(order[:k]) if index in relevant)
     return gain / sum(1 / math.log2(place + 2) for place in range(min(k, len(relevant))))
 

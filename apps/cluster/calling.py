@@ -1,11 +1,7 @@
 """`Places`: where shards run and how requests reach them. `Reading`: requests of one search to one shard, which go to
-another copy if the first is late or gone. `Assignment`: which copy of a shard searches, by the lists that each has in
-memory (TeleRAG, section 4.2).
-
-TeleRAG assigns micro-batches that wait together, each to the device that holds most of its lists. Here requests come
-one after the other, and each goes at once to the copy that will probably have finished it first. A copy tells with
-every answer which lists it holds.
-"""
+another copy if the first is late or gone. `Assignment`: which copy of a shard searches, by the lists in its memory
+(TeleRAG, section 4.2, assigns micro-batches that wait together; here each request goes at once to the copy that will
+probably finish first)."""
 
 from __future__ import annotations
 
@@ -36,12 +32,11 @@ from edge.resident import Closing
 Answer = Future[tuple[bytes, bytes]]
 Assignments = Mapping[str, "Assignment"]
 
-_SCAN = 0.2
-"""Work of scanning a list, beside that of reading it. It matters little: lists that are read are scanned, too."""
+_SCAN = 0.2  # Of scanning a list, beside that of reading it.
 
 
 def assignments(catalogue: Catalogue, shards: Mapping[str, Sequence[Replica]], budget: MemoryBudget) -> Assignments:
-    """For each shard with several copies, if all shards of the present version have the newest lists."""
+    """For each shard with several copies, if all shards have the newest lists."""
     several = [name for name, copies in shards.items() if len(copies) > 1]
     quantizer = catalogue.quantizer() if several else None
     versions = {one.quantizer for one in catalogue.version()[1].values()}
@@ -55,18 +50,16 @@ class Assignment:
     """The copies of one shard in one version: the lists that they hold, and their work. Thread-safe."""
 
     def __init__(self, quantizer: Quantizer, lease: object = None) -> None:
-        """`lease`: of the quantizer's centroids, kept as long as this object."""
         self._centroids, self._lease = quantizer.centroids, lease
         self._count = count = len(quantizer.centroids)
         self._nprobe = probed(quantizer.recall, IndexOptions().recall_target)[0] if quantizer.recall else count
         self._held = defaultdict[Replica, npt.NDArray[np.bool_]](lambda: np.zeros(count, np.bool_))
         self._coming = defaultdict[Replica, npt.NDArray[np.int64]](lambda: np.zeros(count, np.int64))
         self._work = defaultdict[Replica, float](float)
-        """Of the requests under way: 1 for each, and the lists that are read for it."""
         self._lock = threading.Lock()
 
     def take(self, copies: Sequence[Replica], vectors: bytes) -> tuple[Replica, Callable[[Answer], None]]:
-        """Chooses a copy for a request, whose queries have these vectors; the first one among equals."""
+        """For queries with these vectors; the first one among equals."""
         queries = np.frombuffer(vectors, np.float32).reshape(-1, self._centroids.shape[1])
         lists = distinct(probe(queries, self._centroids, self._nprobe))
 
@@ -75,7 +68,7 @@ class Assignment:
             return 1 + _SCAN * len(lists) + float(np.count_nonzero(unread))
 
         def ended(answer: Answer) -> None:
-            """Notes the lists that the copy holds; none if it has failed."""
+            """The copy holds none if it has failed."""
             told = b"" if answer.cancelled() or answer.exception() else answer.result()[1]
             bits = np.frombuffer(told or bytes(-(-self._count // 8)), np.uint8)
             with self._lock:
@@ -96,21 +89,19 @@ Result = TypeVar("Result")
 _FIRST_HEDGE_S = 0.05
 _SHARE = 0.95
 _LATENCIES = 200
-"""A second copy is asked when the first takes longer than this share of the latest requests did (Dean and Barroso, "The
-tail at scale", 2013)."""
+"""A second copy is asked when the first takes longer than this share of the latest (Dean and Barroso, "The tail at
+scale", 2013)."""
 
 _GATHER = "gather"
-"""The first request that depends on the copy."""
 
 _LOOK_S = 5.0
-"""Seconds without an answer after which a wait looks for trouble."""
 
 
 class Places(Protocol):
     """Sends requests to copies of shards, and starts the processes that answer them."""
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
-        """Sends a request. The future raises an exception if the copy is gone."""
+        """Sends a request."""
 
     def readers(self, count: int) -> list[Send]:
         """Starts readers of files; 0 for as many as there are processors. They end with this connection."""
@@ -123,10 +114,7 @@ class Places(Protocol):
 
 
 class LocalPlaces(Closing):
-    """Shards in this process, which opens their folders."""
-
     def __init__(self, *, config: Config) -> None:
-        """`config`: the settings of the shards."""
         self._config = config
         self._shards: dict[str, Shard] = {}
         self._threads = ThreadPoolExecutor(16, "edge-shards")
@@ -135,7 +123,6 @@ class LocalPlaces(Closing):
         self._reader: Reader | None = None
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
-        """See `Places.send`."""
         return self._threads.submit(self._answer, replica, verb, head, raw)
 
     def _answer(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
@@ -146,18 +133,16 @@ class LocalPlaces(Closing):
         return shard.answer(verb, head, raw)
 
     def readers(self, count: int) -> list[Send]:
-        """One reader, in a thread of its own: more would wait for the same processors."""
+        """One: more would wait for the same processors."""
         if self._reader is None:
             self._reader = Reader(memory=self._config.memory, config=self._config)
         reader = self._reader
         return [lambda verb, head, raw: self._reading.submit(reader.answer, verb, head, raw)]
 
     def trouble(self) -> str:
-        """See `Places.trouble`."""
         return ""
 
     def close(self) -> None:
-        """Closes all shards."""
         self._threads.shutdown()
         self._reading.shutdown()
         if self._reader is not None:
@@ -167,36 +152,29 @@ class LocalPlaces(Closing):
 
 
 class Latencies:
-    """How long a shard's answers took lately. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=_LATENCIES)
 
     def add(self, seconds: float) -> None:
-        """Records an answer."""
         self._seconds.append(seconds)
 
     @property
     def hedge_s(self) -> float:
-        """Seconds to wait before another copy is asked as well."""
         found = sorted(self._seconds)
         return found[int(_SHARE * len(found))] if len(found) >= 20 else _FIRST_HEDGE_S
 
 
 class Reading:
-    """Sends the requests of one search to a shard: all after `gather` to the copy that answered it, because ids are its
-    own."""
+    """All requests after `gather` go to the copy that answered it, because ids are its own."""
 
     def __init__(
         self, places: Places, replicas: Sequence[Replica], version: int, held: Mapping[tuple[str, int], HeldState],
         latencies: Latencies, patience: float, assignment: Assignment | None = None,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            replicas: the copies of the shard, the preferred one first.
-            held: the states of all copies in this version.
-            patience: seconds until the shard counts as lost.
-            assignment: chooses the copy that gathers; the preferred one if not given."""
+        """`replicas`: the preferred one first. `held`: the states of all copies. `patience`: seconds. `assignment`
+        chooses the copy that gathers."""
         self._places = places
         self._replicas = list(replicas)
         self._version = version
@@ -206,7 +184,6 @@ class Reading:
         self._assignment = assignment
 
     def __call__(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """Sends a request."""
         shard, began, why, changed = self._replicas[0].shard, time.monotonic(), "it was not asked", False
         end = began + self._patience
         waiting: dict[Future[tuple[bytes, bytes]], Replica] = {}
@@ -236,7 +213,6 @@ class Reading:
         raise ShardLost(shard, why if changed else self._places.trouble() or why, changed=changed)
 
     def _sent(self, left: Sequence[Replica], verb: str, head: bytes, raw: bytes) -> tuple[Answer, Replica]:
-        """A request to one of some copies."""
         if verb != _GATHER or self._assignment is None or len(self._replicas) == 1:
             return self._places.send(left[0], verb, head, raw), left[0]
         replica, ended = self._assignment.take(left, raw)
@@ -247,7 +223,7 @@ class Reading:
     def _checked(
         self, replica: Replica, answer: tuple[bytes, bytes], verb: str, head: bytes, raw: bytes, end: float
     ) -> tuple[bytes, bytes]:
-        """An answer, asked for again if the copy has been restarted and is still in the state of this version."""
+        """Asked for again if the copy has been restarted and is still in the state of this version."""
         if not answer[0].startswith(b'{"error"') or json.loads(answer[0])["error"][0] != NoSuchVersion.__name__:
             return answer
         token = self._held[replica.shard, replica.number].token
@@ -259,8 +235,6 @@ class Reading:
 def send(
     places: Places, replica: Replica, verb: str, seconds: float | None, raw: bytes = b"", **arguments: Any
 ) -> tuple[Any, bytes]:
-    """The answer of one copy to a request, and the raw bytes beside it."""
-
     def call(verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         return received(places, places.send(replica, verb, head, raw), partial(ShardLost, replica.name), seconds)
 
@@ -270,7 +244,6 @@ def send(
 def received(
     places: Places, future: Future[Result], lost: Callable[[str], Unreachable], seconds: float | None = None
 ) -> Result:
-    """An answer."""
     try:
         return first(places, [future]).pop().result() if seconds is None else future.result(seconds)
     except EdgeError:
@@ -280,7 +253,7 @@ def received(
 
 
 def first(places: Places, waiting: Iterable[Future[Result]]) -> set[Future[Result]]:
-    """The answers that come first. There is no bound to the time, which writing needs."""
+    """Without a bound to the time."""
     while not (done := wait(waiting, _LOOK_S, FIRST_COMPLETED).done):
         if why := places.trouble():
             raise Unreachable(why)

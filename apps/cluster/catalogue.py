@@ -1,6 +1,5 @@
-"""`Catalogue`: the shards of a collection and where they are, its versions, and its quantizers, in one SQLite file;
-which shard a document belongs to, and the vector indexes of all shards as one.
-"""
+"""`Catalogue`: the shards of a collection and where they are, its versions, and its quantizers; which shard a document
+belongs to, and the vector indexes of all shards as one."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from edge.ivf.storage.manifest import State
 from edge.resident import Closing
 
 FILE = "cluster.db"
-"""Name of the catalogue in its folder."""
 
 _TABLES = """
 CREATE TABLE settings(
@@ -59,13 +57,12 @@ CREATE TABLE quantizers(
 """
 
 _VERSION = "version"
-_KEPT = 2
-"""Versions and quantizers that are remembered: searches may still be under way in the one before."""
+_KEPT = 2  # Searches may still be under way in the version before.
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a shard: its machine, its folder there, and the limit of its process in bytes."""
+    """`memory` is the limit of its process in bytes."""
 
     shard: str
     number: int
@@ -75,37 +72,28 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """`shard`, or `shard/number` of a further copy."""
         return f"{self.shard}/{self.number}" if self.number else self.shard
 
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """The state that a copy of a shard holds as a version: a name of it, and the version of its quantizer."""
-
     token: str
     quantizer: int
 
 
 class Catalogue(Closing):
-    """The one file that says what a spread collection consists of. A change is one transaction.
-
-    A shard is `filling` while its documents are copied to it, and `joining` while they are removed elsewhere. It is
-    searched from the next version on, when it is `serving`.
-    """
+    """A change is one transaction. A shard is `filling` while its documents are copied to it, `joining` while they are
+    removed elsewhere, and `serving` from the next version on."""
 
     def __init__(self, folder: Path, *, budget: MemoryBudget) -> None:
-        """Opens the catalogue in a directory, or makes one there. Raises as `Database` does."""
         make_folder(folder)
         self.database = Database(folder / FILE, [_TABLES], budget=budget)
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether there is a catalogue in a directory."""
         return (folder / FILE).is_file()
 
     def add(self, replicas: Iterable[Replica], state: str) -> None:
-        """Adds shards with their copies."""
         with self.database.write() as db:
             for one in replicas:
                 taken = db.execute(
@@ -119,17 +107,14 @@ class Catalogue(Closing):
                 db.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
 
     def set_state(self, shard: str, state: str) -> None:
-        """Changes the state of a shard."""
         with self.database.write() as db:
             db.execute("UPDATE shards SET state = ? WHERE name = ?", (state, shard))
 
     def shards(self) -> dict[str, str]:
-        """The state of each shard."""
         with self.database.read() as db:
             return dict(db.execute("SELECT name, state FROM shards ORDER BY name"))
 
     def replicas(self) -> list[Replica]:
-        """All copies of all shards."""
         with self.database.read() as db:
             rows = db.execute("SELECT shard, number, place, folder, memory FROM replicas ORDER BY shard, number")
             return [Replica(*row) for row in rows]
@@ -137,14 +122,14 @@ class Catalogue(Closing):
     # Versions
 
     def version(self) -> tuple[int, dict[tuple[str, int], HeldState]]:
-        """The present version, and the state of each copy of a shard in it; 0 before the first."""
+        """0 before the first."""
         with self.database.read() as db:
             number = _version(db)
             rows = db.execute("SELECT shard, replica, token, quantizer FROM versions WHERE version = ?", (number,))
             return number, {(shard, replica): HeldState(token, quantizer) for shard, replica, token, quantizer in rows}
 
     def set_version(self, number: int, held: Mapping[tuple[str, int], HeldState]) -> None:
-        """Makes a version the present one. Shards that were `joining` are `serving` in it."""
+        """Shards that were `joining` are `serving` in it."""
         with self.database.write() as db:
             db.executemany(
                 "INSERT INTO versions VALUES (?, ?, ?, ?, ?)",
@@ -157,25 +142,21 @@ class Catalogue(Closing):
     # Quantizers
 
     def quantizer(self) -> Quantizer | None:
-        """The newest quantizer."""
         with self.database.read() as db:
             row = db.execute("SELECT data FROM quantizers ORDER BY version DESC LIMIT 1").fetchone()
         return None if row is None else Quantizer.from_bytes(row[0])
 
     def set_quantizer(self, quantizer: Quantizer) -> None:
-        """Adds a quantizer, or replaces the one of that version."""
         with self.database.write() as db:
             row = (quantizer.version, quantizer.to_bytes())
             db.execute("INSERT OR REPLACE INTO quantizers VALUES (?, ?)", row)
             db.execute("DELETE FROM quantizers WHERE version <= ?", (quantizer.version - _KEPT,))
 
     def close(self) -> None:
-        """Closes the file."""
         self.database.close()
 
 
 def has_version(db: Connection) -> bool:
-    """Whether anything was ever searchable."""
     return _version(db) > 0
 
 
@@ -184,7 +165,6 @@ def _version(db: Connection) -> int:
 
 
 def home(path: str, shards: Iterable[str]) -> str:
-    """The shard of a document among at least one."""
     return max(shards, key=lambda shard: (_weight(shard, path), shard))
 
 
@@ -193,7 +173,6 @@ def _weight(shard: str, path: str) -> bytes:
 
 
 def merged(states: Sequence[dict[str, Any]]) -> State:
-    """The state of all indexes as one."""
     whole = dict(states[0])
     rows = sum(state["trained_rows"] for state in states)
     for name in ("rows", "trained_rows", "newer_rows", "newer_misfit"):
@@ -203,8 +182,8 @@ def merged(states: Sequence[dict[str, Any]]) -> State:
 
 
 def averaged(curves: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> tuple[tuple[int, float], ...]:
-    """The recall of all shards by the lists probed: the mean of theirs by their rows. It is a lower bound, because the
-    nearest neighbours among all rows are nearer than those in a shard."""
+    """Their mean by rows: a lower bound, because the nearest neighbours among all rows are nearer than those in a
+    shard."""
     known = [(rows, curve) for rows, curve in curves if curve]
     total = sum(rows for rows, _ in known)
     points = sorted({nprobe for _, curve in known for nprobe, _ in curve})

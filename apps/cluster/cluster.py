@@ -1,8 +1,5 @@
-"""`Cluster`: a collection that is spread over shards and searched as one.
-
-Its results, order and scores are those of one collection that holds everything: the shards are sources of the same
-search (`edge.apps.collection.searching`).
-"""
+"""`Cluster`: a collection that is spread over shards. Its results, order and scores are those of one collection that
+holds everything: the shards are sources of the same search (`edge.apps.collection.searching`)."""
 
 from __future__ import annotations
 
@@ -26,15 +23,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, kept, reranked, results_of
 from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.query import Query, checked_query
-from edge.apps.collection.searching import (
-    Floats,
-    Seen,
-    Within,
-    candidates,
-    is_nonsense,
-    misspelled,
-    shown,
-)
+from edge.apps.collection.searching import Floats, Seen, Within, candidates, is_nonsense, misspelled, shown
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.lexical import Statistics, respelled, shown_weights
 from edge.apps.store.planning import opened_budget
@@ -52,24 +41,14 @@ from edge.trace import Trace
 Result = TypeVar("Result")
 
 PATIENCE_S = 10.0
-"""Seconds after which a shard that does not answer a search counts as lost."""
 
 _BATCH = 500
-"""Documents that a shard looks through, copies or removes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The results of a search.
-
-    Attributes:
-        hits: best first. Their numbers are those of this version alone.
-        missing: shards that did not answer. The hits are then those of the other shards alone.
-        version: of the collection.
-        trips: the most requests that a shard got.
-        spelled: misspelled words, with those that were searched for in their place.
-        nonsense: whether no word of the query is known. The hits are then near by chance.
-    """
+    """The results of a search; the numbers of hits are those of this version alone. `missing` shards did not answer.
+    `trips`: the most requests that a shard got. Hits of `nonsense` are near by chance."""
 
     hits: list[Hit]
     missing: tuple[str, ...]
@@ -81,9 +60,6 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """One version as it is searched: its shards with their copies, their states, their known statistics, and the
-    assignments of shards with several copies to choose from."""
-
     number: int
     shards: Mapping[str, Sequence[Replica]]
     held: Mapping[tuple[str, int], HeldState]
@@ -92,13 +68,11 @@ class _Version:
 
     @property
     def mixed(self) -> bool:
-        """Whether the shards have different lists, so that all must be probed."""
         return len({one.quantizer for one in self.held.values()}) > 1
 
 
 class Cluster(Closing):
-    """A collection in several shards, on machines that `places` reaches. Threads may search while one writes; several
-    processes may search, and one at a time writes."""
+    """Threads may search while one writes; several processes may search, and one at a time writes."""
 
     def __init__(
         self,
@@ -114,15 +88,8 @@ class Cluster(Closing):
         patience: float = PATIENCE_S,
         options: IndexOptions | None = None,
     ) -> None:
-        """Opens the collection whose catalogue is in `folder`, or makes an empty catalogue.
-
-        Args:
-            memory: the limit of this process, for the models and the catalogue.
-            budget: a budget shared with other parts of the program, instead of `memory`.
-            embedder, reranker: see `Collection`.
-            patience: seconds after which a shard counts as lost.
-            options: of the vector index, for the training of a quantizer.
-        """
+        """Opens the collection whose catalogue is in `folder`, or makes an empty catalogue. A shard counts as lost
+        after `patience` seconds. `options` are of the vector index, for training."""
         self.config = config
         self.trace = trace or Trace()
         self.budget = budget or opened_budget(
@@ -150,8 +117,8 @@ class Cluster(Closing):
         self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, partial: bool = False,
         seen: Seen | None = None, **named: Any,
     ) -> Spread:  # fmt: skip
-        """Searches like `Collection.search`; `seen` as for `Together.search`. With `partial`, if a shard is lost, gives
-        the results of the others, and names it."""
+        """Searches like `Collection.search`. With `partial`, gives the results of the others if a shard is lost, and
+        names it."""
         chosen = search_options(top_k, options, named)
         self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
 
@@ -185,12 +152,11 @@ class Cluster(Closing):
 
     @property
     def count(self) -> int:
-        """The number of shards in the present version."""
         return len(self._current().shards)
 
     def each(self, verb: str, **arguments: Any) -> list[Any]:
-        """The answers of one copy of each shard of the present version to a request that names no version, in the order
-        of `search`'s numbers; `NotIndexed` where the shard has nothing of that name."""
+        """The answers of one copy of each shard to a request that names no version; `NotIndexed` where it has nothing
+        of that name."""
 
         def one(copies: Sequence[Replica]) -> Any:
             try:
@@ -205,7 +171,7 @@ class Cluster(Closing):
         partial: bool = False,
     ) -> tuple[Result, tuple[str, ...], int, int]:  # fmt: skip
         """What `work` returns for the shards of the present version, again if they have changed meanwhile; and
-        `missing`, `version` and `trips` of `Spread`. Raises as `search` does."""
+        `missing`, `version` and `trips` of `Spread`."""
         version, missing = self._current(), list[str]()
         checked_query(query)
         while True:
@@ -224,14 +190,13 @@ class Cluster(Closing):
                 return result, tuple(sorted(missing)), version.number, trips
 
     def _embedded(self, parts: Query) -> Floats | None:
-        """The vectors of a query; None if it is searched by words alone."""
         if not (parts.questions or parts.passages) or self.models.identity() is None:
             return None
         with self.trace.timed("search.embed_s", "embed", "search"):
             return self.models.embed_parts(parts.questions, parts.passages)
 
     def _sources(self, version: _Version, missing: Sequence[str], query: str, k: int) -> dict[str, ShardSource]:
-        """The shards but the missing ones, each with another copy first than in the search before."""
+        """Each with another copy first than in the search before."""
         turn = next(self._turn)
         found = {}
         for name, copies in version.shards.items():
@@ -250,7 +215,7 @@ class Cluster(Closing):
         self, version: _Version, sources: Mapping[str, ShardSource], words: Sequence[str],
         vectors: Sequence[Floats | None], k: int, where: Filters, within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
-        """The candidates of all shards, with numbers that no two of them share."""
+        """Their numbers differ between shards."""
         within.exhaustive = version.mixed
         found = candidates(sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self.fan)
         at = {name: number for number, name in enumerate(version.shards)}
@@ -259,11 +224,9 @@ class Cluster(Closing):
         ]
 
     def fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Calls functions at once; see `edge.apps.collection.searching.Fan`."""
         return list(self._threads.map(lambda call: call(), calls))
 
     def _current(self) -> _Version:
-        """The present version."""
         number, held = self.catalogue.version()
         known = self._version
         if known is None or known.number != number:
@@ -292,7 +255,6 @@ class Cluster(Closing):
             yield
 
     def create(self, replicas: Sequence[Replica]) -> None:
-        """Makes the first shards. Their folders must be empty or absent."""
         with self._lock():
             if self.catalogue.shards() or not replicas:
                 raise InputError("the first shards are named once; further ones join with `grow`")
@@ -340,7 +302,6 @@ class Cluster(Closing):
         return own, [replica for replica in self.catalogue.replicas() if replica.shard in own]
 
     def below(self, root: str) -> Iterator[list[str]]:
-        """The indexed files at or below an absolute path, part by part."""
         for one in self.catalogue.replicas():
             after = ""
             while one.number == 0:
@@ -411,26 +372,24 @@ class Cluster(Closing):
         return number
 
     def grow(self, replicas: Sequence[Replica]) -> int:
-        """Adds a shard, whose copies are given, and moves its share of the documents to it; returns how many. Searches
-        see the version before until everything is moved. A call that was interrupted is finished by the next writer."""
+        """Adds a shard, and moves its share of the documents to it; returns how many. Searches see the version before
+        until everything is moved."""
         with self.writing():
             self._prepare(replicas)
             self.catalogue.add(replicas, "filling")
             return self._finish_growth()
 
     def states(self) -> dict[str, Any]:
-        """The state of each copy of a shard, by its name. Raises `ShardLost` if one is gone."""
         replicas = self.catalogue.replicas()
         return dict(zip((one.name for one in replicas), self._all(replicas, "state", lambda _: (b"", {})), strict=True))
 
     def close(self) -> None:
-        """Closes the models and the catalogue. Shards go on as their places decide."""
+        """Shards go on as their places decide."""
         self._threads.shutdown()
         self.models.close()
         self.catalogue.close()
 
     def _prepare(self, replicas: Sequence[Replica]) -> None:
-        """Tells empty shards their embedder and quantizer."""
         identity, quantizer = self.models.identity(), self.catalogue.quantizer()
         assert identity is not None
         assert quantizer is not None
@@ -463,7 +422,6 @@ class Cluster(Closing):
         return moved
 
     def _settled(self) -> bool:
-        """Publishes what a killed writer left; False if a writer is at work, which will publish."""
         try:
             with WriterLock(self.catalogue.database.path.parent / LOCK, seconds=0.0)():
                 self._finish_growth()
@@ -473,7 +431,6 @@ class Cluster(Closing):
         return True
 
     def _publish_changes(self) -> None:
-        """Publishes if shards were started again and have changed since the present version."""
         number, held = self.catalogue.version()
         replicas = [one for one in self.catalogue.replicas() if (one.shard, one.number) in held]
         try:
@@ -484,7 +441,6 @@ class Cluster(Closing):
             self.publish()
 
     def _leaving(self, one: Replica, shards: list[str], *, data: bool) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """The documents of a copy of a shard whose home is elsewhere, part by part."""
         after: str | None = ""
         while after is not None:
             answer, raw = send(
@@ -494,7 +450,6 @@ class Cluster(Closing):
             after = answer["after"] or None
 
     def _copied(self, answer: dict[str, Any], raw: bytes) -> int:
-        """Copies documents to their homes."""
         identity = self.models.identity()
         assert identity is not None
         width, at, bodies = 4 * identity.dim, 0, dict[str, tuple[list[Any], bytearray]]()
@@ -512,7 +467,6 @@ class Cluster(Closing):
     def _all(
         self, replicas: Sequence[Replica], verb: str, arguments: Callable[[Replica], tuple[bytes, dict[str, Any]]]
     ) -> list[Any]:
-        """The answers of several copies, which work in parallel."""
         with ThreadPoolExecutor(max(1, len(replicas))) as threads:
             calls = [(one, *arguments(one)) for one in replicas]
             found = [threads.submit(send, self.places, one, verb, None, raw, **named) for one, raw, named in calls]

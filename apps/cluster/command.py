@@ -39,7 +39,6 @@ _shards = click.option(
 
 
 def existing(*chosen: Path | str | None) -> Path:
-    """The directory of the one collection in shards that has a name or is in a directory."""
     if len(chosen) > 1:
         raise InputError("with --cluster one collection is searched; name one")
     folder = locate(*chosen)
@@ -52,7 +51,6 @@ def existing(*chosen: Path | str | None) -> Path:
 def opened(
     address: str, chosen: Sequence[Path | str | None], config: Config, trace: Trace | None = None
 ) -> Iterator[Cluster]:
-    """The collection whose catalogue is in a directory or has a name."""
     folder = existing(*chosen)
     with connected(address, config) as places, Cluster(folder, places, config=config, trace=trace) as cluster:
         yield cluster
@@ -60,7 +58,6 @@ def opened(
 
 @contextmanager
 def connected(address: str, config: Config) -> Iterator[Places]:
-    """The places of shards, while the block runs."""
     if address == HERE:
         places: Places = LocalPlaces(config=config)
     else:
@@ -77,7 +74,6 @@ def searched(
     address: str, collections: Sequence[str], config: Config, trace: Path | None, query: str, options: SearchOptions,
     *, partial: bool,
 ) -> SearchOutcome:  # fmt: skip
-    """Searches one collection in shards."""
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident, opened(address, collections, config, recorder) as cluster:
         found = cluster.search(query, options=options, partial=partial)
@@ -97,7 +93,6 @@ def searched(
 def indexed(
     address: str, chosen: Path | None, config: Config, roots: Sequence[str], *, readers: int, as_json: bool
 ) -> None:
-    """Brings a collection in shards up to date with folders, and prints what was done. Raises as `index` does."""
     from edge.apps.cluster.indexing import Indexed, index
 
     if not roots:
@@ -206,7 +201,6 @@ def status(address: str, collection: Path | None, setup: Setup, as_json: bool) -
 
 
 def _replicas(texts: Sequence[str], memory: int) -> list[Replica]:
-    """The copies of shards that options name, each with a limit of memory."""
     found: list[Replica] = []
     for text in texts:
         name, _, where = text.partition("=")

@@ -1,8 +1,5 @@
-"""`index`: brings a collection in shards up to date with folders.
-
-Files go to readers in groups, and at most `_AHEAD` groups for each are under way. A group that was lost with its reader
-is read again; a run that was killed skips the files that the shards have.
-"""
+"""`index`: brings a collection in shards up to date with folders. Files go to readers in groups. A group that was lost
+with its reader is read again; a run that was killed skips the files that the shards have."""
 
 from __future__ import annotations
 
@@ -26,20 +23,14 @@ from edge.apps.documents.scanner import scan
 from edge.errors import Unreachable
 
 _GROUP = 32
-"""Files that a reader reads at a time, and that are committed together."""
 
 _AHEAD = 2
-_PUBLISH_S = 60.0
-"""Seconds after which the files that were taken in so far become searchable."""
-
+_PUBLISH_S = 60.0  # Then the files so far become searchable.
 _TOLD = 100
-"""Files that failed whose reasons a report holds."""
 
 
 @dataclass(slots=True)
 class Indexed:
-    """What a run did: files by their outcome, passages, and the reasons of the first files that failed."""
-
     counts: Counter[str] = field(default_factory=Counter)
     passages: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
@@ -50,7 +41,6 @@ class Indexed:
 def index(
     cluster: Cluster, readers: Sequence[Send], roots: Sequence[str], *, progress: Callable[[Indexed], object]
 ) -> Indexed:
-    """Brings a collection up to date with folders and files."""
     given = [resolved(root) for root in listed(roots)]
     check_there(given)
     done, seen = Indexed(), set[str]()
@@ -90,7 +80,7 @@ def index(
 def _groups(
     cluster: Cluster, roots: Iterable[str], done: Indexed, seen: set[str]
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """Groups of new and changed files with their roots. Notes as `seen` what is there or cannot be read."""
+    """Notes as `seen` what is there or cannot be read."""
     if not (roots := list(roots)):
         return
     found = scan(roots, exclude=[cluster.catalogue.database.path.parent], budget=cluster.budget)
@@ -114,7 +104,7 @@ def _groups(
 
 
 def _take(cluster: Cluster, done: Indexed, answer: dict[str, Any], raw: bytes, dim: int) -> None:
-    """Adds the documents of a group to their shards. Files that have no text any more are removed there."""
+    """Files that have no text any more are removed."""
     documents = unpacked_documents(answer["documents"], raw, dim)
     if documents:
         done.passages += cluster.put(documents)

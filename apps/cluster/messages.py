@@ -1,8 +1,5 @@
-"""What moves between machines: requests to a shard and its answers, and documents with their passages and vectors.
-
-A request is (verb, JSON, raw bytes), an answer (JSON, raw bytes); JSON keeps every bit of a float. Errors of the shard
-are raised again by the caller.
-"""
+"""What moves between machines. A request is (verb, JSON, raw bytes), an answer (JSON, raw bytes); JSON keeps every bit
+of a float. Errors of the shard are raised again by the caller."""
 
 from __future__ import annotations
 
@@ -23,16 +20,11 @@ from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
 Call = Callable[[str, bytes, bytes], tuple[bytes, bytes]]
-"""Sends a request, and returns its answer. Raises `ShardLost` if there is none."""
+"""Sends a request, and returns its answer."""
 
 
 class ShardLost(Unreachable):
-    """A shard cannot be reached, or did not answer in time.
-
-    Attributes:
-        shard: its name.
-        changed: it was started again, and has changed since the version that was asked for.
-    """
+    """`changed`: it was started again, and has changed since the version that was asked for."""
 
     def __init__(self, shard: str, why: str, *, changed: bool = False) -> None:
         super().__init__(f"shard {shard} does not answer: {why}")
@@ -47,11 +39,9 @@ class NoSuchVersion(StorageError):
 _ERRORS: dict[str, type[EdgeError]] = {
     kind.__name__: kind for kind in (NoSuchType, NotIndexed, NoSuchVersion, InputError, StorageError)
 }
-"""Errors that keep their kind. Others arrive as `StorageError`."""
 
 
 def asked(call: Call, verb: str, raw: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
-    """Sends a request to a shard."""
     head, beside = call(verb, json.dumps(arguments, ensure_ascii=False).encode(), raw)
     answer = json.loads(head)
     if "error" in answer:
@@ -75,14 +65,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ShardDocument:
-    """A file or text that is indexed completely.
-
-    Attributes:
-        path: its name in the collection, which decides its shard.
-        root: the folder that it was indexed with; empty for a text.
-        hash: of its content.
-        vectors: [n, dim], one for each chunk.
-    """
+    """A file or text that is indexed completely; `vectors` [n, dim], one for each chunk."""
 
     path: str
     root: str
@@ -98,7 +81,7 @@ class ShardDocument:
 
 
 def packed(documents: Sequence[ShardDocument]) -> tuple[list[dict[str, Any]], bytes]:
-    """Documents as values of JSON, and their vectors as raw bytes."""
+    """As values of JSON, and their vectors as raw bytes."""
     about = [
         {
             "path": one.path, "root": one.root, "kind": one.kind, "title": one.title, "hash": one.hash.hex(),
@@ -114,7 +97,6 @@ def packed(documents: Sequence[ShardDocument]) -> tuple[list[dict[str, Any]], by
 
 
 def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) -> list[ShardDocument]:
-    """The documents that `packed` made."""
     count = sum(len(one["chunks"]) for one in about)
     if len(raw) != 4 * dim * count:
         raise InputError(f"{count} passages came with {len(raw):,} bytes of vectors of width {dim}")
@@ -137,8 +119,7 @@ def unpacked_documents(about: Sequence[dict[str, Any]], raw: bytes, dim: int) ->
 
 
 def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterable[ShardDocument]) -> int:
-    """Adds documents inside a write transaction, and replaces those of the same path; returns how many passages were
-    added. Passages of a document that is there already stay as they are."""
+    """Adds or replaces documents inside a write transaction; returns how many passages were added."""
     ids: list[npt.NDArray[np.int64]] = []
     vectors: list[Floats] = []
     for one in documents:
@@ -161,14 +142,13 @@ def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterabl
 
 
 def _has(db: Connection, catalog: Catalog, row: FileRow | None, one: ShardDocument) -> bool:
-    """Whether a document is stored with the same passages."""
     if row is None or row.hash != one.hash or row.status != "indexed" or row.due:
         return False
     return [chunk.hash for chunk in catalog.chunks(db, row.id)] == [chunk_hash(chunk) for chunk in one.chunks]
 
 
 def take(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> int:
-    """Removes documents inside a write transaction; returns how many there were."""
+    """Inside a write transaction; returns how many there were."""
     rows = [row for path in paths if (row := catalog.find(db, path)) is not None]
     for row in rows:
         catalog.remove(db, row.id, index)
@@ -176,7 +156,7 @@ def take(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[s
 
 
 def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> list[ShardDocument]:
-    """Documents as they are stored; those that are not there, or not complete, are left out. Raises as `read_hits`."""
+    """Those that are not there, or not complete, are left out."""
     found = []
     for path in paths:
         row = catalog.find(db, path)
@@ -209,6 +189,5 @@ def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable
 
 
 def paths_after(db: Connection, after: str, limit: int) -> list[str]:
-    """The next paths in their order."""
     rows = db.execute("SELECT path FROM files WHERE path > ? ORDER BY path LIMIT ?", (after, limit))
     return [path for (path,) in rows]

@@ -1,9 +1,6 @@
-"""`RayPlaces`: shards as actors of Ray. The only module that imports Ray.
-
-A shard is a detached actor, named after its folder, on a node that offers its place as a resource. Ray starts it again
-when its process dies, and sends a request again that was lost with it; requests may be repeated without harm. A request
-is one call with plain bytes, and so is its answer.
-"""
+"""`RayPlaces`: shards as actors of Ray. The only module that imports Ray. A shard is a detached actor, named after its
+folder, on a node that offers its place as a resource. Ray starts it again when its process dies, and repeats requests,
+without harm."""
 
 from __future__ import annotations
 
@@ -30,25 +27,17 @@ from edge.resident import Closing
 Result = TypeVar("Result")
 
 LOCAL = "local"
-"""The address of a cluster of this process alone."""
 
 OBJECT_STORE_NBYTES = 80 * 10**6
-"""Shared memory of a node for values that are passed around. Ours are smaller than what Ray passes in messages; Ray
-refuses less than 75 MiB, and takes 30 % of the machine's memory if not told."""
+"""Shared memory of a node. Ray refuses less than 75 MiB, and takes 30 % of the machine's memory if not told."""
 
 _NAMESPACE = "edge"
 _AT_ONCE = 16
-"""Requests that a shard works on at once: searches wait for their version's thread, and writing for the lock."""
 
 _RETRIES = 3
-"""How often Ray sends a request again whose process died."""
 
-_WITHOUT_HEAD_S = 7 * 86_400
-"""Seconds that a process goes on without Ray's head; Ray ends it after 60 otherwise. Calls to shards that run need no
-head."""
-
+_WITHOUT_HEAD_S = 7 * 86_400  # Seconds that a process goes on without Ray's head; Ray ends it after 60 otherwise.
 _HEAD_S = 5.0
-"""Seconds in which the head must take a connection."""
 
 _HEADLESS = (
     "Ray's head ({}) does not answer. What was indexed is in the shards: run `ray stop` on all machines, start the "
@@ -56,16 +45,12 @@ _HEADLESS = (
 )
 
 _LOOPBACK = "127.0.0.1"
-_SHARE = 1e-3
-"""Amount of its place that a shard takes, so that a place has room for as many shards as anyone puts there."""
+_SHARE = 1e-3  # So that a place has room for as many shards as anyone puts there.
 
 
 class RayPlaces(Closing):
-    """Sends requests to shards in a cluster of Ray; see `Places`. Thread-safe."""
-
     def __init__(self, address: str, *, config: Config) -> None:
-        """Connects to the cluster at `address` (`HOST:PORT`, or `auto` for the one on this machine), or starts one in
-        this process and its children (`local`)."""
+        """Connects to the cluster at `address` (`HOST:PORT`, or `auto`), or starts one in this process (`local`)."""
         self._ray = ray = _ray()
         self._config, self._address = config, address
         self._actors: dict[str, Any] = {}
@@ -89,14 +74,14 @@ class RayPlaces(Closing):
             raise StorageError(f"there is no cluster of Ray at {address} that takes us in: {why}") from error
 
     def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
-        """See `Places.send`. Starts the shard if it does not run."""
+        """Starts the shard if it does not run."""
         if (actor := self._actors.get(_name(replica))) is not None:
             answer: Future[tuple[bytes, bytes]] = actor.answer.remote(verb, head, raw).future()
             return answer
         return _beside(lambda: self._actor(replica).answer.remote(verb, head, raw).future().result())
 
     def readers(self, count: int) -> list[Send]:
-        """See `Places.readers`. Each takes a processor, on any node. Raises `Unreachable` without a head."""
+        """Each takes a processor, on any node. `Unreachable` without a head."""
 
         def started() -> list[Any]:
             wanted = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -111,11 +96,10 @@ class RayPlaces(Closing):
         return [sending(actor) for actor in actors]
 
     def trouble(self) -> str:
-        """See `Places.trouble`. Without its head Ray starts nothing, and reaches only what it knows."""
         return "" if self._head is None or _answers(self._head) else _HEADLESS.format(self._address)
 
     def close(self) -> None:
-        """Disconnects. Shards go on, unless the cluster is this process's own."""
+        """Shards go on, unless the cluster is this process's own."""
         self._ray.shutdown()
 
     def _actor(self, replica: Replica) -> Any:
@@ -135,7 +119,7 @@ class RayPlaces(Closing):
 
 
 def _head_of(address: str) -> str | None:
-    """Where the head is; None if it is this process's own."""
+    """None if it is this process's own."""
     try:  # private to Ray, so that the extra `cluster` names the latest version that has it
         from ray._private.services import canonicalize_bootstrap_address
     except ImportError as error:
@@ -147,7 +131,7 @@ def _head_of(address: str) -> str | None:
 
 
 def _beside(work: Callable[[], Result]) -> Future[Result]:
-    """The result of some work in a thread of its own, because Ray waits for its head without end."""
+    """In a thread of its own, because Ray waits for its head without end."""
     done: Future[Result] = Future()
 
     def run() -> None:
@@ -161,7 +145,6 @@ def _beside(work: Callable[[], Result]) -> Future[Result]:
 
 
 def _answers(address: str) -> bool:
-    """Whether anything takes a connection at an address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _HEAD_S).close()
@@ -175,7 +158,6 @@ def _name(replica: Replica) -> str:
 
 
 def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: int) -> None:
-    """Starts Ray on this machine, which then offers a place to shards."""
     _ray()
     try:
         socket.create_server((listen, 0)).close()
@@ -195,12 +177,12 @@ def start_node(head: str | None, *, place: str, listen: str, port: int, nbytes: 
 
 
 def token_file() -> Path:
-    """The file with the token of the cluster, which every machine must have."""
+    """Every machine must have it."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
 
 
 def _ray() -> Any:
-    """Ray, told to ask for a token and to report nothing, before it reads its settings."""
+    """Told to ask for a token and to report nothing, before it reads its settings."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_WITHOUT_HEAD_S))
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN" not in os.environ:

@@ -26,42 +26,34 @@ _PATTERN = re.compile(r"[*?[]")
 
 
 class ServedCluster(Searchable, Together):
-    """One collection, which is its own only part. Closing it closes the cluster."""
-
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._name, self._partial = cluster, "", False
         self.models, self.trace, self.config, self.budget = (
-            cluster.models,
-            cluster.trace,
-            cluster.config,
-            cluster.budget,
-        )
+            cluster.models, cluster.trace, cluster.config, cluster.budget,
+        )  # fmt: skip
         self.path = cluster.catalogue.database.path.parent
         self.collections: Any = {"": self}
         self._missing: tuple[str, ...] = ()
 
     def view(self, name: str, *, partial: bool) -> ServedCluster:
-        """This collection for one request, whose hits get a name. With `partial`, if a shard is lost, the results are
-        those of the others, and `health` names it."""
+        """For one request, whose hits get a name. With `partial`, if a shard is lost, `health` names it."""
         made = copy(self)
         made._name, made._partial = name, partial
         return made
 
     @property
     def first(self) -> Any:
-        """This collection."""
         return self.collections[""]
 
     @property
     def database(self) -> Any:
-        """Always a `CapabilityError`: the page and the tool `get` read documents from a database."""
+        """The page and the tool `get` read documents from a database."""
         raise CapabilityError(f"the documents in {self.path} are in shards; /v1/documents and get_documents read them")
 
     def search(
         self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, seen: Seen | None = None,
         **named: Any,
     ) -> list[Hit]:  # fmt: skip
-        """See `Cluster.search`."""
         found = self.cluster.search(query, top_k, options=options, partial=self._partial, seen=seen, **named)
         self._missing = found.missing
         return [replace(hit, collection=self._name) for hit in found.hits]
@@ -70,32 +62,28 @@ class ServedCluster(Searchable, Together):
         self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
         within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
-        """See `edge.apps.collection.searching.candidates`."""
         find = self.cluster.candidates
         return self.cluster.asked(
             lambda version, sources: find(version, sources, words, vectors[0], k, where, within), "", k
         )[0]  # fmt: skip
 
     def spelled(self, query: str) -> dict[str, str]:
-        """See `Together.spelled`."""
         fan = self.cluster.fan
         return self.cluster.asked(lambda _, sources: misspelled(query, [*sources.values()], self.models, fan), query)[0]
 
     def is_nonsense(self, query: str) -> bool:
-        """See `Together.is_nonsense`."""
         return self.cluster.asked(lambda _, sources: is_nonsense(query, [*sources.values()], self.models), query)[0]
 
     def lookahead(self, queries: Floats, **named: Any) -> None:
-        """Nothing is fetched ahead: the lists are in the shards."""
+        """The lists are in the shards."""
 
     def health(self) -> Health:
-        """The shards that the last search did without."""
         lost = ", ".join(self._missing)
         told = f"shard {lost} is missing, and these are the results of the others"
         return Health((Trouble("missing shard", told, ""),) if lost else ())
 
     def status(self) -> CollectionStatus:
-        """The content of all shards. `edge cluster status` describes their indexes."""
+        """`edge cluster status` describes their indexes."""
         found = self.cluster.each("status")
         whole: dict[str, Any] = {name: sum(one[name] for one in found) for name in _SUMS}
         kinds = Counter[str]()
@@ -109,11 +97,9 @@ class ServedCluster(Searchable, Together):
         )  # fmt: skip
 
     def descriptions(self) -> Mapping[str, str]:
-        """The descriptions of folders and files, by path."""
         return {path: text for one in self.cluster.each("descriptions") for path, text in one.items()}
 
     def files(self) -> list[IndexedFile]:
-        """The indexed files of all shards, in the order of their paths."""
         found = [IndexedFile(**file) for one in self.cluster.each("files") for file in one]
         return sorted(found, key=lambda file: file.path)
 
@@ -125,7 +111,7 @@ class ServedCluster(Searchable, Together):
         max_bytes: int | None = None,
         missing: list[str] | None = None,
     ) -> list[Excerpt]:
-        """See `Together.read`. A passage's number is that of a search in the same version."""
+        """A passage's number is that of a search in the same version."""
         left = MOST_BYTES if max_bytes is None else max_bytes
         found: list[Excerpt] = []
         for target in targets:
@@ -145,7 +131,6 @@ class ServedCluster(Searchable, Together):
         return found
 
     def _excerpts(self, target: str, lines: int | None, most: int) -> list[Excerpt]:
-        """What the shards have of one target, in the order of paths."""
         number, count = _NUMBER.fullmatch(target), self.cluster.count
         asked = f"#{int(number[1]) // count}" if number else target
         answers = self.cluster.each("read", target=asked, lines=lines, max_bytes=most)
@@ -160,7 +145,6 @@ class ServedCluster(Searchable, Together):
         return sorted(found, key=lambda one: (one.path, one.line_start))
 
     def close(self) -> None:
-        """Closes the cluster."""
         self.cluster.close()
 
 

@@ -1,9 +1,6 @@
 """The processes of a cluster. `Shard`: a collection that holds a part of a larger one, and answers requests. `Reader`:
-reads, cuts and embeds files.
-
-Searches name a version. A version is one committed state of every shard, and a shard keeps a read transaction open for
-each version that searches may name: writes become visible when the owner of all shards publishes the next version.
-"""
+reads, cuts and embeds files. A version is one committed state of every shard, which keeps a read transaction open for
+each version that searches may name."""
 
 from __future__ import annotations
 
@@ -58,14 +55,10 @@ from edge.runtimes.embedder import Embedder
 from edge.trace import Trace
 
 Send = Callable[[str, bytes, bytes], Future[tuple[bytes, bytes]]]
-"""Sends a request to a reader."""
 
 
 class Reader(Closing):
-    """Reads, cuts and embeds files; see `answer`. For one thread."""
-
     def __init__(self, *, memory: int, config: Config) -> None:
-        """`memory` is the limit of its process. The model is opened with the first file."""
         self._budget = MemoryBudget(memory)
         self._config = config
         self._trace = Trace()
@@ -73,7 +66,6 @@ class Reader(Closing):
         self._embedder: Embedder | None = None
 
     def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """The answer to a request (see `edge.apps.cluster.messages`); the only verb is `read`."""
         return answered(self._read, head, raw)
 
     def _read(self, raw: bytes, *, files: list[tuple[str, str]], source: str, fingerprint: str) -> tuple[Any, bytes]:
@@ -91,7 +83,6 @@ class Reader(Closing):
         return {"documents": about, "others": others}, beside
 
     def _outcome(self, path: Path, root: str, embedder: Embedder) -> ShardDocument | tuple[str, str]:
-        """A file as a document; or its outcome and the reason."""
         try:
             return self._document(path, root, embedder)
         except FileNotFoundError:
@@ -123,7 +114,6 @@ class Reader(Closing):
         return self._embedder
 
     def close(self) -> None:
-        """Closes the model and the worker."""
         self._extractor.close()
         if self._embedder is not None:
             self._embedder.close()
@@ -146,11 +136,9 @@ class _View(Closing):
             raise
 
     def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Calls `work` in the transaction."""
         return self._thread.submit(work, *arguments).result()
 
     def close(self) -> None:
-        """Ends the transaction."""
         self._thread.submit(self._stack.close)
         self._thread.shutdown()
         self._held = None
@@ -163,12 +151,11 @@ class _View(Closing):
 
 
 class Shard(Closing):
-    """Answers requests to one collection; see `answer`. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, path: str | Path, *, memory: str | int, config: Config) -> None:
-        """Opens the collection in the directory `path`, or makes one there. Raises as `Collection` does."""
         self.began = anonymous_resident()
-        """Anonymous resident bytes before the collection is opened: the interpreter's part, and that of its host."""
+        """Anonymous resident bytes before the collection is opened."""
         self.collection = Collection(path, memory=memory, config=config)
         self._catalog = Catalog()
         self._lock = WriterLock(self.collection.path / LOCK)
@@ -186,25 +173,21 @@ class Shard(Closing):
         }  # fmt: skip
 
     def answer(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """The answer to a request (see `edge.apps.cluster.messages`). The verbs are the methods below."""
         return answered(self._verbs[verb], head, raw)
 
     def close(self) -> None:
-        """Ends all views and closes the collection."""
         with self._changing:
             while self._views:
                 self._views.popitem()[1].close()
         self.collection.close()
 
     def token(self, db: Any) -> tuple[str, int]:
-        """A name of the committed state, and the version of its quantizer."""
         manifest = IndexManifest(db)
         return "-".join(map(str, manifest.stamp())), manifest.state().quantizer
 
     # Versions
 
     def _configure(self, raw: bytes, *, identity: str) -> tuple[Any, bytes]:
-        """Tells an empty shard the embedder of all shards."""
         with self._lock(), self.collection.database.write() as db:
             set_setting(db, "embedder", identity)
         return None, b""
@@ -222,7 +205,7 @@ class Shard(Closing):
         return {"token": view.token, "quantizer": view.quantizer}, b""
 
     def _retire(self, raw: bytes, *, version: int) -> tuple[Any, bytes]:
-        """Forgets all versions before one. The log of the database can then be moved into its file."""
+        """Forgets all versions before one, so that the log can be moved into its file."""
         with self._changing:
             for old in [number for number in self._views if number < version]:
                 self._views.pop(old).close()
@@ -237,7 +220,6 @@ class Shard(Closing):
     # Searching
 
     def _statistics(self, raw: bytes, *, version: int, terms: list[str]) -> tuple[Any, bytes]:
-        """The figures that BM25 needs for some terms."""
         return self._view(version).run(self._figures, terms), b""
 
     def _figures(self, terms: list[str]) -> dict[str, Any]:
@@ -249,8 +231,8 @@ class Shard(Closing):
         terms: list[str], where: list[str], within: dict[str, Any], k: int, resident: bool,
     ) -> tuple[Any, bytes]:  # fmt: skip
         """The rankings of `PassageSource.gather`, with all places, and the hits that the results will probably need.
-        `queries` has the words of each and its number of vectors, which `raw` holds. `resident` also asks which lists
-        are in memory, as a bit for each."""
+        `queries` has the words of each and the number of its vectors in `raw`; `resident` asks which lists are in
+        memory."""
 
         def work() -> tuple[dict[str, Any], bytes]:
             asked, at = [], 0
@@ -282,11 +264,9 @@ class Shard(Closing):
         return self._view(version).run(work)
 
     def _resembling(self, raw: bytes, *, version: int, word: str) -> tuple[Any, bytes]:
-        """See `PassageSource.resembling`."""
         return self._view(version).run(self.collection.source.resembling, word), b""
 
     def _hits(self, raw: bytes, *, version: int, ids: list[int]) -> tuple[Any, bytes]:
-        """Passages as hits."""
         return self._view(version).run(lambda: self._described(self.collection.source.hits(ids).values())), b""
 
     def _described(self, hits: Iterable[Hit]) -> list[list[Any]]:
@@ -295,7 +275,7 @@ class Shard(Closing):
         return [hit_values(replace(hit, description=description_of(hit.path, described))) for hit in hits]
 
     def _read(self, raw: bytes, *, target: str, lines: int | None, max_bytes: int) -> tuple[Any, bytes]:
-        """See `read_excerpts`; of the present state."""
+        """Of the present state."""
         found = read_excerpts(self.collection.database, [target], lines=lines, max_bytes=max_bytes)
         return [asdict(one) for one in found], b""
 
@@ -309,14 +289,13 @@ class Shard(Closing):
         return index
 
     def _put(self, raw: bytes, *, documents: list[dict[str, Any]]) -> tuple[Any, bytes]:
-        """Adds documents in one transaction, which is durable when this returns; the number of new passages."""
+        """In one transaction, which is durable when this returns; the number of new passages."""
         index = self._index
         given = unpacked_documents(documents, raw, index.dim)
         with self._lock(), self.collection.database.write() as db:
             return put(db, self._catalog, index, given), b""
 
     def _remove(self, raw: bytes, *, paths: list[str]) -> tuple[Any, bytes]:
-        """Removes documents in one transaction; how many."""
         index = self._index
         with self._lock(), self.collection.database.write() as db:
             return take(db, self._catalog, index, paths), b""
@@ -324,8 +303,8 @@ class Shard(Closing):
     def _leaving(
         self, raw: bytes, *, after: str, limit: int, shards: list[str], own: str, data: bool
     ) -> tuple[Any, bytes]:
-        """Of the next `limit` documents, those whose home is another shard: their paths by home, and if `data` the
-        documents beside them; and the path to go on after, empty at the end."""
+        """Of the next documents, those whose home is another shard: paths by home, and documents if `data`; and the
+        path to go on after."""
         index = self._index
         with self.collection.database.read() as db:
             paths = paths_after(db, after, limit)
@@ -339,14 +318,13 @@ class Shard(Closing):
         return {"going": going, "documents": about, "after": paths[-1] if len(paths) == limit else ""}, beside
 
     def _below(self, raw: bytes, *, root: str, after: str, limit: int) -> tuple[Any, bytes]:
-        """The next `limit` files at or below an absolute path."""
         condition, params = files_below(root)
         with self.collection.database.read() as db:
             sql = f"SELECT path FROM files WHERE {condition} AND path > ? ORDER BY path LIMIT ?"
             return [path for (path,) in db.execute(sql, (*params, after, limit))], b""
 
     def _known(self, raw: bytes, *, paths: list[str]) -> tuple[Any, bytes]:
-        """The size, times and content of those of `paths` that are indexed completely, to find changed files."""
+        """Of those that are indexed completely."""
         with self.collection.database.read() as db:
             rows = [row for path in paths if (row := self._catalog.find(db, path)) is not None]
         return {
@@ -355,24 +333,21 @@ class Shard(Closing):
         }, b""  # fmt: skip
 
     def _sample(self, raw: bytes, *, count: int, seed: int) -> tuple[Any, bytes]:
-        """Random vectors, beside their number."""
         index = self._index
         with self.collection.database.read() as db:
             rows = index.drawn(db, count, seed)
         return len(rows), rows.tobytes()
 
     def _install(self, raw: bytes) -> tuple[Any, bytes]:
-        """Sorts the vectors into the lists of a quantizer; its recall curve."""
+        """Returns its recall curve."""
         with self._lock():
             return self._index.install_quantizer(self.collection.database.write, Quantizer.from_bytes(raw)), b""
 
     def _maintain(self, raw: bytes, *, full: bool = False) -> tuple[Any, bytes]:
-        """Keeps the vector index in order."""
         with self._lock():
             return asdict(self._index.maintain(self.collection.database.write, full=full)), b""
 
     def _state(self, raw: bytes) -> tuple[Any, bytes]:
-        """The state of the index, the number of documents and passages, and memory."""
         with self.collection.database.read() as db:
             state = asdict(IndexManifest(db).state())
             documents = db.execute("SELECT count(*) FROM files WHERE status = 'indexed'").fetchone()[0]
@@ -388,8 +363,8 @@ class Shard(Closing):
 def _add_likely(
     hits: dict[int, Hit], source: PassageSource, found: tuple[Ranking, Ranking], k: int, floor: float, *, alone: bool
 ) -> None:
-    """Adds the passages of a shard that may be among the best `k` of all with different wording. Unless it is `alone`,
-    the others decide the best BM25 score, so that the weight of its own ones is not known exactly."""
+    """Adds the passages of a shard that may be among the best `k` of all. Unless it is `alone`, others decide the best
+    BM25 score."""
     words, near = found
     fused = [i for i, _ in convex_combination(dict(words), dict(near), BM25_WEIGHT, floor=floor)]
     more, end = 0 if alone else k // 2, k

@@ -1,5 +1,5 @@
-"""`ShardSource`: a shard as a source of a search, which asks it once as a rule: with the rankings come the places and
-hits that the search will ask for. `Figures`: the statistics of one version that were asked for before."""
+"""`ShardSource`: a shard as a source of a search, which asks it once as a rule. `Figures`: the statistics of one
+version that were asked for before."""
 
 from __future__ import annotations
 
@@ -22,43 +22,36 @@ from edge.apps.documents.base import Mail
 from edge.apps.store.lexical import FUNCTION_WORDS, Statistics, shown_terms, unknown_words
 
 _REMEMBERED = 50_000
-"""Terms whose number of rows is kept for one version of a shard: about 5 MB."""
 
 
 class Figures:
-    """The statistics of one shard in one version, as far as they are known. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: Statistics | None = None
 
     def of(self, terms: Sequence[str]) -> Statistics | None:
-        """The figures for some terms; None if one of them is not known."""
+        """None if one of the terms is not known."""
         known = self._known
         if known is None or any(term not in known.counts for term in terms):
             return None
         return Statistics(known.rows, known.words, {term: known.counts[term] for term in terms})
 
     def add(self, found: Statistics) -> None:
-        """Remembers figures."""
         with self._lock:
             kept = {} if self._known is None or len(self._known.counts) > _REMEMBERED else self._known.counts
             self._known = Statistics(found.rows, found.words, {**kept, **found.counts})
 
 
 class ShardSource:
-    """The passages of one version of a shard, for one search."""
+    """For one search."""
 
     def __init__(
         self, call: Call, version: int, figures: Figures, k: int, query: str = "", *, resident: bool = False
     ) -> None:
-        """
-        Args:
-            k: results that the search will ask for.
-            query: the text that the search will need statistics of, for its snippets and the spelling of its words.
-                They are asked for in one request.
-            resident: let the shard tell `call` which lists it has in memory.
-        """
+        """`query`: the text that the search will need statistics of. `resident`: let the shard tell which lists it has
+        in memory."""
         self._call = call
         self._version = version
         self._figures = figures
@@ -70,22 +63,18 @@ class ShardSource:
         self._places: dict[int, tuple[str, int]] = {}
         self._hits: dict[int, Hit] = {}
         self.trips = 0
-        """Requests so far."""
 
     def view(self) -> AbstractContextManager[object]:
         """All requests name one version."""
         return nullcontext()
 
     def statistics(self, queries: Sequence[str]) -> Statistics:
-        """See `PassageSource.statistics`."""
         return self._statistics([term for query in queries for term in self._lexical.terms(query)])
 
     def shown(self, query: str) -> Statistics:
-        """The figures for the words that snippets show."""
         return self._statistics(list(shown_terms(query).values()))
 
     def resembling(self, word: str) -> dict[str, int]:
-        """See `PassageSource.resembling`."""
         self.trips += 1
         return dict(asked(self._call, "resembling", version=self._version, word=word)[0])
 
@@ -93,7 +82,7 @@ class ShardSource:
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
-        """See `PassageSource.gather`. The figures of a lone shard come with it."""
+        """The figures of a lone shard come with it."""
         began = time.monotonic()
         terms = self._ahead if whole is None and self._figures.of(self._ahead) is None else []
         rows = [np.empty((0, 0), np.float32) if own is None else np.atleast_2d(own) for _, own in queries]
@@ -116,11 +105,11 @@ class ShardSource:
         ]
 
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
-        """See `PassageSource.places`; of passages that `gather` found."""
+        """Of passages that `gather` found."""
         return {i: self._places[i] for i in ids}
 
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
-        """See `PassageSource.hits`. They have their descriptions."""
+        """They have their descriptions."""
         if missing := [i for i in ids if i not in self._hits]:
             self.trips += 1
             answer, _ = asked(self._call, "hits", version=self._version, ids=missing)
@@ -142,7 +131,6 @@ class ShardSource:
 
 
 def figures(statistics: Statistics) -> dict[str, Any]:
-    """Statistics as values of JSON."""
     return {"rows": statistics.rows, "words": statistics.words, "counts": dict(statistics.counts)}
 
 
@@ -153,14 +141,12 @@ _PAIRS, _MAIL = _FIELDS.index("kinds"), _FIELDS.index("mail")
 
 
 def hit_values(hit: Hit) -> list[Any]:
-    """A passage as values of JSON, the number first."""
     values = list(_VALUES(hit))
     values[_MAIL] = None if hit.mail is None else astuple(hit.mail)
     return values
 
 
 def _hit(values: list[Any]) -> Hit:
-    """The passage that `hit_values` made values of, in which JSON has replaced tuples by lists."""
     values[_PAIRS] = tuple((kind, end) for kind, end in values[_PAIRS])
     values[_MAIL] = values[_MAIL] and Mail(*values[_MAIL])
     named: dict[str, Any] = {

@@ -1,5 +1,4 @@
-"""`brief`: the results of a search as a program or a language model reads them that pays for every word: places, and
-the lines that answer, within a number of characters or tokens."""
+"""`brief`: the results of a search for a reader that pays for every word: places, and the lines that answer."""
 
 from __future__ import annotations
 
@@ -13,26 +12,19 @@ from edge.text.control_characters import harmless
 from edge.text.tokens import expected_tokens, most_tokens
 
 ROOM = 2_500
-"""The most characters of an answer of `_RESULTS` results or fewer, if no number of tokens is given."""
+"""Characters of an answer of `_RESULTS` results or fewer, if no number of tokens is given."""
 
 _RESULTS = 8
-_SHORTEST = {len: 60.0, expected_tokens: 20.0}
-"""A result that has no room for so much of its lines is left out: a path alone does not tell whether it answers."""
-
+_SHORTEST = {len: 60.0, expected_tokens: 20.0}  # A result with no room for so much of its lines is left out.
 _MORE = 5
-"""The most further places in a result's file that are named."""
 
 Size = Callable[[str], float]
 
 
 def brief(hits: Sequence[Hit], *, top_k: int, max_tokens: int | None = None, around: str = "") -> dict[str, Any]:
-    """The best of `hits` that fit, which share the room, and the number of those that are `left_out`.
-
-    Args:
-        top_k: the results that were asked for: from the ninth on, each adds its part to the room.
-        max_tokens: the room in tokens, as `most_tokens` bounds them, instead of characters.
-        around: what is sent beside the JSON of the answer. It counts, too.
-    """
+    """The best of `hits` that fit, which share the room, and the number `left_out`. `max_tokens` (as `most_tokens`
+    bounds them) replaces the characters. From the ninth of `top_k` results on, each adds its part to the room. `around`
+    is what is sent beside the JSON, and counts, too."""
     size: Size = len if max_tokens is None else expected_tokens
     # The largest n with n + 2 sqrt(n) <= max_tokens.
     room = ROOM * max(1.0, top_k / _RESULTS) if max_tokens is None else (math.sqrt(max_tokens + 1) - 1) ** 2
@@ -63,12 +55,10 @@ def written(value: object) -> str:
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """A result as MCP sends it."""
     return written({name: harmless(value) if isinstance(value, str) else value for name, value in result.items()})
 
 
 def _place(hit: Hit, several: bool) -> dict[str, Any]:
-    """Where a result is. Its collection is told if there are several."""
     found: dict[str, Any] = {"path": hit.path, "lines": f"{hit.line_start}-{hit.line_end}"}
     if hit.page is not None:
         found["page"] = hit.page
@@ -84,8 +74,8 @@ def _place(hit: Hit, several: bool) -> dict[str, Any]:
 
 
 def _lines(hit: Hit, room: float, size: Size) -> str:
-    """The line with the most words of the query and those around it, as far as they fit, each behind its number; where
-    that line is longer, its snippet."""
+    """The line with the most words of the query and those around it that fit, numbered; of a line that is longer, the
+    snippet."""
     texts = harmless(hit.text).split("\n")
     numbers = (*hit.numbers, *range(hit.line_start + len(hit.numbers), hit.line_start + len(texts)))
     shown = [(number, text) for number, text in zip(numbers, texts, strict=False) if text.strip()]

@@ -1,7 +1,5 @@
-"""`Catalog`: the files of a collection and their chunks, consistent with the full-text index and the vectors.
-
-Every method that writes must be called inside a write transaction of the collection's database.
-"""
+"""`Catalog`: the files of a collection and their chunks, consistent with the full-text index and the vectors. Methods
+that write must be called inside a write transaction."""
 
 from __future__ import annotations
 
@@ -24,26 +22,18 @@ from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
 TEXT_ROOT = ""
-"""The root of texts that were added directly. They lie below no folder, even if a name looks like a path."""
+"""Of texts that were added directly. They lie below no folder, even if a name looks like a path."""
 
 _LAST_EVER = """SELECT max(ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0),
     ifnull((SELECT max(id) FROM chunks), 0))"""
-"""The highest id that a chunk ever had, as AUTOINCREMENT finds it."""
+"""As AUTOINCREMENT finds it."""
 
-_GROUP = 500
-"""Values in one `IN (...)`: old builds of SQLite take at most 999."""
+_GROUP = 500  # Old builds of SQLite take at most 999 values.
 
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """One row of the table `files`.
-
-    Attributes:
-        hash: hash of the content; None if the file was never indexed completely.
-        due: 1 if the file must be indexed again.
-        racy: 1 if its time does not prove that its content is unchanged: the file was changed shortly before it was
-            read, or it could not be read.
-    """
+    """One row of the table `files`. `racy` if its time does not prove that its content is unchanged."""
 
     id: int
     path: str
@@ -61,15 +51,11 @@ class FileRow:
     racy: int
 
     def is_as(self, stamp: Stamp) -> bool:
-        """Whether a file with this stamp surely has the content that was indexed."""
         return (self.size, self.mtime_ns, self.inode, self.ctime_ns) == stamp and not self.racy
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One row of the table `chunks`; `edge.apps.documents.base.packed` makes `lines`, and
-    `edge.apps.documents.kinds.packed_parts` makes `kinds`."""
-
     id: int
     ordinal: int
     line_start: int
@@ -81,7 +67,7 @@ class StoredChunk:
 
 
 PLACE = ("file", "ordinal", "line_start", "line_end", "page", "lines", "kinds", "hash")
-"""Columns of `chunks` under its checksum. `hash` covers the text and its context."""
+"""Columns of `chunks` under its checksum."""
 
 _KINDS_OF_PLACE = (int, int, int, int, int | None, str | None, bytes | None, bytes)
 
@@ -89,19 +75,16 @@ _COLUMNS = "id, path, root, size, mtime_ns, inode, ctime_ns, hash, kind, title, 
 
 
 class Catalog:
-    """Reads and writes the tables of files and chunks."""
-
     def __init__(self) -> None:
         self.lexical = full_text()
 
     def find(self, db: Connection, path: str) -> FileRow | None:
-        """The file at a path; None if the collection does not have it."""
         row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
         return None if row is None else FileRow(*row)
 
     def due(self, database: Database, scopes: Collection[str]) -> Iterator[FileRow]:
-        """Files at or below any of `scopes` that are due, in the order they were found. Each group is read in a
-        transaction of its own, because the caller may work on it for hours."""
+        """Files at or below any of `scopes` that are due. Each group is read in a transaction of its own, because the
+        caller may work on it for hours."""
         chosen = frozenset(scopes)
         last = 0
         while True:
@@ -116,14 +99,12 @@ class Catalog:
             last = rows[-1].id
 
     def count_due(self, db: Connection, scopes: Collection[str]) -> int:
-        """How many files at or below any of `scopes` are due."""
         chosen = frozenset(scopes)
         return sum(nearest(path, chosen) is not None for (path,) in db.execute("SELECT path FROM files WHERE due"))
 
     def insert(
         self, db: Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
     ) -> int:
-        """Adds a row for a new file; returns its id. Its size and time stay 0 until it is indexed."""
         rows = db.execute(
             "INSERT INTO files(path, root, size, mtime_ns, status, reason, due, checksum) "
             "VALUES (?, ?, 0, 0, ?, ?, ?, ?) RETURNING id",
@@ -144,7 +125,6 @@ class Catalog:
         kind: str = "",
         title: str = "",
     ) -> None:
-        """Records the outcome for a file. The file is no longer due."""
         db.execute(
             "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, racy = ?, "
             f"hash = ?, kind = ?, title = ?, due = 0, checksum = {ROW_SUM}('files', path, ?, ?) WHERE id = ?",
@@ -152,7 +132,7 @@ class Catalog:
         )
 
     def set_mails(self, db: Connection, file: int, mails: Mapping[int, Mail]) -> None:
-        """Replaces the mails of a file. A thread is known by the first mail that any of its mails names."""
+        """A thread is known by the first mail that any of its mails names."""
         db.execute("DELETE FROM mails WHERE file = ?", (file,))
         for page, mail in mails.items():
             begun = db.execute("SELECT thread FROM mails WHERE id = ? AND id <> ''", (mail.thread,)).fetchone()
@@ -164,11 +144,6 @@ class Catalog:
                 db.execute("UPDATE mails SET thread = ? WHERE thread = ?", (thread, mail.id))
 
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
-        """A file's chunks, in order.
-
-        Raises:
-            DamagedStore: a row is not what was stored.
-        """
         rows = db.execute(
             f"SELECT id, {', '.join(PLACE)}, checksum FROM chunks WHERE file = ? ORDER BY ordinal", (file,)
         )
@@ -182,11 +157,10 @@ class Catalog:
         return held(db, rows, chunk)
 
     def last_chunk(self, db: Connection) -> int:
-        """The highest id of a chunk; 0 if there are none."""
         return int(db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
 
     def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
-        """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
+        """Adds chunks, each with its ordinal; returns their ids [n]."""
         rows: list[tuple[Value, ...]] = []
         ids: list[int] = []
         texts: list[str] = []
@@ -205,8 +179,7 @@ class Catalog:
         return np.array(ids, np.int64)
 
     def move_chunks(self, db: Connection, file: int, moved: Sequence[tuple[int, int, Chunk]]) -> None:
-        """Moves chunks of a file to new ordinals and lines: `moved` holds (id, new ordinal, chunk). Their texts are
-        unchanged."""
+        """Moves chunks to new ordinals and lines: (id, new ordinal, chunk). Their texts are unchanged."""
         # In two steps, because an ordinal may still belong to a chunk that moves later.
         db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
         db.executemany(
@@ -215,7 +188,6 @@ class Catalog:
         )
 
     def delete_chunks(self, db: Connection, ids: Sequence[int], vectors: VectorIndex | None) -> None:
-        """Deletes chunks with their full-text rows and vectors."""
         for group in groups(ids):
             marks = ", ".join("?" * len(group))
             sql = f"SELECT id, context, text, hash FROM chunks WHERE id IN ({marks})"
@@ -228,18 +200,16 @@ class Catalog:
             vectors.delete(db, np.array(sorted(ids), np.int64))
 
     def empty(self, db: Connection, file: int, vectors: VectorIndex | None) -> None:
-        """Deletes all chunks of a file."""
         ids = [row[0] for row in db.execute("SELECT id FROM chunks WHERE file = ?", (file,))]
         self.delete_chunks(db, ids, vectors)
         self.set_mails(db, file, {})
 
     def remove(self, db: Connection, file: int, vectors: VectorIndex | None) -> None:
-        """Deletes a file and its chunks."""
         self.empty(db, file, vectors)
         db.execute("DELETE FROM files WHERE id = ?", (file,))
 
     def same_chunks(self, db: Connection, hashes: Sequence[bytes]) -> dict[bytes, int]:
-        """The id of one chunk for each of `hashes` that any file has. Other hashes are left out."""
+        """The id of one chunk for each of `hashes` that any file has."""
         found: dict[bytes, int] = {}
         for group in groups(hashes):
             marks = ", ".join("?" * len(group))
@@ -248,17 +218,10 @@ class Catalog:
 
 
 Known = Callable[[Sequence[bytes]], Mapping[bytes, Floats]]
-"""Gives the vectors that chunks with these hashes have already."""
 
 
 class ChunkRebuild:
-    """The passages that a collection's vectors are made from: the source of a rebuild
-    (`edge.apps.store.rebuilding.Source`). Equal passages are embedded once, or never if one has its vector.
-
-    Attributes:
-        reused: the passages that were not embedded.
-        seconds: how long the others took.
-    """
+    """The source of a rebuild. Equal passages are embedded once, or never if one has its vector (`reused`)."""
 
     def __init__(self, embed: Callable[[Sequence[str]], Floats], known: Known = lambda hashes: {}) -> None:
         self.reused = 0
@@ -291,18 +254,17 @@ class ChunkRebuild:
 
 
 def files_below(path: str) -> tuple[str, tuple[str, ...]]:
-    """The SQL condition, with its parameters, for files at or below an absolute path. Added texts do not match."""
+    """Added texts do not match."""
     condition, params = below(path)
     return f"(root <> ? AND {condition})", (TEXT_ROOT, *params)
 
 
 def chunk_hash(chunk: Chunk) -> bytes:
-    """A hash that is equal for chunks with equal embeddings, independent of their place."""
+    """Equal for chunks with equal embeddings, independent of their place."""
     return text_hash(chunk.context, chunk.text)
 
 
 def text_hash(context: str, text: str) -> bytes:
-    """The hash of a chunk's context and text, which is stored with the chunk."""
     return blake2b(f"{context}\0{text}".encode(), digest_size=16).digest()
 
 
@@ -312,55 +274,37 @@ def _place(file: int, ordinal: int, chunk: Chunk) -> tuple[Value, ...]:
 
 
 def place_sum(file: int, ordinal: int, chunk: Chunk) -> bytes:
-    """The checksum of a chunk's row."""
     return row_sum("chunks", *_place(file, ordinal, chunk))
 
 
 def verify_place(chunk: int, place: Sequence[Value], stored: bytes | None) -> None:
-    """Compares the values of `PLACE` with their kinds, which anybody may have written, and with the row's checksum;
-    None for a row from before there were checksums.
-
-    Raises:
-        DamagedStore: they differ.
-    """
+    """Compares the values of `PLACE` with their kinds and the row's checksum; None for a row older than checksums."""
     whole = all(map(isinstance, place, _KINDS_OF_PLACE))
     if not whole or (stored is not None and row_sum("chunks", *place) != stored):
         raise not_stored(f"passage {chunk}")
 
 
 def verify_file(path: str, kind: str, title: str, stored: bytes | None) -> None:
-    """Compares the path, kind and title of a file with its row's checksum.
-
-    Raises:
-        DamagedStore: they differ.
-    """
     if row_sum("files", path, kind, title) != stored:
         raise not_stored(f"the row of {path!a}")
 
 
 def is_mail(file: int, page: int, mail: Mail, stored: bytes) -> bool:
-    """Whether the fields of a mail, without its thread, are those of its row's checksum."""
+    """Its thread is not under the checksum."""
     return row_sum("mails", file, page, *astuple(mail)[:-1]) == stored
 
 
 def not_stored(what: str) -> DamagedStore:
-    """The error for a row that is not what was stored."""
     return DamagedStore(
         f"{what} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
     )
 
 
 def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
-    """Compares a chunk's context and text with their stored hash.
-
-    Raises:
-        DamagedStore: they differ.
-    """
     if text_hash(context, text) != stored:
         raise not_stored(f"passage {chunk}")
 
 
 def groups(values: Sequence[object]) -> Iterator[list[object]]:
-    """Splits `values` into lists that are short enough for one statement."""
     for start in range(0, len(values), _GROUP):
         yield list(values[start : start + _GROUP])

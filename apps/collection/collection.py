@@ -25,14 +25,7 @@ from edge.apps.collection.query import Query, checked_query
 from edge.apps.collection.registry import existing_collection, holds_collection, locate
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
-from edge.apps.collection.searching import (
-    PassageSource,
-    Seen,
-    Within,
-    candidates,
-    is_nonsense,
-    misspelled,
-)
+from edge.apps.collection.searching import PassageSource, Seen, Within, candidates, is_nonsense, misspelled
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.erasure import Erasure, end_erasure
@@ -145,12 +138,11 @@ class Collection(Searchable):
             return self._vectors
 
     def picture(self) -> dict[str, Any] | None:
-        """The state of the vector lists at this moment; None if they are not open (see `IndexSearcher.picture`)."""
+        """See `IndexSearcher.picture`; None if the lists are not open."""
         return None if self._vectors is None else self._vectors.picture()
 
     @cached_property
     def source(self) -> PassageSource:
-        """The passages, as a search asks for them."""
         return PassageSource(self.database, self._catalog.lexical, lambda: self.vectors, self.budget, self.trace)
 
     @property
@@ -161,7 +153,6 @@ class Collection(Searchable):
 
     @property
     def passages(self) -> ChunkRebuild:
-        """The passages that the vectors are made from."""
         return ChunkRebuild(self.models.embed)
 
     @property
@@ -174,7 +165,7 @@ class Collection(Searchable):
 
     @property
     def _writer(self) -> CollectionWriter:
-        """The writing half. It is imported here, because a search does without its modules."""
+        """Imported here, because a search does without its modules."""
         from edge.apps.collection.writing import CollectionWriter
 
         with self._opening:
@@ -385,7 +376,6 @@ class Collection(Searchable):
             return read_descriptions(db)
 
     def close(self) -> None:
-        """Closes everything that this object opened. Closing twice is harmless."""
         if self._opened_writer is not None:
             self._opened_writer.close()
         # First, so that searches in other threads have ended and no new one opens a model or the index again.
@@ -398,8 +388,7 @@ class Collection(Searchable):
 
 
 def _meant(items: Item | Sequence[Item]) -> list[tuple[str | None, tuple[str, ...]]]:
-    """For each item, its name if it may name a text, and the paths that it may mean. A text may have a name that no
-    path can have."""
+    """For each item, its name if it may name a text, and the paths that it may mean. No path can have some names."""
     given = [(item, isinstance(item, str) and "\0" in item) for item in listed(items)]
     return [
         (item if isinstance(item, str) else None, () if no_path else (absolute(item), resolved(item)))
@@ -408,20 +397,15 @@ def _meant(items: Item | Sequence[Item]) -> list[tuple[str | None, tuple[str, ..
 
 
 class Together(Closing):
-    """Collections by name. A context manager; the first collection's reranker ranks all candidates.
-
-    A hit's `collection` names its collection; its `id` and `file` are numbers within that collection.
-    """
+    """Open collections that share one budget, by the names they were chosen by (the default one's is empty). The first
+    collection's reranker ranks all candidates. A hit's `id` and `file` are numbers within its `collection`."""
 
     def __init__(self, collections: Mapping[str, Collection]) -> None:
-        """Takes open collections that share one budget, by the names they were chosen by; the default collection has an
-        empty name. `close` closes them."""
         self.collections = dict(collections)
         self.budget = self.first.budget
 
     @property
     def sources(self) -> dict[str, PassageSource]:
-        """Their passages, by the same names."""
         return {name: collection.source for name, collection in self.collections.items()}
 
     @classmethod
@@ -429,14 +413,7 @@ class Together(Closing):
         cls, chosen: Sequence[str], config: Config, trace: Trace | None = None, *, candidates: int = POOL
     ) -> Together:
         """Opens collections for reading, by names or directories; if none is given, the default collection.
-
-        Args:
-            candidates: passages that a search will rank, so that a refusal can name a sufficient limit.
-
-        Raises:
-            StorageError: a collection does not exist.
-            BudgetExceeded: the collections do not fit the memory limit.
-        """
+        `candidates` are the passages that a search will rank, so that a refusal can name a sufficient limit."""
         budget = opened_budget(
             "the collection", config.memory, config, candidates=candidates, databases=max(1, len(set(chosen)))
         )
@@ -455,7 +432,6 @@ class Together(Closing):
         return cls(found)
 
     def health(self) -> Health:
-        """Unfinished work and known damage. If there are several collections, each text begins with a name."""
         if len(self.collections) == 1:
             return self.first.health()
         return Health(
@@ -467,7 +443,6 @@ class Together(Closing):
         )
 
     def check_search(self, query: str, options: SearchOptions) -> None:
-        """Checks that the models fit a search, before anything of it opens one."""
         self.first.models.check_room(
             "searching", rerank=options.rerank, candidates=options.candidates, query=query_nbytes(checked_query(query))
         )
@@ -481,12 +456,8 @@ class Together(Closing):
         seen: Seen | None = None,
         **named: Any,
     ) -> list[Hit]:
-        """Searches like `Collection.search`, over all collections. Their candidates compete for the pool by their fused
-        scores, and are reranked together.
-
-        Args:
-            seen: receives the results of each stage as soon as they exist. It does not change the results.
-        """
+        """Searches like `Collection.search`, over all collections. Their candidates compete by their fused scores.
+        `seen` receives the results of each stage, and does not change them."""
         chosen = search_options(top_k, options, named)
         self.check_search(query, chosen)
         parts = Query.parse(respelled(query, self.spelled(query)))
@@ -515,22 +486,19 @@ class Together(Closing):
         self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
         within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
-        """See `edge.apps.collection.searching.candidates`; `vectors` are given for each collection."""
         return candidates(self.sources, words, vectors, k, where=where, within=within)
 
     def spelled(self, query: str) -> dict[str, str]:
         """The words of a query that no passage holds and that are probably misspelled, each with the most similar word
-        of the passages, which is searched for in its place. A word that the embedder's vocabulary holds is no mistake.
-        Raises as `search` does."""
+        of the passages, which is searched for in its place."""
         return misspelled(query, list(self.sources.values()), self.first.models)
 
     def is_nonsense(self, query: str) -> bool:
         """Whether no word of a query is known: no passage holds one, and the embedder's vocabulary has none as one
-        token. The vector of such a query is near to passages by chance. Raises as `search` does."""
+        token. The vector of such a query is near to passages by chance."""
         return is_nonsense(query, list(self.sources.values()), self.first.models)
 
     def _shown(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
-        """Hits with their snippets, the best matching lines, and the descriptions of their folders."""
         shown = {
             (name, hit.id): hit
             for name, source in self.sources.items()
@@ -546,14 +514,8 @@ class Together(Closing):
         max_bytes: int | None = None,
         missing: list[str] | None = None,
     ) -> list[Excerpt]:
-        """Reads targets (see `read_excerpts`), each from the first collection that has it.
-
-        Args:
-            missing: is told a sentence about each target that cannot be read, and the others are read.
-
-        Raises:
-            InputError: no collection has a target, or a target matches several files, and there is no `missing`.
-        """
+        """Reads targets (see `read_excerpts`), each from the first collection that has it. `missing` is told a sentence
+        about each that cannot be read; without it, that is an `InputError`."""
         from edge.apps.collection.excerpts import MOST_BYTES, NotIndexed, read_excerpts  # a search does without
 
         most = MOST_BYTES if max_bytes is None else max_bytes
@@ -577,7 +539,6 @@ class Together(Closing):
         return found
 
     def close(self) -> None:
-        """Closes all collections."""
         for collection in self.collections.values():
             collection.close()
 

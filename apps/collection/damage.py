@@ -13,24 +13,15 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import (
-    PLACE,
-    TEXT_ROOT,
-    groups,
-    is_mail,
-    verify_file,
-    verify_place,
-    verify_text,
-)
+from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, is_mail, verify_file, verify_place, verify_text
 from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, full_text, migrations, passage
 from edge.apps.documents.base import Mail
 from edge.apps.store.backup import Store
-from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare
+from edge.apps.store.care import CheckReport, OpenedStore, StoreCare, bring_rows
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.repairing import bring_rows
 from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
@@ -43,12 +34,10 @@ Roots = Callable[[Collection], list[str]]
 
 
 def place_of(path: Path) -> Store:
-    """The collection in the folder `path`."""
     return Store("collection", path, DATABASE, VERBS, migrations())
 
 
 def _is_file(row: Row) -> bool:
-    """Whether a file's row is what was stored."""
     try:
         verify_file(row[1], row[6], row[7], row[-1])
     except DamagedStore:
@@ -57,7 +46,6 @@ def _is_file(row: Row) -> bool:
 
 
 def _is_passage(row: Row) -> bool:
-    """Whether a passage's row is what was stored."""
     values = dict(zip(_CHUNKS.columns, row, strict=True))
     try:
         verify_text(row[0], values["context"], values["text"], values["hash"])
@@ -86,22 +74,12 @@ _CHUNKS = Table(
 
 
 class CollectionCare(StoreCare):
-    """A collection that is checked and repaired."""
-
     noun = ("passage", "passages")
     full_text = FULL_TEXT
 
     def __init__(
         self, path: Path, config: Config, budget: MemoryBudget, roots: Roots = lambda collection: collection.roots
     ) -> None:
-        """
-        Args:
-            path: the folder of the collection.
-            roots: returns the folders that a repair may read again.
-
-        Raises:
-            StorageError: there is no collection.
-        """
         existing_collection(path)
         super().__init__(place_of(path))
         self._config = config
@@ -118,7 +96,6 @@ class CollectionCare(StoreCare):
             )  # fmt: skip
 
     def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
-        """Compares every passage with its hash, and the passages of a file with each other."""
         seen = array("q")  # three numbers for each passage: its id, its file, its ordinal
         broken: set[int] = set()
         columns = ("id", "file", "ordinal", "context", "text", "hash")
@@ -210,7 +187,6 @@ class CollectionCare(StoreCare):
 
 
 def _names(wreck: Wreck, files: Set[int]) -> Iterator[str]:
-    """Paths of the files with these ids, and `an unknown file` if some have no path."""
     named = 0
     for file, path in wreck.rows("files", ("id", "path")):
         if file in files:
@@ -221,7 +197,7 @@ def _names(wreck: Wreck, files: Set[int]) -> Iterator[str]:
 
 
 def _bring_files(wreck: Wreck, new: Database) -> tuple[dict[int, str], int]:
-    """Copies the rows of files and the roots. Returns the paths by id, and how many rows are not what was stored."""
+    """The paths by id, and how many rows are not what was stored."""
     files: dict[int, str] = {}
     roots = {row[0] for row in wreck.small("roots", ("path",)) if isinstance(row[0], str)}
 

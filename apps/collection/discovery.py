@@ -1,42 +1,91 @@
-"""`Discovery`: compares the results of a scan with the collection, and marks the files that must be indexed.
-
-An unchanged file costs one `stat` and one look-up. The marks are stored in the database, so the next run continues an
-interrupted one.
-"""
+"""`Discovery`: compares a scan with the collection, and marks the files that must be indexed, in the database, so that
+the next run continues an interrupted one. An unchanged file costs one `stat` and one look-up."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 
-from edge.apps.collection.catalog import Catalog, FileRow, files_below
-from edge.apps.collection.mounts import Mounts
-from edge.apps.collection.paths import nearest, written
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below
+from edge.apps.collection.paths import ancestors, below, contains, nearest, on_disk, written
+from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.report import Tally
+from edge.apps.collection.schema import get_setting, read_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
 from edge.apps.documents.secrets import ASKED
 from edge.apps.store.database import Database
-from edge.apps.store.rows import held
+from edge.apps.store.failures import WrongValue
+from edge.apps.store.rows import ROW_SUM, held
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 from edge.ivf.maintenance.work import Write
 
+_SETTING = "mounts"
+
+
+class Mounts:
+    def __init__(self, known: frozenset[str]) -> None:
+        self.missing = frozenset(mount for mount in known if _is_missing(mount))
+        """Mounts whose device was not there when this object was made."""
+        self._known = known
+        self._seen: dict[str, bool] = {}
+
+    @classmethod
+    def read(cls, db: Connection) -> Mounts:
+        try:
+            stored = json.loads(get_setting(db, _SETTING) or "[]")
+        except (ValueError, RecursionError):
+            stored = None
+        if not isinstance(stored, list) or not all(isinstance(path, str) and os.path.isabs(path) for path in stored):
+            raise WrongValue("the setting of mounts is no list of folders")
+        return cls(frozenset(stored))
+
+    def see(self, path: str, root: str) -> None:
+        for folder in ancestors(path):
+            if folder in self._seen or folder == root or not contains(root, folder):
+                return
+            try:
+                self._seen[folder] = device(folder) != device(os.path.dirname(folder))
+            except OSError:  # it has gone meanwhile
+                self._seen[folder] = False
+
+    def write(self, db: Connection) -> None:
+        found = {folder for folder, is_mount in self._seen.items() if is_mount} | self.missing
+        found |= {mount for mount in self._known if mount not in self._seen}
+        if found != self._known:
+            set_setting(db, _SETTING, json.dumps(sorted(found)))
+
+
+def device(folder: str) -> int:
+    return os.stat(folder).st_dev
+
+
+def _is_missing(mount: str) -> bool:
+    try:
+        if device(mount) != device(os.path.dirname(mount)):
+            return False
+        with os.scandir(mount) as entries:
+            return next(entries, None) is None
+    except (OSError, ValueError):
+        return True
+
+
 _BATCH = 1_000
-"""Files that one transaction marks."""
 
 _REMOVED = 50
-"""Files that one transaction removes."""
 
 Entry = FoundFile | SkippedFile
 Scanned = Callable[[Callable[[FoundFile], bool]], Iterable[Entry]]
-"""Runs a scan. Its argument tells whether a file is known and unchanged, so that the scan need not open it."""
+"""Its argument tells whether a file is unchanged, so that the scan need not open it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A change to the row of one file. For a skipped file: the reason, whether that reason may end without a change of
-    its stamp, and the stamp if it is known."""
+    """The change of one file's row; `racy` if the reason for skipping may end without a change of the stamp."""
 
     path: str
     root: str
@@ -47,21 +96,13 @@ class _Mark:
 
 
 class Discovery:
-    """One comparison of a scan with the collection.
-
-    The content of files and folders that cannot be read now stays, because an unreadable file is not a deleted file.
-    """
+    """The content of files and folders that cannot be read now stays."""
 
     def __init__(
         self, database: Database, catalog: Catalog, vectors: VectorIndex | None, tally: Tally, *, retry: bool = False
     ) -> None:
-        """Prepares a comparison; `vectors` is None for a collection without vectors.
-
-        Args:
-            tally: gets the files that need no more work in this run (unchanged, skipped, failed earlier and not tried
-                again, or removed), and the unreadable ones.
-            retry: marks unchanged files that are not indexed, so that they are tried again.
-        """
+        """`tally` gets the files that need no more work in this run. `retry` marks unchanged files that are not
+        indexed."""
         self._database = database
         self._catalog = catalog
         self._vectors = vectors
@@ -69,14 +110,12 @@ class Discovery:
         self._retry = retry
         self._asked: FoundFile | None = None
         self._row: FileRow | None = None
-        """The row of `_asked`, which has just been looked up."""
         self._seen = bytearray()
         with database.read() as db:
             self._mounts = Mounts.read(db)
         self._unreadable = set(self._mounts.missing)
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
-        """Marks new and changed files as due, and records skipped files; `roots` are the collection's roots."""
         every_root = frozenset(roots)
         marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, every_root)) is not None)
         while batch := list(itertools.islice(marks, _BATCH)):
@@ -87,8 +126,8 @@ class Discovery:
             self._mounts.write(db)
 
     def remove_unseen(self, scopes: Sequence[str]) -> None:
-        """Deletes files at or below `scopes` that the scan did not find. Files of a root that lies deeper are left to
-        that root. Files below an unreadable folder stay."""
+        """Deletes files at or below `scopes` that the scan did not find, except those of deeper roots and below
+        unreadable folders."""
         for scope in scopes:
             condition, params = files_below(scope)
             with self._database.read() as db:
@@ -106,7 +145,6 @@ class Discovery:
             self.remove(gone)
 
     def remove(self, files: Sequence[int], begun: Write | None = None) -> None:
-        """Deletes files, a few in each transaction, which `begun` begins."""
         remaining = iter(files)
         while batch := list(itertools.islice(remaining, _REMOVED)):
             with (begun or self._database.write)() as db:
@@ -117,7 +155,6 @@ class Discovery:
             self._tally.counts["removed"] += len(batch)
 
     def _is_known(self, found: FoundFile) -> bool:
-        """Whether the collection has a file as it is on disk."""
         self._asked = found
         row = self._row = self._known(written(found.path))
         if row is None or row.due or row.reason == ASKED or (self._retry and row.status == "skipped"):
@@ -125,13 +162,12 @@ class Discovery:
         return row.is_as(found.stamp)
 
     def _known(self, path: str) -> FileRow | None:
-        """Looks up one file in its own transaction. One for the whole scan would keep the log from being emptied."""
+        """In its own transaction. One for the whole scan would keep the log from being emptied."""
         with self._database.read() as db:
             return self._catalog.find(db, path)
 
     def _judge(self, entry: Entry, roots: Set[str]) -> _Mark | None:
-        """The change that an entry requires; None if none is required, and then the entry is counted. The collection's
-        own folder is ignored."""
+        """None if nothing must change; then the entry is counted."""
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
         path = written(entry.path)
@@ -190,3 +226,57 @@ class Discovery:
 
     def _was_seen(self, file: int) -> bool:
         return file < len(self._seen) and bool(self._seen[file])
+
+
+_LOOKED_AT = 50
+
+_ENOUGH = 0.8  # The share of files of a missing root that must be below the collection's folder, in the same size.
+
+
+def follow_move(db: Connection, collection: Path) -> None:
+    """Changes all paths of a collection that was moved with its folder, such as `notes` with `notes/.edge`."""
+    here = str(collection.parent)
+    roots = read_roots(db)
+    if collection.name != PROJECT or any(contains(here, root) for root in roots):
+        return
+    for root in roots:
+        if not os.path.lexists(root) and (old := _place_before(db, root, here)) is not None:
+            _move(db, old, here)
+            return
+
+
+def _place_before(db: Connection, root: str, here: str) -> str | None:
+    condition, params = files_below(root)
+    rows = db.execute(
+        f"SELECT path, size FROM files WHERE {condition} AND status = 'indexed' ORDER BY id LIMIT ?",
+        (*params, _LOOKED_AT),
+    ).fetchall()
+    for old in (root, *ancestors(root)):
+        if old == os.path.dirname(old):
+            break
+        same = sum(_is_of_size(here + path[len(old) :], size) for path, size in rows)
+        if rows and same >= _ENOUGH * len(rows):
+            return old
+    return None
+
+
+def _is_of_size(path: str, size: int) -> bool:
+    try:
+        return os.stat(on_disk(path)).st_size == size
+    except (OSError, ValueError):
+        return False
+
+
+def _move(db: Connection, old: str, new: str) -> None:
+    moved, rest = "? || substr({0}, ?)", (new, len(old) + 1)
+    condition, params = below(old)
+    path = moved.format("path")
+    db.execute(
+        f"UPDATE files SET path = {path}, root = CASE WHEN {below(old)[0].replace('path', 'root')} THEN "
+        f"{moved.format('root')} ELSE root END, checksum = {ROW_SUM}('files', {path}, kind, title) "
+        f"WHERE root <> ? AND {condition}",
+        (*rest, *params, *rest, *rest, TEXT_ROOT, *params),
+    )
+    for table in ("roots", "descriptions"):
+        db.execute(f"UPDATE {table} SET path = {path} WHERE {condition}", (*rest, *params))
+    db.execute("DELETE FROM settings WHERE name = 'mounts'")

@@ -1,5 +1,4 @@
-"""Reads indexed text: passages by number, lines of a file, and the files that match a pattern. A name that the
-collection does not hold gets suggestions."""
+"""Reads indexed text: passages by number, lines of a file, and the files that match a pattern; suggests other names."""
 
 from __future__ import annotations
 
@@ -25,16 +24,12 @@ _PASSAGE = re.compile(r"#([0-9]{1,18})")
 _PLACE = re.compile(r"(.+?):([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _PATTERN = re.compile(r"[*?[]")
 
-_LIKENESS = 0.7
-"""The least similarity of a suggested name, as `difflib` computes it. `leese.md` and `lease.md` have 0.88."""
-
+_LIKENESS = 0.7  # As `difflib` computes it. `leese.md` and `lease.md` have 0.88.
 _SHOWN = 3
 
-_COMPARED = 50_000
-"""The most paths that are compared with a name. They take about a second."""
+_COMPARED = 50_000  # Paths, in about a second.
 
 MOST_BYTES = 64_000
-"""Default bytes of text that one call returns."""
 
 
 class NotIndexed(InputError):
@@ -43,16 +38,8 @@ class NotIndexed(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Consecutive lines of an indexed document.
-
-    Attributes:
-        path: path of the document in the collection; `title`, `kind` and `description` belong to the document.
-        text: its passages, with a blank line where lines of the document are left out.
-        line_start, line_end: first and last line of `text`.
-        page: page on which the text begins, if the format has pages.
-        continues_at: the line at which a further call should continue; None if there is no later one.
-        cut: whether the rest of its last line is left out, because the line is longer than the bytes that were wanted.
-    """
+    """Consecutive lines of an indexed document, with a blank line where some are left out. A further call continues at
+    `continues_at`, if there is more; `cut` if the last line is longer than the bytes that were wanted."""
 
     path: str
     title: str
@@ -69,18 +56,8 @@ class Excerpt:
 def read_excerpts(
     database: Database, targets: Sequence[str], *, lines: int | None = None, max_bytes: int = MOST_BYTES
 ) -> list[Excerpt]:
-    """Reads the targets in their order, until `max_bytes` is reached.
-
-    Args:
-        targets: `#12` (the passage of that number, from a search result), `PATH`, `PATH:LINE`, `PATH:FIRST-LAST`, or a
-            pattern such as `docs/**/*.md`. A path may lack its first folders if only one file matches.
-        lines: the most lines of each document.
-        max_bytes: the most bytes of all texts together, in UTF-8.
-
-    Raises:
-        NotIndexed: the collection has nothing of that name.
-        InputError: several files match, or a number or a name is invalid.
-    """
+    """Reads the targets in order, until `max_bytes` (UTF-8) is reached: `#12` (a passage), `PATH`, `PATH:LINE`,
+    `PATH:FIRST-LAST`, or a pattern. A path may lack its first folders if only one file matches."""
     if max_bytes < 1 or (lines is not None and lines < 1):
         raise InputError("the number of lines and of bytes must be at least 1")
     catalog = Catalog()
@@ -103,11 +80,9 @@ def read_excerpts(
 
 
 _Meant = tuple[FileRow, int, int | None, int | None]
-"""A file, the first and the last wanted line, and the wanted passage."""
 
 
 def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
-    """The parts of files that a target names."""
     if match := _PASSAGE.fullmatch(target):
         hit = read_hits(db, [int(match[1])]).get(int(match[1]))
         file = None if hit is None else catalog.find(db, hit.path)
@@ -139,7 +114,7 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
 
 
 def _file(db: Connection, catalog: Catalog, name: str) -> FileRow | None:
-    """The indexed file with this path; otherwise the only file whose path ends with it."""
+    """The file with this path; otherwise the only one whose path ends with it."""
     known = catalog.find(db, name)
     if known is None and "\0" not in name:  # which no path has
         known = catalog.find(db, os.path.realpath(os.path.expanduser(name)))
@@ -166,8 +141,7 @@ def _read(
     max_bytes: int,
     description: str,
 ) -> Excerpt | None:
-    """Lines `first` to `last` of a file, or one of its passages, as far as `lines` and `max_bytes` allow; None if there
-    are no such lines. A first line that is too long is cut."""
+    """None if there are no such lines. A first line that is too long is cut."""
     taken: list[tuple[int, str]] = []
     page: int | None = None
     left = max_bytes
@@ -210,7 +184,6 @@ def _read(
 
 
 def not_held(db: Connection, name: str) -> str:
-    """A sentence for a name that the collection does not hold. It suggests paths that may be meant."""
     paths = near(db, name)
     return f"{name} is not in the collection; " + (
         f"did you mean {' or '.join(paths)}?" if paths else "`edge list` shows what is"
@@ -239,12 +212,12 @@ def near(db: Connection, name: str) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """A name without its extension, which would make all files of a type alike."""
+    """An extension would make all files of a type alike."""
     return os.path.splitext(name)[0]
 
 
 def _likeness(matcher: SequenceMatcher[str], name: str) -> float:
-    """The similarity of two names; 0 if it is too low. The quick bounds come first."""
+    """0 if it is too low. The quick bounds come first."""
     matcher.set_seq1(name)
     for measure in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio):
         likeness = measure()
@@ -254,11 +227,7 @@ def _likeness(matcher: SequenceMatcher[str], name: str) -> float:
 
 
 def absent(database: Database, items: Sequence[str]) -> dict[str, str]:
-    """Those of `items` that `Collection.delete` would not find, each with a sentence that says so.
-
-    Raises:
-        InputError: a path is empty, or not valid Unicode.
-    """
+    """Those of `items` that `Collection.delete` would not find, each with a sentence that says so."""
     means = {item: {absolute(item), resolved(item)} for item in items}
     with database.read() as db:
         roots = read_roots(db)

@@ -30,7 +30,7 @@ class NoSuchType(InputError):
 _FUNCTION = "path_matches"
 
 MOST_ALTERNATIVES = 100
-"""Globs or kinds of one filter: each is compared with every file, and SQLite bounds the depth of a condition."""
+"""Of one filter: each is compared with every file, and SQLite bounds the depth of a condition."""
 
 _MAIL = {
     "from": ("senders", "instr(folded(mails.sender), folded(?))"),
@@ -38,7 +38,6 @@ _MAIL = {
     "subject": ("subjects", "instr(folded(mails.subject), folded(?))"),
     "thread": ("threads", "mails.thread IN (SELECT thread FROM mails WHERE trim(?, '<>') IN (id, thread))"),
 }
-"""The attributes of `Filters` with conditions on mails, and their SQL, by their keys."""
 
 _MAGIC = re.compile(r"[*?[]")
 _DRIVE = re.compile("[A-Za-z]:/")
@@ -75,11 +74,8 @@ class Filters:
     _patterns: tuple[Callable[[str], bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InputError: a glob is malformed, a text is not valid Unicode, a date is before 1678 or after 2261, or there
-                are more than `MOST_ALTERNATIVES` globs or kinds.
-        """
+        """`InputError` for a malformed glob, invalid Unicode, a date before 1678 or after 2261, or too many
+        alternatives."""
         listed = (
             self.paths, self.kinds, self.senders, self.recipients, self.subjects, self.threads, self.without,
         )  # fmt: skip
@@ -111,7 +107,6 @@ class Filters:
 
     @classmethod
     def of(cls, conditions: Conditions) -> Filters:
-        """Returns filters unchanged, or parses one text or several. Raises as `parse` does."""
         if isinstance(conditions, Filters):
             return conditions
         return cls.parse([conditions] if isinstance(conditions, str) else conditions or ())
@@ -134,14 +129,8 @@ class Filters:
         return self != Filters()
 
     def where(self, db: Connection) -> tuple[str, list[Any]]:
-        """The SQL condition on a row of the table `files` and its row in `mails`, if it has one; with its parameters.
-
-        Args:
-            db: the connection that will run the condition; a function that matches paths is registered with it.
-
-        Raises:
-            NoSuchType: a kind is unknown and no indexed file has such a suffix; the message lists the existing kinds.
-        """
+        """The SQL condition on a row of `files` and its row in `mails`, with its parameters. `db` gets its functions.
+        `NoSuchType` for a kind that is unknown, and no suffix of an indexed file."""
         clauses: list[str] = []
         params: list[Any] = []
         if self._patterns:
@@ -175,11 +164,9 @@ class Filters:
 
 
 Conditions = Filters | str | Iterable[str] | None
-"""Conditions on files: `Filters`, or one or several texts that `Filters.parse` accepts."""
 
 
 def _meanings(db: Connection, kind: str) -> list[str]:
-    """The kinds and suffixes that a word means, without dots."""
     name = kind.lower().removeprefix(".")
     if known := meanings(name):
         return known
@@ -198,19 +185,12 @@ def _meanings(db: Connection, kind: str) -> list[str]:
 
 
 def kinds_present(db: Connection) -> str:
-    """The kinds of the indexed files with their counts, the most frequent first."""
     rows = db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY 2 DESC, 1")
     return ", ".join(f"{kind} ({count:,})" for kind, count in rows)
 
 
 def path_pattern(glob: str) -> Callable[[str], bool]:
-    """Compiles a glob for whole paths into a function that tells whether a path matches. The path may use either kind
-    of slash. It is matched name by name, which bounds the time; a regular expression would not.
-
-    Raises:
-        InputError: a bracket is not closed, the glob can match nothing for another reason, or the working directory is
-            gone.
-    """
+    """Whether a whole path, with either kind of slash, matches a glob: name by name, which bounds the time."""
     text = _anchored(glob)
     absolute = text.startswith("/")
     names: list[str] = []
@@ -237,8 +217,7 @@ def path_pattern(glob: str) -> Callable[[str], bool]:
 
 
 def _anchored(glob: str) -> str:
-    """Makes a glob absolute if it begins with `~`, `.` or `..`, because the collection stores absolute paths. Returns
-    other globs unchanged."""
+    """Makes a glob that begins with `~`, `.` or `..` absolute."""
     glob = glob.replace("\\", "/").removesuffix("/")
     first, *names = glob.split("/")
     if first not in ("~", os.curdir, os.pardir):
@@ -258,8 +237,6 @@ def _folded(text: str | None) -> str:
 
 
 def _also(name: str) -> Callable[[Filters, str], Filters]:
-    """Adds an alternative to an attribute."""
-
     def added(filters: Filters, value: str) -> Filters:
         changed: dict[str, Any] = {name: (*getattr(filters, name), value)}
         return replace(filters, **changed)
@@ -268,7 +245,6 @@ def _also(name: str) -> Callable[[Filters, str], Filters]:
 
 
 def _nanoseconds(moment: datetime | None) -> int | None:
-    """Nanoseconds since 1970."""
     if moment is None:
         return None
     # The range of 64 bits without its first and last year, so that the time zone does not matter.

@@ -18,17 +18,12 @@ if TYPE_CHECKING:
     from edge.runtimes.scoring import Watch
 
 _LONGEST = 3
-"""The most chunks of a merged hit: a citation of a longer text would be too vague."""
 
 NO_ANSWER = 0.02
 """The probability below which people do not see a result beside better ones."""
 
-_PER_FILE = 2
-"""At most so many hits are ranked for each result that is one a file. With more, fewer candidates would be pruned."""
-
-_SPARE = 1
-"""Additional results that the reranker is asked for. Its best hits may contain more neighbours than retrieval's best,
-and neighbours are merged."""
+_PER_FILE = 2  # With more, fewer candidates would be pruned.
+_SPARE = 1  # Further results of the reranker, because its best hits may contain more neighbours than retrieval's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +50,6 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A further result in the file of a result, with the same meaning of its fields as in `Hit`."""
-
     id: int
     line_start: int
     line_end: int
@@ -64,7 +57,6 @@ class Place:
     score: float
 
     def name(self, kind: str) -> str:
-        """The place in its file, for people, if the file is of this kind."""
         place = place_in(kind, self.line_start, self.page)
         return f"line {place[1:]}" if place.startswith(":") else place.strip()
 
@@ -149,18 +141,11 @@ class Hit:
         return f"{self.context}\n{self.text}" if self.context else self.text
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """The result as a dictionary for JSON. `page`, `collection`, `description`, `mail` and `more` are left out
-        if they are empty. `explain` adds the ranks and scores of each stage."""
+        """For JSON, without optional fields that are empty. `explain` adds the ranks and scores of each stage."""
         record: dict[str, Any] = {
-            "path": self.path,
-            "line_start": self.line_start,
-            "line_end": self.line_end,
-            "line": self.line,
-            "score": self.score,
-            "relevance": self.relevance,
-            "snippet": self.snippet,
-            "id": self.id,
-        }
+            "path": self.path, "line_start": self.line_start, "line_end": self.line_end, "line": self.line,
+            "score": self.score, "relevance": self.relevance, "snippet": self.snippet, "id": self.id,
+        }  # fmt: skip
         record |= self.optional
         if explain:
             record["explain"] = {name: getattr(self.stages, name) for name in self.stages.__dataclass_fields__}
@@ -170,7 +155,6 @@ class Hit:
 
     @property
     def optional(self) -> dict[str, Any]:
-        """The fields for JSON that only some results have."""
         mail = None if self.mail is None else asdict(self.mail)
         found = {
             "page": self.page, "collection": self.collection, "description": self.description, "mail": mail,
@@ -180,7 +164,6 @@ class Hit:
 
     @property
     def wording(self) -> str:
-        """The text without its layout; equal for passages with the same wording."""
         return " ".join(self.text.split())
 
 
@@ -190,7 +173,7 @@ def modified(mtime_ns: int) -> str:
 
 
 def hit_from_json(document: dict[str, Any]) -> Hit:
-    """A hit from its fields, in which JSON has replaced tuples by lists."""
+    """JSON has replaced tuples by lists."""
     return Hit(
         **{
             **document,
@@ -231,8 +214,8 @@ def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
 
 
 def by_file(hits: Sequence[Hit]) -> list[Hit]:
-    """The best hit of each file, with the others as its `more`. A mail in a mailbox counts as a file. A hit that is
-    most probably no answer is left out if there are better ones."""
+    """The best hit of each file (or mail), with the others as its `more`. Beside better ones, a hit that is most
+    probably no answer is left out."""
     files: dict[object, list[Hit]] = {}
     likely = any(hit.relevance is None or hit.relevance >= NO_ANSWER for hit in hits)
     for hit in hits:
@@ -245,20 +228,17 @@ def by_file(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _document(hit: Hit) -> object:
-    """What a result is the best of: its file, or its mail in a mailbox."""
     return hit.file, hit.page if hit.mail else None
 
 
 def results_of(hits: Sequence[Hit], options: SearchOptions, least: float = 0.0) -> list[Hit]:
-    """The results of a search from its hits, best first: neighbours are merged, scores below `least` are left out, and
-    where it is asked for, there is one result a file."""
+    """Neighbours are merged, scores below `least` left out, and there is one result a file if asked for."""
     found = [hit for hit in merge(hits, len(hits) if options.files else options.top_k) if hit.score >= least]
     return by_file(found)[: options.top_k] if options.files else found
 
 
 def kept(hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
-    """The results as `results_of`, without low scores, and without what does not fit the tokens. A brief answer is cut
-    to them when it is written."""
+    """As `results_of`, without low scores and what exceeds the tokens; a brief answer is cut when it is written."""
     found = results_of(hits, options, options.min_score)
     if options.max_tokens is None or options.brief:
         return found
@@ -270,18 +250,10 @@ def reranked(
     models: CollectionModels, query: str, found: Sequence[Hit], top_k: int | None, watch: Watch | None = None,
     judged: int | None = None, files: bool = False,
 ) -> list[Hit]:  # fmt: skip
-    """Orders the first `judged` of `found` (all if None), which must be in retrieval order, by the reranker's
-    probability blended with their retrieval scores, or with their ranks if a hit has no score. Returns as many hits as
-    `merge` needs for the best `top_k` results, or all if `top_k` is None. The retrieval scores of the others tell how
-    good those of the judged ones are, so that a result's score is the same in pools of all sizes.
-
-    Neighbours are merged into one result, so more hits are ranked than results are wanted. Candidates that the reranker
-    dropped early are judged completely only if the results are still too few.
-
-    Args:
-        watch: receives the ranking after each layer; its numbers are indices of `found`.
-        files: the results are one a file, so hits of further files are ranked as far as that costs little.
-    """
+    """Orders the first `judged` of `found` (in retrieval order) by the reranker's probability blended with their
+    retrieval scores, or ranks without scores. Returns as many as `merge` needs for `top_k` results, all if None. Scores
+    of the others make a result's score equal in pools of all sizes. With `files` hits of further files are ranked as
+    far as that costs little."""
     hits = found[:judged]
     if not hits:
         return []
@@ -307,8 +279,7 @@ def reranked(
 
 
 def needed(hits: Sequence[Hit], wanted: int) -> int:
-    """How many hits the reranker should return, so that merging leaves `wanted` results: as many as retrieval order
-    needs for `_SPARE` more results. A second pass over dropped candidates would cost more."""
+    """How many hits the reranker should return, so that merging leaves `wanted` results."""
     if len(merge(hits, len(hits))) == len(hits):
         return wanted
     spare = min(wanted + _SPARE, len(hits))
@@ -329,13 +300,12 @@ def _covering(hits: Sequence[Hit], wanted: int) -> int:
 
 
 def _continues(one: Hit, other: Hit) -> bool:
-    """Whether two hits on one page are neighbours, and together not too long."""
     (first, last), (start, end) = one.ordinals, other.ordinals
     return (end + 1 == first or last + 1 == start) and max(last, end) - min(first, start) < _LONGEST
 
 
 def _joined(best: Hit, other: Hit) -> Hit:
-    """Both passages as one hit, with the id, score and snippet of the better hit."""
+    """With the id, score and snippet of the better hit."""
     first, second = (best, other) if best.ordinals < other.ordinals else (other, best)
     return replace(
         best,

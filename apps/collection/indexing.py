@@ -1,10 +1,6 @@
-"""`Intake`: adds prepared files to the collection, whose new chunks can be searched by their words at once. Their
-vectors are made afterwards (`edge.apps.store.rebuilding`). Related changes are committed together.
-`Advance`: the progress of an indexing run: its files, and its passages with an estimate of the total.
-
-A larger file is added in several batches, and counts as complete only with the last one. After an interruption, the
-next run recognizes stored chunks by their hashes.
-"""
+"""`Intake`: adds prepared files to the collection, whose new chunks can be searched by words at once. Their vectors are
+made afterwards (`edge.apps.store.rebuilding`). A larger file is added in several batches; after an interruption, the
+next run recognizes stored chunks by their hashes. `Advance`: the progress of a run."""
 
 from __future__ import annotations
 
@@ -28,34 +24,19 @@ from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
 BATCH = 256
-"""Chunks that are committed together."""
 
 _FILES = 256
-"""Files without new chunks that one transaction commits."""
 
 _PRIOR_BYTES = 20_000
-_PRIOR_PASSAGES = 25.0
-"""Assumed bytes and passages of each kind of file before any was read: a passage of plain text has about 800 bytes."""
-
+_PRIOR_PASSAGES = 25.0  # Assumed before any file of a kind was read: a passage of plain text has about 800 bytes.
 _EVALUATIONS = "forward.evaluations"
-"""The counter of texts that have passed through a layer."""
 
 
 class Advance:
-    """Reports the progress of a run: the files that were read, then the passages that have their vector, also within a
-    batch after each layer of the embedder.
-
-    The total is estimated from the bytes of the unread files, by suffix, and from the passages per byte of the files
-    read so far.
-    """
+    """The files that were read, then the passages that have their vector, also after each layer within a batch. The
+    total is estimated from the bytes of the unread files, by suffix."""
 
     def __init__(self, tell: FileProgress, files: Iterable[str], trace: Trace, layers: int) -> None:
-        """Looks up the sizes of the files that will be read.
-
-        Args:
-            tell: the total that it gets is an estimate until all files are read.
-            layers: number of the embedder's layers.
-        """
         self._tell = tell
         self._trace = trace
         self._layers = layers
@@ -72,12 +53,10 @@ class Advance:
         self._say()
 
     def reading(self, path: str) -> None:
-        """Names the file that is waited for."""
         self._name = os.path.basename(path)
         self._say()
 
     def read(self, path: str, nbytes: int, passages: int) -> None:
-        """Records that a file has been read and how many passages it has."""
         self._files, self._name = self._files + 1, os.path.basename(path)
         suffix = _suffix(path)
         self._left[suffix] = max(0, self._left[suffix] - nbytes)
@@ -87,8 +66,7 @@ class Advance:
 
     @contextmanager
     def embedding(self) -> Iterator[None]:
-        """While vectors are made in the block, each layer that the embedder finishes counts as a fraction of its
-        passages."""
+        """Each layer that the embedder finishes counts as a fraction of its passages."""
         self._name, self._passed = "", 0.0
 
         def heard(texts: float) -> None:
@@ -99,7 +77,6 @@ class Advance:
             yield
 
     def embedded(self, done: int, total: int) -> None:
-        """Records how many passages of how many have their vector."""
         self._done, self._passed = done, 0.0
         self._left.clear()
         self._given = Counter({"": total})
@@ -107,12 +84,10 @@ class Advance:
 
     @property
     def total(self) -> int:
-        """The estimated number of passages in the whole run."""
         left = sum(nbytes * self._rate(suffix) for suffix, nbytes in self._left.items())
         return max(self._given.total() + round(left), self._done)
 
     def _rate(self, suffix: str) -> float:
-        """Passages per byte."""
         return (self._given[suffix] + _PRIOR_PASSAGES) / (self._read[suffix] + _PRIOR_BYTES)
 
     def _say(self, within: int = 0) -> None:
@@ -129,8 +104,6 @@ def _suffix(path: str) -> str:
 
 @dataclass(slots=True)
 class _File:
-    """A file that is being added, compared with its stored chunks."""
-
     prepared: Prepared
     removed: list[int] = field(default_factory=list)
     moved: list[tuple[int, int, Chunk]] = field(default_factory=list)
@@ -142,20 +115,11 @@ _Batch = list[tuple[_File, list[tuple[int, Chunk]]]]
 
 
 class Intake:
-    """Adds files, batch by batch."""
-
     def __init__(
         self, database: Database, catalog: Catalog, index: VectorIndex, tally: Tally, *,
         extractor: Extractor | None = None, advance: Advance | None = None,
     ) -> None:  # fmt: skip
-        """Prepares an intake.
-
-        Args:
-            index: loses the vectors of chunks that are removed.
-            tally: gets the counts and the seconds.
-            extractor: reads the next files meanwhile. It pauses where a batch needs the memory that it uses.
-            advance: is notified of every file.
-        """
+        """`index` loses the vectors of removed chunks. `extractor` pauses where a batch needs its memory."""
         self._database = database
         self._catalog = catalog
         self._index = index
@@ -205,7 +169,6 @@ class Intake:
         return file
 
     def _flush(self) -> None:
-        """Commits the next batch."""
         batch: _Batch = []
         room = BATCH
         for file in self._files:
@@ -232,7 +195,6 @@ class Intake:
                     self._tally.unreadable.add(file.prepared.file.path)
 
     def _commit(self, batch: _Batch) -> None:
-        """Writes a batch in one transaction. If that fails, the files are as they were before."""
         with self._database.write() as db:
             for file, taken in batch:
                 self._write(db, file, taken)
@@ -240,7 +202,6 @@ class Intake:
             file.begun = True
 
     def _write(self, db: Connection, file: _File, taken: list[tuple[int, Chunk]]) -> None:
-        """Writes one file's part of a batch."""
         prepared, catalog = file.prepared, self._catalog
         known = prepared.file
         row = known.id
@@ -277,7 +238,6 @@ class Intake:
 
 
 def _outcome(prepared: Prepared) -> str:
-    """The outcome under which a file is counted."""
     if prepared.status == "gone":
         return "removed"
     return "unchanged" if prepared.status == "indexed" and prepared.extracted is None else prepared.status

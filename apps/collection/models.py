@@ -1,5 +1,5 @@
-"""`CollectionModels`: a collection's embedder and reranker. Each opens on first use, within the collection's budget.
-`Searchable`: what they do for a collection, or for one in shards."""
+"""`CollectionModels`: a collection's embedder and reranker, which open on first use. `Searchable`: what they do for a
+collection, or for one in shards."""
 
 from __future__ import annotations
 
@@ -51,13 +51,10 @@ from edge.trace import Trace
 
 _SETTING = "embedder"
 
-_SOME = 8
-"""Tokens of a word that are counted at most."""
+_SOME = 8  # Tokens of a word that are counted at most.
 
 
 class CollectionModels(StoreModels[Embedder, Reranker]):
-    """See `StoreModels`."""
-
     def __init__(
         self,
         database: Database,
@@ -81,11 +78,7 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
             return None if text is None else EmbedderIdentity.from_json(text)
 
     def claim(self) -> None:
-        """Records the embedder in the collection. Once there are passages, it can only be the same model again.
-
-        Raises:
-            As `embedder` does.
-        """
+        """Records the embedder in the collection. Once there are passages, it can only be the same model again."""
         identity = self._use_embedder(self._identity_of)
         with self._database.write() as db:
             # A repair may have lost the setting. The passages that it saved are then embedded again.
@@ -93,29 +86,18 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
                 set_setting(db, _SETTING, identity.to_json())
 
     def embedder(self) -> Embedder:
-        """The embedder; it is opened if necessary.
-
-        Raises:
-            ModelError: it is not installed, or it did not make the collection's vectors.
-            BudgetExceeded: it does not fit beside the memory that is in use.
-        """
+        """Opened if necessary. `ModelError` if it is missing, or did not make the collection's vectors."""
         return self._use_embedder(lambda embedder: embedder)
 
     def reranker(self) -> Reranker:
-        """The reranker; it is opened if necessary.
-
-        Raises:
-            ModelError, BudgetExceeded: as for `embedder`.
-        """
         return self._reranker.run(lambda reranker: reranker)
 
     def embedder_name(self) -> str:
-        """The name of the embedder of the collection's vectors; empty if there is none yet."""
         identity = self.identity()
         return "" if identity is None else identity.name
 
     def whole_words(self, words: Sequence[str]) -> set[str]:
-        """The words that the embedder's vocabulary holds as one token. They are spelled as many people spell them."""
+        """The words that the embedder's vocabulary holds as one token."""
 
         def one_token(embedder: Embedder) -> set[str]:
             length = embedder.engine.vocabulary.length
@@ -124,7 +106,7 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         return self._use_embedder(one_token)
 
     def embed_parts(self, questions: Sequence[str], passages: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Vectors of the questions, followed by those of the passages, [n, dim] float32."""
+        """Of the questions, then of the passages, [n, dim] float32."""
         made = [self.embed(questions, query=True)] if questions else []
         return np.concatenate([*made, self.embed(passages)] if passages else made)
 
@@ -137,9 +119,8 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         enough: Callable[[Sequence[Ranked]], bool] | None = None,
         watch: Watch | None = None,
     ) -> list[Ranked]:
-        """The best `top_k` of the passages. `retrieved` holds their retrieval scores; `enough` and `watch` are those of
-        `Reranker.rank`. Beside an embedder of many languages, retrieval alone decides on passages and queries in a
-        language that the reranker does not know."""
+        """The best `top_k` of the passages, with their `retrieved` scores. Beside an embedder of many languages,
+        retrieval alone decides in a language that the reranker does not know."""
         many = retrieved is not False and language_gap(self.embedder_name()) > 0
 
         def judged(reranker: Reranker) -> list[Ranked]:
@@ -151,7 +132,7 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
 
     def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[list[Span] | None] | None:
         """The most probable answer in each unit of each passage; None for a passage in a language that the reranker
-        does not know, and for all if it has no reader. Raises as `Reranker.read` does."""
+        does not know, and for all without a reader."""
 
         def found(reranker: Reranker) -> list[list[Span] | None] | None:
             if not reranker.reads:
@@ -165,12 +146,8 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         return self._reranker.run(found)
 
     def answering(self, signals: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
-        """For each window how well it is worth showing, the probability that its best unit holds the answer, and the
-        probability that the window does.
-
-        Args:
-            signals: the values of `ANSWER_SIGNALS`. Without fitted models the reader's probability stands for all.
-        """
+        """For each window, by its values of `ANSWER_SIGNALS`: how well it is worth showing, and the probabilities that
+        its best unit and the window hold the answer. Without fitted models the reader's probability stands for all."""
         packed = self.reranker().model
         fitted = [load(packed, name, ANSWER_SIGNALS) for name in (CHOICE, UNIT, WINDOW)]
         reader = ANSWER_SIGNALS.index("reader")
@@ -182,26 +159,20 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         return [(chance(choice, each), chance(unit, each), chance(window, each)) for each in signals]
 
     def confidence(self, blended: Sequence[float]) -> Sequence[float]:
-        """The probability that each result of a search answers the query, from the blended scores, best first.
-
-        Blended scores compare the candidates of one query. The best one tells how sure the others are, too, so the
-        order stays, and probabilities of different queries can be compared. They are the blended scores themselves if
-        nothing was fitted for the embedder and the reranker (`edge models calibrate` does it).
-        """
+        """The probability that each result answers the query, from the blended scores, best first; their order stays.
+        They are the blended scores themselves if nothing was fitted (`edge models calibrate` does it)."""
         fitted = load(self.reranker().model, results_name(self.embedder_name()), RESULT_SIGNALS)
         if fitted is None or not blended:
             return blended
         return list(map(float, fitted.model.probability(result_signals(blended))))
 
     def working(self) -> int:
-        """Bytes that a pass of the embedder needs, free or releasable; 0 for an embedder that the caller passed open.
-        Raises as `embedder` does."""
+        """Bytes that a pass of the embedder needs; 0 for an embedder that the caller passed open."""
         embedder = self.embedder()
         return embedder.engine.working if isinstance(self.named_embedder(), str) else 0
 
     def _source(self, identity: EmbedderIdentity) -> str:
-        """The name by which a collection stores its model. A project's collection may have come with a cloned folder.
-        So it must not choose a path, just as the project's settings must not."""
+        """A project's collection may have come with a cloned folder, so it must not choose a path."""
         source, folder = identity.source, self._database.path.parent
         if folder.name == PROJECT and not self._is_name(source) and not self._is_ours(source):
             raise ModelError(
@@ -211,13 +182,11 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         return source
 
     def _is_name(self, source: str) -> bool:
-        """Whether a source names a model and is not read as a path, even where there is a file of that name."""
         if source in KNOWN or any(name == source for name, _ in installed(self._config.models_dir)):
             return True
         return source == Path(source).name and not os.path.lexists(os.path.expanduser(source))
 
     def _is_ours(self, source: str) -> bool:
-        """Whether a path lies in the user's own models directory."""
         return contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
 
     def _compare(self, embedder: Embedder) -> None:
@@ -251,8 +220,6 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
 
 @checked_arguments
 class Searchable(Closing):
-    """A collection's models at work. A subclass sets `models` and `trace`, and says how passages are found."""
-
     models: CollectionModels
     trace: Trace
 
@@ -274,35 +241,29 @@ class Searchable(Closing):
     def check_room(
         self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
     ) -> None:
-        """See `CollectionModels.check_room`; vectors are added if there are further stages."""
         self.models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
 
     def rerank(
         self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None,
         judged: int | None = None, files: bool = False,
     ) -> list[Hit]:  # fmt: skip
-        """Orders the first `judged` of `hits`, which must be in retrieval order, by the reranker (see `reranked`).
-        Raises as `search` does."""
         with self.trace.timed("search.rerank_s", "rerank", "search"):
             return reranked(self.models, query, hits, top_k, watch, judged, files)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the
-        collection. Raises as `search` does."""
+        """The reranker's probability, for each of `texts`, that it answers the query."""
         found = [0.0] * len(texts)
         for ranked in self.models.rank(query, texts, len(texts), False) if texts else ():
             found[ranked.index] = ranked.relevance
         return found
 
     def embed_queries(self, queries: Sequence[str]) -> Floats:
-        """Vectors of queries [n, dim]. Raises as `search` does."""
         with self.trace.timed("search.embed_s", "embed", "search"):
             return self.models.embed([checked_query(query) for query in queries], query=True)
 
 
 def unreadable(reranker: str, query: str, passages: Sequence[str]) -> list[bool] | None:
-    """Whether each passage or the query is in a language that the reranker of this name does not know; None if the
-    languages that it knows are not known."""
+    """Whether each passage or the query is in a language that the reranker does not know; None if that is unknown."""
     if reranker not in KNOWN or not KNOWN[reranker].languages:
         return None
     known = {*KNOWN[reranker].languages, ""}

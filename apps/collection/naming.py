@@ -1,4 +1,4 @@
-"""`Names`: how far the names in code are the words of a query: those of its file and folder, and what it defines."""
+"""`Names`: how far the names in code are the words of a query."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from edge.apps.collection.snippets import stem
 from edge.apps.store.lexical import FUNCTION_WORDS
 
 FILE, FOLDER, DEFINED = 0.2, 0.1, 0.2
-"""Weights of the shares of a name's words that the query has: of the file's name, its folder's, and of what the passage
-defines. docs/decisions/search.md says how they were chosen."""
+"""Weights of the shares of words that the query has: of the file's name, its folder's, and what a passage defines."""
 
 CODE_KIND = "code"
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -19,20 +18,16 @@ _DEFINED = re.compile(
     r"\b(?:def|class|func|fn|struct|interface|type|module|trait|enum|var|let|const|function|object|record|protocol|impl"
     r"|defmodule|macro)\s+(?:\([^()\n]{0,80}\)\s*)?([A-Za-z_]\w{0,99})"
 )
-"""A definition in most languages. A method of Go has its receiver before its name."""
 
-_PAIR = 2
-"""A name of fewer words counts less: many queries have one of its words by chance."""
+_PAIR = 2  # A name of fewer words counts less: many queries have one of its words by chance.
 
 
 class Names:
-    """The words of a query, as names hold them."""
-
     def __init__(self, query: str) -> None:
         self._words = {word for word in _words(query) if word not in FUNCTION_WORDS}
 
     def raised(self, hit: Hit) -> float:
-        """The score of a hit, nearer to 1 the more of the words its names have. That of no code stays as it is."""
+        """The score of a hit, nearer to 1 the more of the words its names have; unchanged unless it is code."""
         if hit.kind != CODE_KIND or not self._words:
             return hit.score
         *_, folder, file = ("", *re.split(r"[\\/]", hit.path))

@@ -1,14 +1,6 @@
-"""Paths: their stored form, and scopes in Python and in SQL. A path as a scope includes itself and everything below it.
-
-A stored path must be valid Unicode. Python's strings may hold lone surrogates, for example from file names that are
-not UTF-8. Neither SQLite nor a tokenizer accepts them.
-
-Sets of scopes are searched by the parent folders of a path, and an SQL statement tests one scope at a time. So
-thousands of scopes cost only as many look-ups; one statement could not hold that many conditions.
-
-Roots were passed to `index` and are kept up to date from then on. One root may lie below another, because a file that a
-folder's rules ignore can still be indexed by name. The nearest root above a file decides about it.
-"""
+"""Paths: their stored form, and scopes, in Python and in SQL, which include everything below a path. A stored path must
+be valid Unicode. Sets of scopes are searched by the parent folders of a path, so that thousands cost only look-ups. One
+root may lie below another, and the nearest root above a file decides about it."""
 
 from __future__ import annotations
 
@@ -23,16 +15,13 @@ from edge.errors import InputError
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 Item = str | os.PathLike[str]
-"""A text, or a path."""
 
 
 def listed(items: Item | Sequence[Item]) -> list[Item]:
-    """The items as a list, even if there is only one."""
     return [items] if isinstance(items, str | os.PathLike) else list(items)
 
 
 def storable(text: str) -> bool:
-    """Whether a text can be stored."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,11 +30,6 @@ def storable(text: str) -> bool:
 
 
 def checked(text: str, what: str) -> str:
-    """Returns `text`; `what` names it in the error message.
-
-    Raises:
-        InputError: it is not valid Unicode.
-    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -55,27 +39,16 @@ def checked(text: str, what: str) -> str:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """An absolute path, with `~` expanded and symbolic links kept.
-
-    Raises:
-        InputError: the path is empty, or not valid Unicode.
-    """
     return os.path.abspath(os.path.expanduser(_checked_path(os.fspath(path))))
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
-    """A path as the collection stores it: absolute, and without symbolic links.
-
-    Raises:
-        InputError: the path is empty, or not valid Unicode.
-    """
     return _checked_path(os.path.realpath(os.path.expanduser(_checked_path(os.fspath(path)))))
 
 
 def written(path: Path) -> str:
-    """The form in which the collection stores a path, different for every path. A path that is valid Unicode is stored
-    unchanged. Otherwise each invalid name is preceded by a `.`, which no path without symbolic links contains as a
-    name. Its bytes that are not UTF-8 become `\\xNN`, and its backslashes are doubled."""
+    """The stored form of a path, different for every path. Names that are no Unicode are preceded by `.` as a name;
+    their bytes that are not UTF-8 become `\\xNN`, and backslashes are doubled."""
     text = str(path)
     if storable(text):
         return text
@@ -84,7 +57,6 @@ def written(path: Path) -> str:
 
 
 def on_disk(stored: str) -> str:
-    """The path that `written` has written so."""
     before, *escaped = stored.split(f"{os.sep}{os.curdir}{os.sep}")
     for text in escaped:
         name, sep, rest = text.partition(os.sep)
@@ -94,22 +66,13 @@ def on_disk(stored: str) -> str:
 
 
 def check_there(paths: Iterable[str]) -> None:
-    """Refuses paths that do not exist.
-
-    Raises:
-        InputError: a path does not exist.
-    """
     for path in paths:
         if not os.path.exists(path):
             raise InputError(f"{path} does not exist")
 
 
 def below(path: str) -> tuple[str, tuple[str, str, str]]:
-    """The SQL condition that the column `path` equals an absolute path or lies below it, with its parameters.
-
-    Raises:
-        ValueError: the path is not absolute. Everything would lie below an empty path.
-    """
+    """The SQL condition that the column `path` equals an absolute path or lies below it, with its parameters."""
     if not os.path.isabs(path):
         raise ValueError(f"nothing lies below {path!r}, which is not absolute")
     stem = path if path.endswith(os.sep) else path + os.sep
@@ -118,32 +81,27 @@ def below(path: str) -> tuple[str, tuple[str, str, str]]:
 
 
 def contains(outer: str, path: str) -> bool:
-    """Whether a path is `outer` or lies below it."""
     return path == outer or path.startswith(outer if outer.endswith(os.sep) else outer + os.sep)
 
 
 def from_here(path: str) -> str:
-    """A path relative to the working directory if it lies below it, otherwise unchanged."""
     here = os.getcwd()
     return os.path.relpath(path, here) if contains(here, path) and path != here else path
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """A path's folders, from the nearest up to the file system's root."""
     while (folder := os.path.dirname(path)) != path:
         yield folder
         path = folder
 
 
 def nearest(path: str, scopes: Set[str]) -> str | None:
-    """The innermost of `scopes` that contains a path; None if none does."""
     if path in scopes:
         return path
     return next((folder for folder in ancestors(path) if folder in scopes), None)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """`paths` without those that lie below another of them."""
     chosen: set[str] = set()
     for path in sorted(set(paths), key=lambda path: path.count(os.sep)):
         if chosen.isdisjoint(ancestors(path)):
@@ -152,12 +110,8 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def on_the_way(root: str, paths: Iterable[str]) -> Mapping[str, Set[str]]:
-    """Maps each folder from `root` down to `paths` to the names in it that lead to them. The paths must lie at or below
-    `root`, and none below another.
-
-    A scan that takes only these names in these folders reaches the paths. It still applies the ignore rules of all
-    folders on the way.
-    """
+    """Maps each folder from `root` down to `paths`, none of which lies below another, to the names that lead to
+    them."""
     names: dict[str, set[str]] = {}
     for path in paths:
         for folder in ancestors(path):
@@ -173,19 +127,13 @@ def on_the_way(root: str, paths: Iterable[str]) -> Mapping[str, Set[str]]:
 
 
 def with_nested(given: Iterable[str], roots: Iterable[str]) -> list[str]:
-    """`given` and all roots below them, outermost first."""
     chosen = frozenset(given)
     return sorted(chosen.union(root for root in roots if nearest(root, chosen) is not None))
 
 
 def absence(root: str, holds: Callable[[str], bool]) -> str | None:
-    """Why a root's files cannot be seen now, for example because its disk is not connected; None if they can be. A scan
-    follows no link, so a root that has become one, or lies below one, would look empty.
-
-    Args:
-        holds: whether the collection has files below a root. If so, an empty folder counts as the mount point of an
-            absent disk.
-    """
+    """Why a root's files cannot be seen now; None if they can be. If the collection `holds` files below an empty
+    folder, it counts as the mount point of an absent disk. A scan follows no link."""
     try:
         status = os.stat(root)
         if (real := os.path.realpath(root)) != root:

@@ -1,7 +1,5 @@
-"""`Preparation`: reads, hashes and chunks the next files in a thread of its own, while the embedder computes.
-
-Prepared files are held under leases. The thread stops reading ahead when they reach a limit.
-"""
+"""`Preparation`: reads, hashes and chunks the next files in a thread of its own, while the embedder computes. Prepared
+files are held under leases."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
-from edge.apps.collection.mounts import Mounts
+from edge.apps.collection.discovery import Mounts
 from edge.apps.collection.paths import absence, nearest, on_disk
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import NO_STAMP, Extracted, Reason, Skipped, Stamp
@@ -30,33 +28,23 @@ from edge.errors import BudgetExceeded, InputError
 from edge.resident import Closing
 
 AHEAD_BYTES = 8 << 20
-"""Bytes of text that may wait for the embedder: minutes of its work."""
 
-_FILES_AHEAD = 32
-"""Files that the extractor knows ahead, so that it never waits for this thread; of large ones fewer, which take long
-to hash. Each is an open descriptor."""
-
+_FILES_AHEAD = 32  # Files that the extractor knows ahead, fewer if they are large. Each is an open descriptor.
 _CHUNK_BYTES = 400
-"""Bytes of a chunk besides its texts."""
 
 _RACY_NS = 2 * 10**9
-"""If a file was changed so shortly before it was read, it may change again without a new time: the coarsest file system
-has steps of two seconds. Such a file is read again in the next run, even if its time is unchanged."""
+"""A file that was changed so shortly before may change again without a new time (the coarsest file system has steps of
+two seconds). It is read again in the next run."""
 
 
-_PATIENCE_S = 0.1
-"""Seconds that `close` waits for the current file before it interrupts the extractor."""
+_PATIENCE_S = 0.1  # How long `close` waits for the current file before it interrupts the extractor.
 
 
 Result = TypeVar("Result")
 
 
 def with_more_memory(extractor: Extractor | None, work: Callable[[], Result]) -> Result:
-    """Calls `work`, and returns its result. If the memory is not enough, calls it again while no file is read.
-
-    Raises:
-        BudgetExceeded: even then the memory is not enough.
-    """
+    """Calls `work`; if the memory is not enough, again while no file is read."""
     try:
         return work()
     except BudgetExceeded:
@@ -96,8 +84,6 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A due file and the hash of its content, or why it has none."""
-
     file: FileRow
     path: Path
     stamp: Stamp = NO_STAMP
@@ -107,12 +93,11 @@ class _Look:
 
     @property
     def unread(self) -> bool:
-        """Whether its outcome is not known from the same content."""
         return self.error is None and (self.hash != self.file.hash or self.file.status not in ("indexed", "skipped"))
 
 
 class Preparation(Closing):
-    """Iterates over the due files below some roots, prepared for `Intake`. A context manager; for one consumer."""
+    """Iterates over the due files below some roots, prepared for `Intake`; for one consumer."""
 
     def __init__(
         self,
@@ -126,7 +111,6 @@ class Preparation(Closing):
         waits: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`tally` gets the seconds that the consumer waits for files; `waits` is told for which one."""
         self._database = database
         self._catalog = catalog
         self._extractor = extractor
@@ -145,11 +129,6 @@ class Preparation(Closing):
         self._thread.start()
 
     def __iter__(self) -> Iterator[Prepared]:
-        """Files in the order they were found.
-
-        Raises:
-            StorageError: the database cannot be read.
-        """
         while True:
             with self._condition:
                 with self._tally.timed("wait_s"):
@@ -165,7 +144,7 @@ class Preparation(Closing):
             raise self._errors.pop()
 
     def close(self) -> None:
-        """Stops reading ahead, even within a file, and releases files that were not consumed."""
+        """Stops reading ahead, even within a file."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
@@ -200,7 +179,6 @@ class Preparation(Closing):
         return sum(prepared.lease.nbytes for prepared in self._ready)
 
     def _looks(self) -> Iterator[tuple[_Look, list[Path]]]:
-        """The due files, each with the paths of the next ones that must be read."""
         ahead: deque[_Look] = deque()
         for file in self._catalog.due(self._database, self._roots):
             ahead.append(self._look(file))
@@ -255,13 +233,12 @@ class Preparation(Closing):
         return Prepared(file, look.stamp, racy, digest, extracted, status, reason, lease)
 
     def _is_mounted(self, file: FileRow) -> bool:
-        """Whether the file's root and the disk below it are accessible, so that the file itself is gone."""
         with self._database.read() as db:
             missing = Mounts.read(db).missing
         return absence(file.root, lambda root: True) is None and nearest(file.path, missing) is None
 
     def _hold(self, lease: Lease, extracted: Extracted) -> None:
-        """Leases the memory of the texts. If it does not fit, waits until the consumer has released earlier files."""
+        """If it does not fit, waits until the consumer has released earlier files."""
         sizes = (sys.getsizeof(c.text) + sys.getsizeof(c.context) + _CHUNK_BYTES for c in extracted.chunks)
         fields = (field for mail in extracted.mails.values() for field in astuple(mail))
         nbytes = sum(sizes) + sum(map(sys.getsizeof, fields))
@@ -281,17 +258,10 @@ class Preparation(Closing):
 
 
 def is_racy(stamp: Stamp, now: float) -> bool:
-    """Whether a file was changed so shortly before `now`, in seconds since 1970, that it may change again unseen."""
     return now * 1e9 - stamp.mtime_ns < _RACY_NS
 
 
 def content_hash(path: Path) -> bytes:
-    """The hash of a file's bytes.
-
-    Raises:
-        Skipped: it is no regular file, for example because a pipe has taken its place, or it cannot be opened.
-        OSError: the disk reports an error.
-    """
     state = blake2b(digest_size=16)
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while data := file.read(1 << 20):

@@ -11,7 +11,6 @@ from edge.apps.store.lexical import FUNCTION_WORDS, bounded_query
 from edge.errors import InputError
 
 _MOST_PARTS = 32
-"""The most parts of a typed query. Each is embedded and searched for."""
 
 _KINDS = ("lex", "vec", "hyde")
 _TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
@@ -19,34 +18,24 @@ BEGINNING = re.compile(r"(?<![^\W_])[^\W_]{3,}\*")
 """The beginning of a word, which stands for every word that begins so."""
 
 _LOOKED_UP = re.compile(rf'\s*(?:(?:"[^"]*"|{BEGINNING.pattern})\s*)+')
-"""Phrases and beginnings of words alone."""
 
 _LEFT_OUT = re.compile(
     r"""(?:(?<=\s)|^)(?:-(?=[^\W\d_]|")|(?P<word>(?:AND\s+)?NOT\s+))(?P<what>"[^"]+"|\w[^\s"]+)(?=\s|$)"""
     r"""|"[^"]*\""""
 )
-"""A word or phrase to leave out: `-word`, `-"a phrase"`, `NOT word`; a dash alone, two dashes, an option of one letter
-and `-5` leave out nothing. Or a phrase, in which nothing is left out."""
+"""A word or phrase to leave out (`-word`, `-"a phrase"`, `NOT word`; not `-5`, `--x`, `-x`), or a phrase, in which
+nothing is."""
 
 _WORDS = re.compile(r"[^\W_]")
 _WORD = re.compile(r"[^\W_]+")
-_LONGEST = 60
-"""Characters before NOT among which the word before it is looked for."""
-
+_LONGEST = 60  # Characters before NOT among which a word is looked for.
 _PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query: its parts for BM25, the vectors and the reranker.
-
-    Attributes:
-        words: text for the full-text search; if empty, only the vectors are searched.
-        without: words, beginnings of words and phrases; passages that hold one are no results.
-        questions: texts that are embedded as questions and searched among the vectors.
-        passages: hypothetical answers (HyDE, Gao et al., 2022) that are embedded as passages.
-        asked: the text that the reranker compares passages with.
-    """
+    """A query's words for the full text (only vectors are searched if empty), what no result may hold, texts that are
+    embedded as questions and as hypothetical answers (HyDE, Gao et al., 2022), and what the reranker compares with."""
 
     words: str
     questions: tuple[str, ...]
@@ -56,14 +45,9 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """Parses a plain question, or a text that begins with `lex:`, `vec:` or `hyde:` and consists of such parts:
-        `lex:` is searched by words, `vec:` by meaning, and `hyde:` is a hypothetical answer. A text of phrases in
-        double quotes and beginnings of words (`gann*`) alone is searched by words, because a passage that only means
-        the same is not asked for. `-word` and `NOT word` leave passages out, see `left_out`.
-
-        Raises:
-            InputError: the text or one of its parts is empty, or there are too many parts.
-        """
+        """Parses a plain question, or parts that begin with `lex:`, `vec:` or `hyde:`. A text of phrases in double
+        quotes and beginnings of words (`gann*`) alone is searched by words. `-word` and `NOT word` leave passages
+        out."""
         if not text.strip():
             raise InputError("the query is empty")
         if not _TYPED.match(text):
@@ -83,22 +67,17 @@ class Query:
         return cls(words, tuple(parts["vec"]), tuple(parts["hyde"]), "\n".join(asked), without)
 
     def among(self, where: Filters) -> Filters:
-        """The conditions on passages, with what the query leaves out."""
         return replace(where, without=(*where.without, *self.without)) if self.without else where
 
     @property
     def shown(self) -> str:
-        """The words that snippets highlight."""
         return self.words or " ".join((*self.questions, *self.passages))
 
 
 def left_out(text: str) -> tuple[str, tuple[str, ...]]:
-    """A query without what it leaves out, and the words, beginnings of words and phrases that it leaves out.
-
-    A dash leaves a word out at the end of a query, and anywhere in a query of keywords: in a sentence, which has
-    function words, `-name` may be an option of a program. NOT leaves a word out unless it negates a sentence: "is NOT
-    open", "DO NOT ENTER". A query that leaves out everything is a plain text.
-    """
+    """A query, and the words, beginnings and phrases that it leaves out. A dash leaves out at the end of a query, and
+    anywhere in one of keywords: in a sentence `-name` may be an option. NOT does unless it negates a sentence ("is NOT
+    open", "DO NOT ENTER"). A query that leaves out everything is a plain text."""
     found: list[str] = []
     kept: list[str] = []
     sentence = any(word.lower() in FUNCTION_WORDS for word in _LEFT_OUT.sub(" ", text).split())
@@ -121,9 +100,4 @@ def left_out(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def checked_query(text: str) -> str:
-    """Returns the text of a query.
-
-    Raises:
-        InputError: it is longer than `LONGEST_QUERY`, or not valid Unicode.
-    """
     return checked(bounded_query(text), "the query")

@@ -19,7 +19,7 @@ from edge.config import counted
 from edge.ivf.base import Connection, IndexStatus
 
 FileProgress = Callable[[int, int, str], None]
-"""Is told the finished passages, all passages as estimated, and the place, such as `4 of 9 files read: notes.md`."""
+"""Finished passages, all passages as estimated, and the place, such as `4 of 9 files read: notes.md`."""
 
 
 MOST_NAMED = 5
@@ -71,27 +71,18 @@ class IndexReport:
 
     @property
     def changed(self) -> bool:
-        """Whether the run has changed the collection."""
         return bool(self.indexed or self.removed)
 
     @property
     def outside(self) -> float:
-        """Share of the time outside the embedder, 0 ... 1."""
         return 1 - self.embed_s / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The figures by name, ready for JSON."""
         return asdict(self)
 
 
 class Tally:
-    """The figures of a run as it goes on.
-
-    Attributes:
-        counts: files by outcome: indexed, unchanged, skipped, failed, removed, unreadable.
-        unreadable, chunks, reused: as in `IndexReport`.
-        seconds: by the names of `IndexReport`.
-    """
+    """The figures of a run as it goes on: files by outcome, the rest as in `IndexReport`."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -102,13 +93,11 @@ class Tally:
         self._started = time.perf_counter()
 
     def name(self, path: str) -> None:
-        """Notes the path of an indexed or removed file."""
         if len(self._named) < MOST_NAMED:
             self._named.append(path)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Adds the seconds of the block to those of a task."""
         started = time.perf_counter()
         try:
             yield
@@ -116,7 +105,6 @@ class Tally:
             self.seconds[name] += time.perf_counter() - started
 
     def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
-        """The report of the run; `missing` are roots that cannot be seen."""
         counts: dict[str, Any] = {
             name: self.counts[name] for name in ("indexed", "incomplete", "unchanged", "removed", "skipped", "failed")
         }
@@ -128,8 +116,6 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not searched, or only a part of it, and the reason in one sentence."""
-
     path: str
     reason: str
 
@@ -174,7 +160,6 @@ class CollectionStatus:
     health: Health
 
     def to_json(self) -> dict[str, Any]:
-        """The status as a dictionary for JSON."""
         return {
             "collection": str(self.path),
             "health": self.health.to_json(),
@@ -201,8 +186,6 @@ class CollectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A searchable file or text."""
-
     path: str
     kind: str
     title: str
@@ -212,11 +195,10 @@ class IndexedFile:
 
 
 NO_REASONS = ("", ASKED)
-"""What is noted of a file of which no part is left out."""
+"""Of a file of which no part is left out."""
 
 
 def contents(db: Connection) -> dict[str, Any]:
-    """The fields of `CollectionStatus` that the tables tell."""
     sql = "SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"
     kinds: dict[str, int] = held_by_key(db, db.execute(sql))
     pending, nbytes = db.execute(
@@ -233,8 +215,6 @@ def contents(db: Connection) -> dict[str, Any]:
 
 
 def unfinished(due: int, busy: bool, *, embedding: bool) -> str:
-    """A clause on an indexing run that goes on, or was interrupted. When no file is due any more, vectors are made
-    (`embedding`), and then the index is tidied."""
     waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
     if not busy:
         return f"a run was interrupted, {waiting} waiting" if due else "a run was interrupted at its end"

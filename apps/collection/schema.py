@@ -1,9 +1,5 @@
-"""The tables of a collection's `edge.db`, its settings, its roots, and the user's descriptions of folders and files.
-
-Every file has a row in `files`, also skipped and failed ones. `due` marks a file that must be indexed, so the next run
-continues an interrupted one. `chunks.id` is never reused, and is also the id of the chunk's vector and of its full-text
-row.
-"""
+"""The tables of a collection's `edge.db`, its settings, roots and descriptions. Skipped and failed files have a row,
+too, and `due` marks those to index. `chunks.id` is never reused, and is the id of the vector and the full-text row."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ from edge.ivf.index import VectorIndex
 FULL_TEXT = "chunks_text"
 
 _LONGEST = 2_000
-"""The most characters of a description."""
 
 TABLES = f"""
 CREATE TABLE settings(
@@ -96,31 +91,26 @@ CREATE INDEX mails_by_thread ON mails(thread);
 """
 
 _SPELLED = 256
-"""Passages in memory while the full-text index is filled again."""
 
 _UNRELEASED = 10
-"""Number of steps before the first release, see `Migration`."""
 
 
 def migrations() -> list[Migration]:
-    """The history of the schema. New steps of either part are appended, in the order of their making."""
     vectors, *later = VectorIndex.migrations()
     return [*[None] * _UNRELEASED, f"{TABLES}{vectors}", *later, _spell_again]
 
 
 def full_text() -> LexicalIndex:
-    """The full-text index of the passages."""
     return LexicalIndex(FULL_TEXT, ignored=FUNCTION_WORDS, signs=True)
 
 
 def passage(context: str, text: str) -> str:
-    """The text that is embedded, ranked and put into the full-text index: the context, and below it the text."""
     return f"{context}\n{text}" if context else text
 
 
 def _spell_again(db: Connection) -> None:
-    """Fills the full-text index again, because names and numbers with signs are words of it now; and files are due
-    that were left out for their names."""
+    """Names and numbers with signs are words of the full text now, and files are due that were left out for their
+    names."""
     db.execute("UPDATE files SET due = 1 WHERE reason = 'its name is not valid Unicode'")
     lexical, last = full_text(), 0
     lexical.clear(db)
@@ -132,43 +122,35 @@ def _spell_again(db: Connection) -> None:
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:
-    """Opens the database of a collection, and makes its folder if necessary. Raises as `Database` does."""
     if not read_only:
         claim(path.parent, path.name)
     return Database(path, migrations(), budget=budget, read_only=read_only)
 
 
 def get_setting(db: Connection, name: str) -> str | None:
-    """A setting's value; None if it was never set."""
     row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
 def set_setting(db: Connection, name: str, value: str) -> None:
-    """Sets a setting."""
     db.execute(
         "INSERT INTO settings VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value", (name, value)
     )
 
 
 def read_roots(db: Connection) -> list[str]:
-    """All roots, in the order of their names."""
     return held(db, db.execute("SELECT path FROM roots ORDER BY path"), lambda row: _texts(row)[0])
 
 
 def _texts(row: Row) -> Row:
-    """A row of texts. Anybody may have written it.
-
-    Raises:
-        WrongValue: a value is none.
-    """
+    """Anybody may have written a row."""
     if not all(isinstance(value, str) for value in row):
         raise WrongValue("a folder or a description is no text")
     return row
 
 
 def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
-    """Adds roots; returns the new ones."""
+    """Returns the new ones."""
     return [
         root
         for root in given
@@ -177,18 +159,17 @@ def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
 
 
 def forget_roots(db: Connection, path: str) -> bool:
-    """Removes the roots at or below a path; returns whether there are any."""
+    """Whether there are any."""
     condition, params = below(path)
     return bool(db.execute(f"DELETE FROM roots WHERE {condition} RETURNING 1", params).fetchall())
 
 
 def read_descriptions(db: Connection) -> dict[str, str]:
-    """All descriptions, by path."""
     return held_by_key(db, db.execute("SELECT path, text FROM descriptions ORDER BY path"), _texts)
 
 
 def description_of(path: str, described: Mapping[str, str]) -> str:
-    """The descriptions of a path and of the folders above it, outermost first, a line each."""
+    """A line each, outermost first."""
     if not described:
         return ""
     places = [path, *ancestors(path)]
@@ -196,11 +177,6 @@ def description_of(path: str, described: Mapping[str, str]) -> str:
 
 
 def describe(db: Connection, path: str, text: str) -> None:
-    """Sets the description of a path; an empty text removes it.
-
-    Raises:
-        InputError: the text is too long, or not valid Unicode.
-    """
     text = " ".join(checked(text, "the description").split())
     if len(text) > _LONGEST:
         raise InputError(f"a description has at most {_LONGEST:,} characters, not {len(text):,}")

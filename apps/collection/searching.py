@@ -1,8 +1,5 @@
-"""`PassageSource`: the operations that a search asks of one collection. `candidates`:
-the stages of a search over one or several collections before reranking: statistics, gather, fuse, hits.
-
-The operations take and return plain values, and each takes all queries of a batch.
-"""
+"""`PassageSource`: the operations that a search asks of one collection, for all queries of a batch. `candidates`: the
+stages of a search over one or several collections before reranking."""
 
 from __future__ import annotations
 
@@ -57,13 +54,11 @@ if TYPE_CHECKING:
     from edge.runtimes.scoring import LayerReport
 
 DEPTH = 100
-"""Results that each ranking contributes at first. More are fetched if too many have the same wording."""
+"""Results that each ranking contributes at first."""
 
 _DEEPER = 4
-"""Growth of the depth when the results with different wording are too few."""
 
-_DEEPEST = 6_400
-"""Largest depth for that purpose. Passages beyond it are not found by this query."""
+_DEEPEST = 6_400  # Passages beyond it are not found by a query.
 
 Floats = npt.NDArray[np.float32]
 
@@ -71,45 +66,30 @@ Ranking = list[tuple[int, float]]
 """Passages by id, each with its score."""
 
 Key = tuple[int, int]
-"""The number of a source, and the id of a passage in it."""
 
 _EVERY = 2**31
-"""More lists than any index has."""
 
 _MAIL_OF_CHUNK = "LEFT JOIN mails ON mails.file = files.id AND mails.page = ifnull(chunks.page, 0)"
 _PASSING = f"SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id {_MAIL_OF_CHUNK} WHERE {{}}"
-"""Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
 
 _ROWS = 2
-"""Passages that are read for each stem that resembles a misspelled word."""
 
 _FOUND_NBYTES = 300
-"""Memory of a result of one vector: its id, its score, and both in a list and in a dictionary."""
 
 
 class Seen(Protocol):
-    """Receives the stages of a search."""
-
     def fused(self, hits: list[Hit]) -> None:
         """Called with the results in the order of BM25 and vectors, before reranking."""
 
     def judged(self, hits: Sequence[Hit], report: LayerReport) -> None:
-        """Called with the reranker's report on the candidates `hits` after each layer. It runs in the reranker's thread
-        and must not block."""
+        """After each layer, in the reranker's thread, which it must not block."""
 
 
 @dataclass(slots=True)
 class Within:
-    """The bounds of one search of the vectors.
-
-    Attributes:
-        seconds: the time that all queries may take together; None for as long as the recall target needs.
-        window: a lookahead for this search, which ends when the search begins.
-        exhaustive: probe all lists, so that it does not matter which vectors share a list.
-        embedder: the name of the one that made the vectors of the queries.
-        took: seconds spent in the vector index so far.
-        waiting: searches of an index that share the rest of the time.
-    """
+    """The bounds of one search of the vectors: seconds for all queries (None: as long as the recall target needs), a
+    lookahead that ends when the search begins, whether to probe all lists, the embedder's name, the seconds spent so
+    far, and the searches that share the rest."""
 
     seconds: float | None = None
     window: Lookahead | None = None
@@ -120,7 +100,6 @@ class Within:
 
     @property
     def share(self) -> float | None:
-        """The seconds for the next search of an index; None without a bound."""
         return None if self.seconds is None else max(0.0, self.seconds - self.took) / self.waiting
 
 
@@ -142,24 +121,20 @@ Result = TypeVar("Result")
 
 
 class Fan(Protocol):
-    """Calls functions, one for each source, and returns their results in order."""
-
     def __call__(self, calls: Sequence[Callable[[], Result]]) -> list[Result]: ...
 
 
 def in_turn(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Calls one after the other, in this thread."""
     return [call() for call in calls]
 
 
 class PassageSource:
-    """The passages of one collection. Thread-safe."""
+    """The passages of one collection."""
 
     def __init__(
         self, database: Database, lexical: LexicalIndex, index: Callable[[], VectorIndex | None],
         budget: MemoryBudget, trace: Trace,
     ) -> None:  # fmt: skip
-        """`index` gives the vector index; None if the collection has no vectors."""
         self._database = database
         self._lexical = lexical
         self._index = index
@@ -171,7 +146,6 @@ class PassageSource:
         return self._database.read()
 
     def statistics(self, queries: Sequence[str]) -> Statistics:
-        """The figures of this collection that BM25 needs for the words of some queries."""
         with self._database.read() as db:
             return self._lexical.statistics(db, [term for query in queries for term in self._lexical.terms(query)])
 
@@ -179,13 +153,9 @@ class PassageSource:
         self, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None, where: Filters,
         within: Within,
     ) -> list[tuple[Ranking, Ranking]]:  # fmt: skip
-        """For each query the `depth` passages with the highest BM25 scores, and the `depth` passages with the highest
-        cosines, each with those that equal the last of them.
-
-        Args:
-            queries: the words of each, and the vectors [n, dim] of which the nearest counts. Both may be missing.
-            whole: the statistics of all collections that are searched; None if this is the only one.
-        """
+        """For each query (its words, and vectors [n, dim] of which the nearest counts; both may be missing) the `depth`
+        passages with the highest BM25 scores and cosines, and those that equal the last of them. `whole` has the
+        statistics of all collections; None if this is the only one."""
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
             if terms := [term for text in where.without for term in self._lexical.terms(text)]:
@@ -230,18 +200,13 @@ class PassageSource:
         return found
 
     def places(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
-        """The path of each passage's file, and its place in the file. Ids would order ties by the time of indexing, and
-        a collection after incremental runs should give the same results as a new one."""
+        """The path of each passage's file, and its place in it. Ids would order ties by the time of indexing."""
         with self._database.read() as db:
             sql = "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file WHERE chunks.id IN"
             return held_by_key(db, _in_groups(db, sql, ids), lambda row: (row[0], row[1:]))
 
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
-        """The passages as hits without score and snippet.
-
-        Raises:
-            DamagedStore: one is not there, or not what was stored.
-        """
+        """Without score and snippet. `DamagedStore` if one is not there, or not what was stored."""
         with self._database.read() as db:
             found = read_hits(db, ids)
         for identifier in ids:
@@ -250,7 +215,6 @@ class PassageSource:
         return found
 
     def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
-        """Adds to hits their snippets for the query, their best lines, and the descriptions of their folders."""
         with self._database.read() as db:
             weights = shown_weights(query, self._lexical.statistics(db, shown_terms(query).values()))
             described = read_descriptions(db)
@@ -260,8 +224,8 @@ class PassageSource:
         self, db: Connection, index: VectorIndex, vectors: Floats, depth: int, clause: str, params: Sequence[object],
         within: Within,
     ) -> Found:  # fmt: skip
-        """The `depth` nearest passages to each of `vectors` [n, dim], in one search of the index, followed by all
-        passages that equal the last of them, and some more."""
+        """The `depth` nearest passages to each of `vectors` [n, dim], those that equal the last of them, and some
+        more."""
 
         def search(allowed: Ids | None = None) -> Found:
             k, window = depth + 1, within.window
@@ -303,21 +267,10 @@ def candidates(
     within: Within | None = None,
     fan: Fan = in_turn,
 ) -> list[list[Hit]]:
-    """The best `k` passages of all sources for each query, by the fused scores of BM25 and vectors, best first. Of
-    passages with the same wording, such as a licence in every folder, only the best is returned.
-
-    Results do not depend on how passages are distributed over sources. Only where more than `_DEEPEST` passages have
-    equal vectors, those with the smallest ids of each source are considered.
-
-    Args:
-        sources: by the names that hits get as `collection`; their file numbers become different from each other.
-        queries: words of each query; if empty, only the vectors are searched.
-        vectors: for each source and query the vectors [n, dim], of which the nearest counts; None without any.
-        fan: calls the sources. Any but `in_turn` needs sources that are not bound to a thread.
-
-    Raises:
-        NoSuchType: no source has a type of `where`.
-    """
+    """The best `k` passages of all sources for each query, by the fused scores of BM25 and vectors. Of passages with
+    the same wording only the best is returned. Results do not depend on how passages are distributed over sources.
+    `vectors` has for each source and query [n, dim], of which the nearest counts, or None. Sources have the names that
+    hits get as `collection`. A `fan` other than `in_turn` needs sources that are not bound to a thread."""
     within = within or Within()
     named = list(sources.items())
     results: list[list[Hit]] = [[] for _ in queries]
@@ -356,7 +309,6 @@ def candidates(
 
 
 def misspelled(query: str, sources: Sequence[Source], models: CollectionModels, fan: Fan = in_turn) -> dict[str, str]:
-    """The words of a query that no passage holds and that are probably misspelled; see `Together.spelled`."""
     words = unknown_words(BEGINNING.sub(" ", left_out(checked_query(query))[0]), FUNCTION_WORDS)
     held = {word: sum(fan([partial(one.statistics, [word]) for one in sources]), Statistics()) for word in words}
     lacking = [word for word, found in held.items() if not any(found.counts.values())]
@@ -374,7 +326,6 @@ def misspelled(query: str, sources: Sequence[Source], models: CollectionModels, 
 
 
 def is_nonsense(query: str, sources: Sequence[Source], models: CollectionModels) -> bool:
-    """Whether no word of a query is known; see `Together.is_nonsense`."""
     words = words_of(query)
     if not words or any(char.isdigit() for char in query) or models.identity() is None:
         return False
@@ -386,7 +337,7 @@ def _gathered(
     source: Source, queries: Sequence[tuple[str, Floats | None]], depth: int, whole: Statistics | None,
     where: Filters, within: Within, waiting: int,
 ) -> list[tuple[Ranking, Ranking]] | NoSuchType:  # fmt: skip
-    """What a source gathers. A type that its files do not have is no error while another source has such files."""
+    """A type that a source's files do not have is no error while another source has such files."""
     within.waiting = waiting
     try:
         return source.gather(queries, depth, whole, where, within)
@@ -406,14 +357,13 @@ def _best(
     return sorted(scored, key=lambda found: (-found[1], places.get(found[0], ("", 0)), found[0]))[:k]
 
 
-_ENGLISH_GAP = 0.5
-"""The share of an embedder's language gap for English questions, whose cosines differ less between languages."""
+_ENGLISH_GAP = 0.5  # English questions' cosines differ less between languages.
 
 
 @dataclass(frozen=True, slots=True)
 class _Fusion:
-    """How the scores of one query are fused: `floor` and `full` of `convex_combination`; the `names` that raise those
-    of code; and the query's language, if passages in other languages get a `bonus` for their cosines."""
+    """How the scores of one query are fused: `floor` and `full` of `convex_combination`, the `names` that raise those
+    of code, and the language beside which passages in others get a `bonus`."""
 
     names: Names
     floor: float
@@ -423,8 +373,6 @@ class _Fusion:
 
     @classmethod
     def of(cls, query: str, embedder: str, whole: Statistics | None) -> _Fusion:
-        """For a query's words, the name of the embedder, and the statistics of all collections; these only for an
-        embedder with a gap."""
         names, floor, gap = Names(query), cosine_floor(embedder), language_gap(embedder)
         if not gap or whole is None:
             return cls(names, floor)
@@ -433,7 +381,6 @@ class _Fusion:
         return cls(names, floor, full, language, (1 - BM25_WEIGHT) * gap / (1 - floor))
 
     def raised(self, hits: Sequence[Hit]) -> Iterator[Hit]:
-        """Hits with their bonus, best first."""
         others = (self.language and language_of(hit.text) not in ("", self.language) for hit in hits)
         scores = [
             min(1.0, self.names.raised(hit) + self.bonus * bool(other)) for hit, other in zip(hits, others, strict=True)
@@ -450,7 +397,6 @@ def _distinct(
     k: int,
     fusion: _Fusion,
 ) -> list[Hit]:
-    """The best `k` passages of both rankings by fused score, without repeated wording."""
     ranks = [{key: (rank, score) for rank, (key, score) in enumerate(ranking, 1)} for ranking in (words, near)]
     fused = convex_combination(dict(words), dict(near), BM25_WEIGHT, full=fusion.full, floor=fusion.floor)
     fused = _best(named, fused)
@@ -478,14 +424,12 @@ def _distinct(
 
 
 def shown(hit: Hit, weights: Mapping[str, float]) -> Hit:
-    """A hit with its snippet and its best line, by the weights of the query's words."""
     found = snippet(hit.text, weights)
     line = hit.line_at(best_sentence(hit.text, weights))
     return replace(hit, snippet=found.text, marks=found.marks, line=line)
 
 
 def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
-    """Reads chunks by id as hits without score and snippet."""
     found: HeldDict[int, Hit] = HeldDict()
     sql = (
         "SELECT chunks.id, path, line_start, line_end, chunks.page, text, title, kind, context, files.id, ordinal, "
@@ -519,16 +463,13 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
 
 
 _PER_LINE, _PER_PART = 40, 120
-"""Memory of the number of a line, and of the kind and end of a part."""
 
 
 def _unpacked_nbytes(row: Row) -> int:
-    """Memory of what is unpacked from a row of `read_hits`: the numbers of the lines, and the parts."""
     text, lines, kinds = str(row[5]), row[12] or "", row[13] or b""
     packed = PER_JSON * len(lines) if isinstance(lines, str) else 0
     return packed + _PER_LINE * text.count("\n") + (_PER_PART * len(kinds) if isinstance(kinds, bytes) else 0)
 
 
 def _in_groups(db: Connection, sql: str, ids: Sequence[int]) -> Iterator[Row]:
-    """The rows of a statement that ends with `IN`, for these ids."""
     return (row for group in groups(ids) for row in db.execute(f"{sql} ({', '.join('?' * len(group))})", group))

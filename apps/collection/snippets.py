@@ -1,4 +1,4 @@
-"""Snippets: the part of a passage that a result shows, and the places of the query's words in it."""
+"""Snippets: the part of a passage that a result shows, with the places of the query's words in it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,27 @@ from functools import lru_cache
 from edge.apps.store.lexical import plain_word, shown_words
 
 SNIPPET_CHARS = 240
-"""The most characters of a snippet, including the ellipses for omitted text."""
 
 _SPACE = re.compile(r"\s+")
 _SENTENCE_END = re.compile(
     r"[.!?…][\"'”’)\]*_]{0,4}\s+|[。！？]\s*|\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t])"
 )
-_SENTENCE_LINES = 8
-"""At least so many lines without the end of a sentence count as code or a table."""
-
+_SENTENCE_LINES = 8  # Lines without the end of a sentence are code or a table.
 _SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "y")
 _LEAST = 3
-"""The fewest letters that remain of a word when its ending is removed."""
 
 _STEMS, _STEM_CHARS = 1000, 40
-"""Number and longest length of words whose stems are kept, about 200 bytes for each: the passages of one search have
-many words in common. A longer word, which may be a whole document without spaces, is not kept."""
+"""Number and longest length of words whose stems are kept: a longer one may be a whole document without spaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`text` on one line, and (start, end) of every query word in it."""
-
     text: str
     marks: tuple[tuple[int, int], ...]
 
 
 def snippet(passage: str, weights: Mapping[str, float]) -> Snippet:
-    """The part of a passage with the most weight of query words, cut between words; its beginning if no word occurs.
-
-    Args:
-        weights: weight of each query word; a word counts once in a part.
-    """
+    """The part of a passage with the most weight of query words, each once; its beginning if no word occurs."""
     text = _SPACE.sub(" ", passage).strip()
     wanted = _Wanted(weights)
     words = [(match.start(), match.end(), wanted.form(match[0])) for match in shown_words(text)]
@@ -54,12 +43,8 @@ def snippet(passage: str, weights: Mapping[str, float]) -> Snippet:
 
 
 def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
-    """The offset in a passage of the sentence with the most weight of query words; in code, lists and tables, the
-    offset of the line. 0 if no query word occurs.
-
-    Args:
-        weights: weight of each query word; a word counts once in a sentence.
-    """
+    """The offset of the sentence (in code, lists and tables, of the line) with the most weight of query words, each
+    once."""
     wanted = _Wanted(weights)
     best, best_value, start = 0, 0.0, 0
     ends = [*(match.end() for match in _SENTENCE_END.finditer(passage)), len(passage)]
@@ -77,8 +62,6 @@ def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
 
 
 class _Wanted(dict[str, float]):
-    """The weights of a query's words by their stems, and of the beginnings of words (`gann*`)."""
-
     def __init__(self, weights: Mapping[str, float]) -> None:
         super().__init__()
         self._beginnings: list[str] = []
@@ -90,7 +73,6 @@ class _Wanted(dict[str, float]):
             self[key] = max(weight, self.get(key, 0.0))
 
     def form(self, word: str) -> str:
-        """The key of a passage's word: its stem, or the beginning that it has."""
         found = stem(plain_word(word))
         if self._beginnings and found not in self:
             whole = folded(word)
@@ -99,21 +81,16 @@ class _Wanted(dict[str, float]):
 
 
 def stems(words: Iterable[str]) -> list[str]:
-    """The stem of each word."""
     return [stem(word) for word in words]
 
 
 def stem(word: str) -> str:
-    """A word without case, accents and the most common English endings, to recognize two forms of one word.
-
-    >>> stem("Flooding") == stem("floods") == "flood"
-    True
-    """
+    """A word without case, accents and the most common English endings, to recognize two forms of one word. >>>
+    stem("Flooding") == stem("floods") == "flood" True"""
     return _kept_stem(word) if len(word) <= _STEM_CHARS else _stem(word)
 
 
 def folded(word: str) -> str:
-    """A word without case and accents."""
     return "".join(c for c in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(c))
 
 
@@ -131,7 +108,6 @@ _kept_stem = lru_cache(maxsize=_STEMS)(_stem)
 
 
 def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, float]) -> tuple[int, int]:
-    """(start, end) in `text` of the part with the most weight; the first of equals."""
     if len(text) <= SNIPPET_CHARS:
         return 0, len(text)
     longest = SNIPPET_CHARS - 4
@@ -147,7 +123,6 @@ def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, f
 
 
 def _sentence_start(text: str, position: int, least: int) -> int:
-    """Where the sentence around `position` begins, or else a word; not before `least`."""
     least = max(0, least)
     for mark in (". ", "! ", "? ", ": ", "; "):
         at = text.rfind(mark, least, position)

@@ -1,10 +1,6 @@
-"""`Watcher`: keeps a collection up to date with its roots while it runs.
-
-The platform's notifications name the changed paths. A burst of changes is handled after its end, and only changed paths
-are read. A full comparison at the start finds earlier changes. Notifications follow a folder and not its name. So if a
-root was replaced or has reappeared, the watcher starts again with a full comparison. On platforms without
-notifications, full comparisons are repeated.
-"""
+"""`Watcher`: keeps a collection up to date with its roots while it runs. The platform's notifications name the changed
+paths, and a burst is handled after its end. A full comparison finds what changed before the start, and after a root was
+replaced. Without notifications, full comparisons are repeated."""
 
 from __future__ import annotations
 
@@ -28,26 +24,16 @@ from edge.errors import InputError, StorageError
 _QUIET_MS = 500
 _LONGEST_MS = 5_000
 _IDLE = 19
-"""Polling waits this many times as long as the last comparison took."""
 
-_PATIENCE = 3
-"""Attempts to index the same changes before a full comparison, and attempts to get notifications before polling."""
-
-_LONGEST_PAUSE = 60.0
-"""The longest pause in seconds between two attempts. The first is one tick; each further one is twice as long."""
-
+_PATIENCE = 3  # Attempts to index the same changes, and to get notifications.
+_LONGEST_PAUSE = 60.0  # Seconds; the first pause is one tick, and each further one twice as long.
 _TICK_MS = 500
-"""Interval at which an idle watcher checks for a request to stop and checks the roots."""
 
 
 _LOOK_S = 0.1
-"""Interval at which a thread looks at the system's queue of notifications."""
 
-_STALLED_S = 1.0
-"""After a pause of so many seconds in that thread, such as that of a stopped process, the queue may have overflowed."""
-
+_STALLED_S = 1.0  # After such a pause of the thread the queue may have overflowed.
 _FULL = 0.25
-"""The share of the queue from which it may overflow before the next look."""
 
 
 class _NoNotifications(Exception):
@@ -59,15 +45,14 @@ class _Broken(Exception):
 
 
 class _Overflow:
-    """Suspects that the queue of Linux's notifications has overflowed: the system tells the notifier, which does not
-    tell us. A context manager; while it is open, a thread looks how full the queue is, and whether it was stopped."""
+    """Suspects that the queue of Linux's notifications has overflowed, which the notifier does not tell: while it is
+    open, a thread looks how full the queue is, and whether it was stopped."""
 
     def __init__(self) -> None:
         self._suspected, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._look, name="edge-watch-overflow", daemon=True)
 
     def suspected(self) -> bool:
-        """Whether it may have overflowed since the last call."""
         found = self._suspected.is_set()
         self._suspected.clear()
         return found
@@ -92,7 +77,6 @@ class _Overflow:
 
 
 def _queued() -> float:
-    """The share of this process's fullest queue of notifications that is in use, as far as Linux tells."""
     import fcntl
     import termios
 
@@ -111,7 +95,6 @@ def _queued() -> float:
 
 
 _SMALLEST_EVENT = 16
-"""Bytes of a notification without a name."""
 
 
 class Watcher:
@@ -133,18 +116,9 @@ class Watcher:
         poll_seconds: float = 2.0,
         roots: Sequence[str] | None = None,
     ) -> None:
-        """Prepares to watch.
-
-        Args:
-            report: called after the first comparison, and whenever changes were indexed.
-            notice: called with one sentence about each problem.
-            progress: as for `Collection.index`.
-            poll: compares folders repeatedly, for file systems without notifications (network drives).
-            quiet_ms: a burst of changes ends after this time without a change.
-            longest_ms: a burst that goes on is handled after this time.
-            poll_seconds: shortest pause between two comparisons when polling.
-            roots: the roots of the collection to watch; None for all, including roots that are added later.
-        """
+        """`report` gets the first comparison and whatever was indexed, `notice` a sentence about each problem. `poll`
+        compares folders repeatedly (network drives). A burst ends after `quiet_ms` without a change, or after
+        `longest_ms`. Without `roots` all are watched, also those added later."""
         self._collection = collection
         self._report = report
         self._notice = notice
@@ -160,13 +134,7 @@ class Watcher:
         self._pause = self._not_before = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Compares everything once, then handles changes until `stop` is set. Waits for roots that are absent.
-
-        Raises:
-            InputError: the collection has no root.
-            BudgetExceeded: no change would fit the limit.
-            Others as for `Collection.index`.
-        """
+        """Compares everything once, then handles changes until `stop` is set."""
         if not self._roots():
             raise InputError("the collection has no folder to watch yet; name one")
         self._collection.check_room("watching", rerank=False, candidates=0, extra=INDEXING)
@@ -179,17 +147,14 @@ class Watcher:
         self._compare_repeatedly(stop)
 
     def _roots(self) -> list[str]:
-        """The roots that are watched now, including roots below a chosen one."""
         roots = self._collection.roots
         return roots if self._chosen is None else with_nested(self._chosen, roots)
 
     def _compared(self) -> IndexReport:
-        """Compares the watched roots with the collection."""
         return self._collection.index(self._chosen or (), progress=self._progress)
 
     def _follow(self, stop: threading.Event) -> None:
-        """Handles notifications. Starts again with a full comparison after a root was replaced or notifications were
-        lost. Raises `_NoNotifications` if the platform sends none."""
+        """Starts again with a full comparison after a root was replaced or notifications were lost."""
         first, broken = True, 0
         while not stop.is_set():
             try:
@@ -212,7 +177,7 @@ class Watcher:
             self._everything = True
 
     def _changes(self, stop: threading.Event) -> Iterator[set[str]]:
-        """Yields the changed paths of each burst, and regularly an empty set, until a root was replaced."""
+        """The changed paths of each burst, and regularly an empty set, until a root was replaced."""
         places = {root: _place(root) for root in self._roots()}
         folders = [root for root, place in places.items() if place is not None]
         # A notifier follows a file's inode, and loses it when an editor replaces the file.
@@ -229,7 +194,7 @@ class Watcher:
                     return
 
     def _compare_repeatedly(self, stop: threading.Event) -> None:
-        """Compares all files with the collection by size and time, for at most a twentieth of the time."""
+        """For at most a twentieth of the time."""
         first = True
         while True:
             try:
@@ -244,8 +209,8 @@ class Watcher:
                 return
 
     def _handle(self) -> None:
-        """Indexes the waiting changes. They stay waiting while another process writes. After several failures in a row,
-        they are discarded and a full comparison takes their place."""
+        """Changes stay waiting while another process writes; after several failures a full comparison takes their
+        place."""
         try:
             if self._everything or self._refusals >= _PATIENCE:
                 self._waiting.clear()
@@ -265,7 +230,7 @@ class Watcher:
             self._report(report)
 
     def _notified(self, folders: list[str], stop: threading.Event) -> Iterator[set[str]]:
-        """Like `_changes`, for folders, until one of them is deleted. Raises `_Broken` or `_NoNotifications`."""
+        """For folders, until one of them is deleted."""
         from watchfiles import Change, watch
 
         if not folders:
@@ -290,12 +255,10 @@ class Watcher:
 
 
 def _affected(path: str) -> str:
-    """The path that must be indexed again after a change: for an ignore file, its whole folder."""
     return str(Path(path).parent) if Path(path).name in IGNORE_FILES else path
 
 
 def _place(root: str) -> tuple[int, int] | None:
-    """Device and inode number of a root that is a folder; None if it is none."""
     try:
         found = os.stat(root)
     except OSError:
@@ -304,7 +267,6 @@ def _place(root: str) -> tuple[int, int] | None:
 
 
 def _state(path: str) -> Stamp | None:
-    """The stamp of a file; None if it does not exist."""
     try:
         return Stamp.of(os.stat(path))
     except OSError:

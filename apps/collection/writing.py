@@ -14,10 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
-from edge.apps.collection.discovery import Discovery, Entry, Scanned
+from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.moving import follow_move
 from edge.apps.collection.paths import (
     Item,
     absence,
@@ -58,13 +57,11 @@ from edge.trace import Trace
 Result = TypeVar("Result")
 
 _COPIES, _PER_TEXT = 8, 1_000
-"""Memory of a text while it is cut into passages: bytes per byte of the text, and bytes besides. Measured with a text
-of 4 MB, beside the leases of its embeddings."""
+"""Memory of a text while it is cut: bytes per byte of the text, and bytes besides. Measured with a text of 4 MB."""
 
 
 class CollectionWriter:
-    """The writing half of a collection. Every method waits for other writers, and raises `StorageError` if they take
-    too long. A thread may hold the lock over several calls."""
+    """The writing half of a collection. Every method waits for other writers."""
 
     def __init__(
         self,
@@ -78,8 +75,6 @@ class CollectionWriter:
         trace: Trace,
         scratch: Path,
     ) -> None:
-        """`vectors` returns the vector index, or None if the width of a vector is not known yet. `scratch` is the
-        folder that holds KV states."""
         self._lock = lock
         self._path = path
         self._database = database
@@ -94,8 +89,7 @@ class CollectionWriter:
         self._rebuilding = Rebuilding(database, self._source)
 
     def index(self, given: Sequence[str], *, retry: bool, progress: FileProgress | None) -> IndexReport:
-        """Brings folders and files up to date; all roots if none is given. If an error ends the run, new roots with no
-        indexed file are removed again."""
+        """Of new roots, those without an indexed file are removed again if an error ends the run."""
         with self._lock():
             with self._database.write() as db:
                 follow_move(db, self._path)
@@ -124,7 +118,6 @@ class CollectionWriter:
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def update(self, paths: Iterable[str], *, progress: FileProgress | None) -> IndexReport:
-        """Brings single files and folders below the roots up to date."""
         with self._lock():
             with self._database.read() as db:
                 roots = read_roots(db)
@@ -150,11 +143,6 @@ class CollectionWriter:
             return self._run(scanned, roots, scopes, settled, retry=False, progress=progress, missing=missing)
 
     def add(self, items: Item | Sequence[Item], ids: Sequence[str] | None, title: str | Sequence[str]) -> list[str]:
-        """Adds texts, files and folders. See `Collection.add`.
-
-        Raises:
-            BudgetExceeded: they need more memory than is free. Others as for `index`.
-        """
         names, texts, files = separated(items, ids, title)
         check_there(files)
         with self._lock():
@@ -169,12 +157,7 @@ class CollectionWriter:
         return names
 
     def delete(self, items: Sequence[tuple[str | None, Sequence[str]]]) -> int:
-        """Removes texts and files, and folders from the roots; returns how many files and texts it removed.
-
-        Args:
-            items: for each item, its name if it may name a text, and the absolute paths that it may mean otherwise,
-                of which the first that the collection holds counts.
-        """
+        """`items` has the name of each if it may name a text, and the absolute paths that it may mean otherwise."""
         with self._lock():
             tally = Tally()
             self._remove(items, tally, self._database.write)
@@ -182,8 +165,7 @@ class CollectionWriter:
             return tally.counts["removed"]
 
     def purge(self, items: Sequence[tuple[str | None, Sequence[str]]]) -> Erasure:
-        """Removes as `delete` does, and erases what these and earlier removals have left, with the descriptions of
-        removed folders and files."""
+        """Also erases what earlier removals have left, and descriptions of what is removed."""
         with self._lock():
             tally = Tally()
             with erasing(self._database) as db:
@@ -194,8 +176,8 @@ class CollectionWriter:
             return erasure(self._database.path, {"files": tally.counts["removed"]})
 
     def end_erasure(self) -> None:
-        """Writes the files of the collection without what was erased, and removes the KV states of all documents,
-        whose tokens are texts. Raises as `index` does."""
+        """Writes the files of the collection anew, and removes the KV states of all documents, whose tokens are
+        texts."""
         with self._lock():
             forget_states(self._scratch / STATES)
             finish(self._database, lambda: self._compact(None))
@@ -217,7 +199,6 @@ class CollectionWriter:
         Discovery(self._database, self._catalog, self._vectors(), tally).remove(sorted(files), begun)
 
     def rebuild(self, progress: Progress | None) -> int:
-        """Embeds all passages again; returns how many."""
         with self._lock():
             self._models.claim()
             index = self._vectors()
@@ -228,21 +209,19 @@ class CollectionWriter:
             return made
 
     def compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
-        """Frees the space of deleted data; returns whether all of it. Open readers in other processes prevent that."""
         with self._lock():
             with self._database.write() as db:
                 note(db, "compacting")
             return self._compact(progress)
 
     def close(self) -> None:
-        """Stops the process that reads files."""
         if self._extractor is not None:
             self._extractor.close()
             self._extractor = None
 
     def _present(self, roots: Iterable[str], whole: Set[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Splits roots into present and missing ones; the collection keeps the files of missing roots. A root in
-        `whole` also counts as missing if it is empty although the collection has files of it."""
+        """Present and missing roots. One in `whole` is also missing if it is empty although the collection has files of
+        it."""
         present: list[str] = []
         missing: list[str] = []
         for root in roots:
@@ -251,7 +230,6 @@ class CollectionWriter:
         return present, tuple(missing)
 
     def _holds(self, root: str) -> bool:
-        """Whether the collection has indexed files at or below a root."""
         condition, params = files_below(root)
         with self._database.read() as db:
             query = f"SELECT 1 FROM files WHERE {condition} AND status = 'indexed' LIMIT 1"
@@ -268,13 +246,8 @@ class CollectionWriter:
         progress: FileProgress | None,
         missing: tuple[str, ...] = (),
     ) -> IndexReport:
-        """Compares files with the collection, indexes due files below `scopes`, removes deleted files, tidies the
-        index.
-
-        Args:
-            settled: called after indexing; returns the scopes whose roots are still present. Files of a disk that was
-                disconnected meanwhile are thus not removed.
-        """
+        """`settled` is called after indexing, and returns the scopes whose roots are still present: files of a disk
+        that was disconnected meanwhile are not removed."""
         tally = Tally()
         discovery = Discovery(self._database, self._catalog, self._vectors(), tally, retry=retry)
         interrupted = self._resume()
@@ -323,7 +296,6 @@ class CollectionWriter:
         tally.seconds["embed_s"] += self._source.seconds - seconds
 
     def _known(self, hashes: Sequence[bytes]) -> dict[bytes, Floats]:
-        """The vectors of those chunks that have them."""
         index = self._vectors()
         assert index is not None
         with self._database.read() as db:
@@ -370,11 +342,10 @@ class CollectionWriter:
         return Advance(progress, files, self._trace, self._models.embedder().model.spec.layers)
 
     def _make_way(self, work: Callable[[], Result]) -> Result:
-        """Calls `work`. If the memory is not enough, calls it again while no file is read, and then without models."""
         return self._models.make_way(lambda: with_more_memory(self._extractor, work))
 
     def _check_room(self) -> None:
-        """Checks that worker and embedder fit together. If not, one would evict the other until a batch fails."""
+        """Without room for worker and embedder, one would evict the other until a batch fails."""
         working = WORKER_NBYTES + self._models.working() + BATCH_NBYTES
         room = self._budget.make_room(self._budget.limit)  # evicts everything that can be evicted
         if working > room:
@@ -390,13 +361,11 @@ class CollectionWriter:
             )
 
     def _index(self) -> VectorIndex:
-        """The vector index, in which every passage has its vector."""
         index = self._claimed()
         self._rebuilding.finish(index)
         return index
 
     def _claimed(self) -> VectorIndex:
-        """The vector index. A collection without one gets it now."""
         self._models.claim()
         index = self._vectors()
         assert index is not None
@@ -418,7 +387,6 @@ class CollectionWriter:
 
 
 def _added_nbytes(texts: Mapping[str, tuple[str, str]]) -> int:
-    """The memory of texts that are added one after the other, in bytes."""
     sizes = [sys.getsizeof(text) for text, _ in texts.values()]
     return sum(sizes) + _COPIES * max(sizes, default=0) + _PER_TEXT * len(sizes)
 
@@ -426,13 +394,8 @@ def _added_nbytes(texts: Mapping[str, tuple[str, str]]) -> int:
 def separated(
     items: Item | Sequence[Item], ids: Sequence[str] | None, title: str | Sequence[str]
 ) -> tuple[list[str], dict[str, tuple[str, str]], list[str]]:
-    """Separates the arguments of `Collection.add`: the name under which each item is found, in the order of the items;
-    text and title by name; and files and folders, absolute and without symbolic links.
-
-    Raises:
-        InputError: the number of ids or titles differs from the number of items, a text or an id is empty, or
-            something is not valid Unicode.
-    """
+    """The arguments of `Collection.add`: the name of each item in order; text and title by name; files and folders,
+    resolved. A call adds all its items or none."""
     given = listed(items)
     if ids is not None and len(ids) != len(given):
         raise InputError(f"{len(given)} items came with {len(ids)} ids")

@@ -9,11 +9,10 @@ from edge.apps.commands.index import allowed_roots
 from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
 from edge.apps.options import Setup, collection_option, memory_option
-from edge.apps.store import checking, repairing
+from edge.apps.store import care as store_care
 from edge.apps.store.backup import Store
-from edge.apps.store.checking import CheckReport, checking_budget
+from edge.apps.store.care import CheckReport, RepairReport, checking_budget
 from edge.apps.store.planning import INDEXING, retrieval_plan
-from edge.apps.store.repairing import RepairReport
 
 
 def _check(collection: Folder, setup: Setup, read_data: bool) -> CheckReport:
@@ -24,7 +23,7 @@ def _check(collection: Folder, setup: Setup, read_data: bool) -> CheckReport:
     config = setup.config()
     path = locate(collection)
     budget = checking_budget(config.memory, path / DATABASE, "chunks")
-    return checking.check(CollectionCare(path, config, budget), read_data=read_data)
+    return store_care.check(CollectionCare(path, config, budget), read_data=read_data)
 
 
 def _repair(collection: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
@@ -40,7 +39,7 @@ def _repair(collection: Folder, setup: Setup, progress: ProgressBar) -> RepairRe
     )  # fmt: skip
     budget = checking_budget(config.memory, path / DATABASE, "chunks", whole)
     care = CollectionCare(path, config, budget, lambda opened: allowed_roots(opened, collection))
-    return repairing.repair(care, budget=budget, progress=progress)
+    return store_care.repair(care, budget=budget, progress=progress)
 
 
 def _store(collection: Folder) -> Store:

@@ -28,10 +28,8 @@ from edge.ivf.plan import probed
 from edge.text.control_characters import escaped
 
 _MOST_REASONS, _MOST_NAMES = 20, 5
-"""The reasons that `edge status` prints, and the names for each. `--json` has all."""
 
 _STATES = {"unfinished": "not complete yet"}
-"""Words for people in place of those of JSON."""
 
 _EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "cut", "text")
 
@@ -138,13 +136,11 @@ def _print_status(found: CollectionStatus) -> None:
 
 
 def _recall(measured: tuple[tuple[int, float], ...]) -> str:
-    """The measured recall that searches aim for, and how many lists they probe; `--json` has the whole curve."""
     nprobe, reached = probed(measured, IndexOptions().recall_target)
     return f"{reached:.3f} with the {counted(nprobe, 'list')} that a search probes"
 
 
 def _print_left_out(name: str, files: Sequence[LeftOut], noun: str = "file", nouns: str = "") -> None:
-    """How many files are left out, and their names by reason. JSON has all of them."""
     click.echo(f"{name:11} {counted(len(files), noun, nouns)}")
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:

@@ -40,10 +40,8 @@ _LIBRARIES = {
 """Libraries, and the extra that installs each. Libraries without an extra belong to the base installation."""
 
 _DEVICE_NBYTES = 512 << 20
-"""The memory budget of each device while it is examined, in bytes."""
 
-_SAMPLE_NBYTES = 4 << 20
-"""The number of bytes that are written to a device to measure the speed of its link."""
+_SAMPLE_NBYTES = 4 << 20  # Bytes that are written to measure the speed of a link.
 
 
 @click.command()
@@ -139,7 +137,7 @@ def _row(what: str, there: bool | None, detail: str) -> None:
 
 
 def _devices() -> dict[str, dict[str, Any]]:
-    """Every installed device, with its abilities and its rates, or with the error on opening or measuring it."""
+    """With abilities and rates, or with the error on opening or measuring it."""
     found: dict[str, dict[str, Any]] = {}
     for name in sorted(names(GROUP)):
         budget = MemoryBudget(_DEVICE_NBYTES, part=True)
@@ -156,7 +154,7 @@ def _devices() -> dict[str, dict[str, Any]]:
 
 
 def _rates(device: Place) -> dict[str, float | bool]:
-    """The bytes per second written to a device and scanned by it; and whether the scan rate is modelled."""
+    """Bytes per second written and scanned; and whether the scan rate is modelled."""
     rates: dict[str, float | bool] = {}
     data = np.zeros((_SAMPLE_NBYTES >> 10, 1 << 10), np.uint8)
     with device.memory.reserve("doctor", data.nbytes):
@@ -190,7 +188,7 @@ def _described(found: dict[str, Any]) -> str:
 
 
 def _sandbox() -> dict[str, bool | str]:
-    """The parts of the sandbox that are in force, as reported by a process that reads documents."""
+    """As reported by a process that reads documents."""
     try:
         worker = WorkerProcess(memory=WORKER_NBYTES)
     except EdgeError as error:

@@ -26,7 +26,6 @@ from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 _REASONS = 10
-"""The most paths that one message names; `edge status` lists more."""
 
 _paths = click.argument("paths", nargs=-1, metavar="[DIR]...")
 _embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
@@ -86,12 +85,7 @@ def index(
 @setup_options()
 @report_options
 def watch_command(
-    paths: tuple[str, ...],
-    poll: bool,
-    embedder: str | None,
-    collection: Path | None,
-    setup: Setup,
-    report: Report,
+    paths: tuple[str, ...], poll: bool, embedder: str | None, collection: Path | None, setup: Setup, report: Report
 ) -> None:
     """Keep the index of DIR ... (of all indexed folders, if not given) up to date until interrupted."""
     config = setup.config(embedder=embedder)
@@ -138,7 +132,7 @@ def _run(
 
 
 def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]) -> None:
-    """Watches the roots in `named`, or all roots if it is empty, until the user interrupts."""
+    """The roots in `named`, or all if it is empty, until the user interrupts."""
     from edge.apps.collection.watching import Watcher
 
     roots = named or collection.roots
@@ -156,8 +150,7 @@ def _notice(text: str) -> None:
 
 
 def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) -> list[str]:
-    """The given paths, or the collection's roots; of a project's collection, which may have been cloned, only those
-    within."""
+    """Of a project's collection, which may have been cloned, only roots within."""
     if paths or chosen is not None or collection.path.name != PROJECT:
         return list(paths)
     inside = allowed_roots(collection, chosen)
@@ -167,7 +160,7 @@ def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) 
 
 
 def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
-    """The roots of a collection that may be read unnamed. Those of a project outside it are reported and left out."""
+    """Roots of a project's collection outside the project are reported and left out."""
     remembered = collection.roots
     if chosen is not None or collection.path.name != PROJECT:
         return remembered
@@ -180,8 +173,6 @@ def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
 
 
 class _Output:
-    """Prints reports: results on stdout, problems on stderr."""
-
     def __init__(self, collection: Collection, resident: ResidentWatch, *, as_json: bool, stats: bool) -> None:
         self._collection = collection
         self._resident = resident
@@ -226,14 +217,11 @@ def _sentence(report: IndexReport) -> str:
     left = ", ".join(
         f"{count:,} {name}"
         for name, count in (
-            ("incomplete", report.incomplete),
-            ("unchanged", report.unchanged),
-            ("removed", report.removed),
-            ("skipped", report.skipped),
-            ("failed", report.failed),
+            ("incomplete", report.incomplete), ("unchanged", report.unchanged), ("removed", report.removed),
+            ("skipped", report.skipped), ("failed", report.failed),
         )
         if count
-    )
+    )  # fmt: skip
     if not report.indexed:
         said = "up to date" if report.unchanged or report.removed else "there was no file to index"
         return said + (f": {left}" if left else "")

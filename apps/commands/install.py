@@ -33,17 +33,13 @@ _TABLE = re.compile(rf"\n?^\[mcp_servers\.(?:{'|'.join(_SERVERS)})\] *\n(?:[A-Za
 _SKILL = Path(__file__).parents[1] / "mcp" / "skill.md"
 _HOOK, _HOOK_S = "memory hook", 60
 _EVENTS = {"SessionStart": {"matcher": "compact"}, "SessionEnd": {}}
-"""Events of Claude Code at which the hook runs. Its failure stops nothing then, as it would before a compaction."""
+"""Events of Claude Code at which a failure of the hook stops nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of a client that holds something of ours.
-
-    Attributes:
-        put, take: give the file's text with ours, and without it.
-        rest: gives what a text holds besides ours, for comparisons; false if that is nothing.
-    """
+    """A file of a client that holds something of ours: what puts it in, what takes it out, and what gives the rest, for
+    comparisons; false if that is nothing."""
 
     file: Path
     put: Callable[[str], str]
@@ -52,12 +48,11 @@ class Part:
 
     @property
     def kept(self) -> Path:
-        """The copy of the file without ours."""
         return self.file.with_name(f"{self.file.name}.before-edge")
 
     def after(self, before: bytes | None, *, remove: bool) -> bytes | None:
-        """What the file is to hold; None if it is not to be there. Without ours it is the kept copy to the last bit,
-        unless something else has changed."""
+        """What the file is to hold; None for no file. Without ours it is the kept copy, unless something else has
+        changed."""
         text = _decoded(self.file, before or b"")
         new = self.take(text) if remove else self.put(text)
         if new == text:
@@ -137,7 +132,6 @@ def _is_strange(hook: dict[str, Any]) -> bool:
 
 
 def _set(document: dict[str, Any], name: str, value: Any) -> None:
-    """Sets a member, or removes it where it becomes empty."""
     if value:
         document[name] = value
     elif document.get(name):
@@ -149,8 +143,6 @@ def _place(*parts: str | Path) -> Path:
 
 
 def _json(file: Path, edit: Callable[[dict[str, Any], bool], None], paste: str) -> Part:
-    """Settings as a JSON object, into which a function puts ours, or from which it takes them."""
-
     def edited(text: str, put: bool) -> str:
         try:
             document = json.loads(text or "{}")
@@ -170,7 +162,7 @@ def _json(file: Path, edit: Callable[[dict[str, Any], bool], None], paste: str) 
 
 
 def _toml(file: Path, paste: str) -> Part:
-    """Settings as TOML, at whose end our tables stand."""
+    """At its end our tables stand."""
 
     def put(text: str) -> str:
         made = text if paste in text else f"{_TABLE.sub('', text).rstrip()}\n\n{paste}\n".lstrip()
@@ -217,7 +209,7 @@ def _decoded(file: Path, data: bytes) -> str:
 
 
 def _write(part: Part, before: bytes | None, after: bytes | None, remove: bool, *, private: bool) -> None:
-    """Writes a file, with the mode that it has, or removes it; keeps what it was without ours, or removes that copy."""
+    """Writes a file in its mode, or removes it; keeps what it was without ours, or removes that copy."""
     file, mode = part.file, None if before is None else part.file.stat().st_mode & 0o777
     if before is not None and not remove and part.take(text := _decoded(file, before)) == text:
         replace(part.kept, before, private=True)

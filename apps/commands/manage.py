@@ -1,5 +1,4 @@
-"""`edge remove`, `edge compact`, `edge describe` and `edge collections`: change a collection's content, descriptions
-and name."""
+"""`edge remove`, `edge compact`, `edge describe` and `edge collections`."""
 
 from __future__ import annotations
 

@@ -169,12 +169,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
 @click.option("--embedder", help="Also fit the probabilities of results, with this embedder beside MODEL.")
 @setup_options()
 def calibrate(
-    model: str,
-    queries: Path,
-    target: float,
-    ks: tuple[int, ...],
-    embedder: str | None,
-    setup: Setup,
+    model: str, queries: Path, target: float, ks: tuple[int, ...], embedder: str | None, setup: Setup
 ) -> None:
     """Find the margins of pruning that keep the results of full depth, and store it with MODEL.
 
@@ -201,7 +196,6 @@ def calibrate(
 
 
 def _fit_refusal(examples: list[Any], config: Config) -> None:
-    """Fits when a question is refused, and stores it with the reranker."""
     from tempfile import TemporaryDirectory
 
     from edge.apps.assistant.calibrating import fitted_pair
@@ -219,7 +213,7 @@ def _fit_refusal(examples: list[Any], config: Config) -> None:
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
-    """The row of a model in the list. A model that cannot be opened has only its name, its path and the error."""
+    """A model that cannot be opened has only its name, its path and the error."""
     try:
         with PackedModel.open(path) as model:
             precision = model.spec.layer.precision
@@ -236,15 +230,10 @@ def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -
         raise CorruptBlock(f"{path} is not the pinned file of {name}: `edge models pull {name}` fetches it anew")
     header = GGUFFile.open(path)
     facts = {
-        "name": name,
-        "kind": known.kind,
-        "path": str(path),
-        "architecture": header.architecture,
-        "bytes": header.nbytes,
-        "max_tokens": header.trained_context,
-        "licence": known.licence,
+        "name": name, "kind": known.kind, "path": str(path), "architecture": header.architecture,
+        "bytes": header.nbytes, "max_tokens": header.trained_context, "licence": known.licence,
         "origin": known.location,
-    }
+    }  # fmt: skip
     if as_json:
         click.echo(json.dumps(facts))
         return

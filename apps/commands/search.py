@@ -42,7 +42,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 _FURTHER = 5
-"""The most places that are named after a result."""
 
 
 @click.command(cls=ManyOptions, everyday=("top_k", "where", "collections", "files", "min_score", "output", "memory"))
@@ -142,7 +141,6 @@ def _shown(hit: Hit) -> str:
 
 
 def _lines(number: int, hit: Hit, explain: bool) -> list[str]:
-    """A result as text: its number, its place, and the matching words."""
     citation = place(from_here(hit.path), hit.citation.removeprefix(hit.path))
     where = styled(f"{hit.collection}  ", fg="magenta") if hit.collection else ""
     heading = styled(f"  {escaped(hit.context)}", dim=True) if hit.context else ""
@@ -173,7 +171,6 @@ def _print_markdown(number: int, hit: Hit) -> None:
 
 
 def _further(hit: Hit) -> str:
-    """The other places in the file of a result."""
     names = [place.name(hit.kind) for place in hit.more]
     shown = ", ".join(names[:_FURTHER]) + (", ..." if len(names) > _FURTHER else "")
     return f"{counted(len(names), 'more place')}: {shown}"

@@ -1,5 +1,5 @@
-"""The smallest memory limit of each operation, computed from the same plans by which operations are refused, each in a
-new process that imports the same modules as the verb."""
+"""The smallest memory limit of each operation, from the plans by which operations are refused, each in a new process
+that imports what the verb does."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _CHILD = "from edge.apps.commands.smallest import say; say(sys.argv[1])"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation whose smallest limit is computed: the modules that the verb imports before it begins, its memory
-    plan, and what imports the libraries of an extra before, or raises an error that names the extra."""
+    """The modules that the verb imports before it begins, its memory plan, and what imports an extra's libraries."""
 
     modules: tuple[str, ...]
     plan: Callable[[Config], OperationPlan]
@@ -32,12 +31,12 @@ class Operation:
 
 
 def smallest_limits() -> dict[str, int | str]:
-    """For each operation, the smallest limit in bytes for one short request, or a sentence why there is none."""
+    """In bytes for one short request, or a sentence why there is none."""
     return {name: _asked(name) for name in OPERATIONS}
 
 
 def say(name: str) -> None:
-    """Prints the smallest limit of an operation, or an error, as JSON. It runs in a process of its own."""
+    """Prints the smallest limit of an operation, or an error, as JSON."""
     operation = OPERATIONS[name]
     try:
         operation.load()

@@ -35,42 +35,28 @@ from edge.files.output_file import open_output
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""The characters to which `surrogateescape` decodes bytes that are not UTF-8."""
 
-_COPIES = 3
-"""The number of copies of a line while it is read: its pieces, the joined line, and the line without white space."""
-
+_COPIES = 3  # Of a line while it is read: its pieces, the joined line, and the line without white space.
 _MEASURED = 128 << 10
-"""The process's memory is measured after so many bytes of lines."""
 
 _LEAST = 4 << 20
-"""Bytes that may be read even if the limit leaves less. No model fits beside so little, so the command is refused when
-the model is opened, where the smallest limit that works is known."""
+"""Bytes that may be read at any limit. No model fits beside so little, and its opening names the limit that works."""
 
 _SLOT = 16
-"""Bytes of an element in a list that grows."""
 
 _PIECE = 1 << 20
 _MOST_COUNTED = 1 << 31
-"""Characters of the rest of refused texts that are read to name a limit that is enough. An input may have no end."""
+"""Characters of the rest of refused texts that are read to name a limit. An input may have no end."""
 
-_LONGEST_READ = 1 << 16
-"""Characters of a text beyond which a model reads no more."""
-
+_LONGEST_READ = 1 << 16  # Characters of a text beyond which a model reads no more.
 _COUNTS = 2048, 4096
-"""Numbers of texts whose plans tell what each further one needs."""
 
-_PER_LINE = 200
-"""Upper bound on the bytes of a short text beside its characters: two objects, and their places in lists."""
-
+_PER_LINE = 200  # Upper bound on the bytes of a short text beside its characters.
 _UNIT = 16
-"""Python's memory is given out in units of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputText:
-    """A text to rank or embed, with its id in the input, if it has one."""
-
     text: str
     id: str | None
 
@@ -80,19 +66,14 @@ class InputText:
 
 
 Planned = Callable[[Sequence[str]], OperationPlan]
-"""Gives the plan of the work on some texts."""
 
 
 def read_texts(
     source: str, limit: int, libraries: Iterable[str] = (), planned: Planned | None = None
 ) -> list[InputText]:
     """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
-
-    Args:
-        limit: the bytes that the whole process may hold.
-        libraries: modules that are imported while the texts are in memory.
-        planned: plans the work, so that a refusal names a limit that is enough for it, too.
-    """
+    `libraries` are imported while the texts are in memory; `planned` plans the work, so that a refusal names a limit
+    that is enough for it, too."""
     name = "stdin" if source == "-" else source
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if source == "-" else open_input(source) as file:
@@ -116,14 +97,12 @@ def _documents(lines: Lines) -> list[InputText]:
 
 
 class Lines:
-    """Lines of UTF-8 with their numbers, without white space around them, and without empty lines. `taken` are the
-    bytes that the caller holds of the lines until now; it corrects them if it holds more or less than the line itself.
-    """
+    """Lines of UTF-8 with their numbers, stripped, without empty ones. `taken` are the bytes that the caller holds of
+    them, which corrects it if it holds more or less than the line."""
 
     def __init__(
         self, file: BinaryIO, name: str, limit: int, libraries: Iterable[str] = (), planned: Planned | None = None
     ) -> None:
-        """Arguments as of `read_texts`; the name is that of the file, for messages."""
         self._planned = planned
         self.name = name
         self.taken = 0
@@ -162,7 +141,7 @@ class Lines:
                 yield number, line
 
     def _too_much(self, file: TextIO, number: int, line: str, held: int) -> BudgetExceeded:
-        """The refusal of the texts. It reads the rest, piece by piece, to name a limit that is enough."""
+        """Reads the rest, piece by piece, to name a limit that is enough."""
         lines, chars, widest, longest, begun = number, 0, 1, len(line), len(line)
         while chars < _MOST_COUNTED and (piece := file.read(_PIECE)):
             chars += len(piece)
@@ -192,7 +171,6 @@ class Lines:
 
 
 def _held(value: object) -> int:
-    """The bytes that an object takes from the allocator."""
     return -(-sys.getsizeof(value) // _UNIT) * _UNIT
 
 
@@ -221,14 +199,7 @@ def _record(line: str, name: str, number: int) -> InputText:
 @text_options
 @setup_options(device=True, server=True)
 @report_options
-def rerank(
-    query: str,
-    docs: str,
-    options: Rerank,
-    max_tokens: int | None,
-    setup: Setup,
-    report: Report,
-) -> None:
+def rerank(query: str, docs: str, options: Rerank, max_tokens: int | None, setup: Setup, report: Report) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = setup.config(reranker=options.model, threshold=options.threshold, mode=options.mode)
 
@@ -272,7 +243,6 @@ def _show(found: dict[str, Any], documents: list[InputText], figures: dict[str, 
 
 
 def _print_layer(layer: dict[str, Any]) -> None:
-    """Prints a layer's dispersion, clusters with score ranges, and candidates selected, dropped or deferred."""
     scores: dict[str, float] = layer["scores"]
     order = sorted(scores.items(), key=lambda pair: (-pair[1], int(pair[0])))
     best = "  ".join(f"{i}:{score:.3f}" for i, score in order[:8])
@@ -301,14 +271,7 @@ if TYPE_CHECKING:
 @text_options
 @setup_options(device=True, server=True)
 @report_options
-def embed(
-    docs: str,
-    options: Embed,
-    out: Path | None,
-    max_tokens: int | None,
-    setup: Setup,
-    report: Report,
-) -> None:
+def embed(docs: str, options: Embed, out: Path | None, max_tokens: int | None, setup: Setup, report: Report) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
     config = setup.config(embedder=options.model)
 

@@ -21,7 +21,7 @@ from edge.ivf.base import Goal, IndexOptions, IndexTuning, Parameters
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """The wishes that the index is tuned to; None where an option was not given."""
+    """None where an option was not given."""
 
     tune: bool
     recall: float | None
@@ -30,7 +30,6 @@ class TuneOptions:
     questions: Path | None
 
     def goal(self) -> Goal | None:
-        """The goal; None without `--tune`."""
         given = {
             "--recall": self.recall, "--within": self.within, "--lists-size": self.lists_size,
             "--questions": self.questions,
@@ -48,7 +47,6 @@ class TuneOptions:
 
 
 def tune_options(command: Command) -> Command:
-    """Adds the options of `TuneOptions`, which the function gets as `tuning`."""
     return gathered(
         "tuning",
         TuneOptions,
@@ -89,7 +87,6 @@ def _embedded(collection: Collection, questions: Path) -> npt.NDArray[np.float32
 
 
 def as_figures(done: IndexTuning) -> dict[str, Any]:
-    """The choice as a dictionary with stable keys, in seconds and bytes."""
     chosen = asdict(done.tuned)
     return {"changed": done.changed, **chosen.pop("parameters"), **chosen}
 
@@ -117,7 +114,6 @@ def wished(goal: Goal) -> str:
 
 
 def described(p: Parameters, rows: int, nprobe: int) -> str:
-    """The parameters of an index of `rows` vectors, and the lists probed, in words."""
     if p.lists == 1:
         return f"one list of {counted(rows, 'vector')}, scanned exactly"
     codes = {

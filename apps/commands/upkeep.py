@@ -1,5 +1,4 @@
-"""The verbs `check`, `repair`, `backup` and `restore`, whose options and output are the same for collections and
-memories. The caller gives the place, the noun and the work."""
+"""`check`, `repair`, `backup` and `restore`, the same for collections and memories."""
 
 from __future__ import annotations
 
@@ -12,21 +11,18 @@ import click
 from edge.apps.console import ProgressBar
 from edge.apps.options import Option, Setup, engine_options, gathered, json_option
 from edge.apps.store.backup import Store, back_up, restore
-from edge.apps.store.checking import CheckReport
-from edge.apps.store.repairing import RepairReport
+from edge.apps.store.care import CheckReport, RepairReport
 from edge.config import format_size
 from edge.text.control_characters import escaped
 
 Folder = Path | None
-"""The folder that the option for the place names; None for the default one."""
 
 
 def check_command(
     check: Callable[[Folder, Setup, bool], CheckReport], place: Option, verbs: str, settings: Option = engine_options
 ) -> click.Command:
-    """The verb `check` of a command such as `edge memory` (`verbs`). `check`, whose docstring is the help text, checks
-    the store of the named folder, and reads every byte if its last argument is true. `place` is the option that names
-    the folder."""
+    """Of a command such as `edge memory` (`verbs`). `check`, whose docstring is the help text, reads every byte if its
+    last argument is true. `place` is the option that names the folder."""
 
     @click.command("check", help=check.__doc__)
     @click.option("--read-data", is_flag=True, help="Read every stored byte, not only the database's tables.")
@@ -43,7 +39,7 @@ def check_command(
 def repair_command(
     repair: Callable[[Folder, Setup, ProgressBar], RepairReport], place: Option, verbs: str, unit: str
 ) -> click.Command:
-    """The verb `repair`, as `check_command`. The progress counts units (`unit`, a plural)."""
+    """`unit`: the plural that the progress counts."""
 
     @click.command("repair", help=repair.__doc__)
     @place
@@ -59,8 +55,7 @@ def repair_command(
 
 
 def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
-    """The verb `backup` of the store of the named folder, or of the default one. `what` is the noun in the help
-    text."""
+    """`what` is the noun in the help text."""
 
     @click.command("backup", help=f"Copy {what} into the new folder DEST, as of one moment; others may go on writing.")
     @click.argument("target", metavar="DEST", type=click.Path(path_type=Path))
@@ -74,8 +69,6 @@ def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -
 
 
 def restore_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
-    """The verb `restore`; the arguments are those of `backup_command`."""
-
     @click.command("restore", help="Put the backup in SRC back; every byte of it is verified before.")
     @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
     @click.option("--force", is_flag=True, help=f"Put the backup in the place of {what} that is there.")
@@ -107,7 +100,7 @@ def _print_repair(report: RepairReport, verbs: str, as_json: bool) -> int:
 def _printed(
     report: CheckReport | RepairReport, lines: Sequence[str], state: CheckReport, remedy: str, as_json: bool
 ) -> int:
-    """Prints a report, and what is damaged. Returns the exit code: 2 if something is."""
+    """Returns the exit code: 2 if something is damaged."""
     if as_json:
         click.echo(json.dumps(report.to_json(), ensure_ascii=False))
     else:

@@ -19,7 +19,6 @@ from edge.resident import ResidentWatch
 from edge.runtimes.reranker import Ranking, Reranker
 
 _DEMO_MEMORY = "150MB"
-"""A small limit for the demonstration: about the memory of an empty browser tab."""
 
 _QUESTIONS = 3
 _SHOWN = 3
@@ -28,15 +27,12 @@ _WIDTH = 112
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One of the demo's passages."""
-
     id: str
     title: str
     text: str
 
     @property
     def document(self) -> str:
-        """The text that the reranker reads."""
         return f"{self.title}. {self.text}"
 
 
@@ -82,7 +78,6 @@ def demo(question: str | None, setup: Setup, as_json: bool) -> None:
 
 
 def shown_texts() -> list[str]:
-    """The texts of all passages that the reranker reads."""
     return [Passage(**row).document for row in rows("passages.jsonl")]
 
 
@@ -118,6 +113,5 @@ def _document(answers: list[tuple[str, Ranking]], passages: list[Passage], peak:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The objects of one of the demo's files."""
     text = Path(str(files("edge.apps.demo") / name)).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]

@@ -1,8 +1,6 @@
-"""Events of calendars (iCalendar, RFC 5545) and contacts of address books (vCard, RFC 6350).
-
-An event is a page of a file of several, with its date as a mail has one, so that the filters of dates and people find
-it. The names of fields are those that people use. Lines are lines of the file, in which a long one is folded.
-"""
+"""Events of calendars (iCalendar, RFC 5545) and contacts of address books (vCard, RFC 6350). An event is a page of a
+file of several, with its date and people as a mail has them. Lines are those of the file, in which a long one is
+folded."""
 
 from __future__ import annotations
 
@@ -43,7 +41,6 @@ _CARD = {
     "RELATED": "Related", "CATEGORIES": "Categories", "NOTE": "Note",
 }  # fmt: skip
 _UNSAID = frozenset({"INTERNET", "VOICE", "PREF", "OTHER", "TYPE"})
-"""Types of a phone or an address that tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +54,10 @@ class _Property:
 
     @property
     def text(self) -> str:
-        """The value without escapes."""
         return _ESCAPE.sub(lambda match: "\n" if match[1] in "nN" else match[1], self.value).strip()
 
     @property
     def parts(self) -> list[str]:
-        """The parts of a value such as an address."""
         return [_ESCAPE.sub(r"\1", part).strip() for part in _UNFOLDED.split(self.value)]
 
 
@@ -80,7 +75,6 @@ class _Component:
 
 
 def extract_calendar(file: OpenedFile) -> DocumentBlocks:
-    """Reads a calendar."""
     title, blocks, mails = events(file.read())
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the calendar has no events")
@@ -88,7 +82,6 @@ def extract_calendar(file: OpenedFile) -> DocumentBlocks:
 
 
 def events(data: bytes, *, declared: str | None = None) -> tuple[str, list[Block], dict[int, Mail]]:
-    """The name of a calendar, and the blocks of its events and tasks with their dates and people."""
     name, blocks, mails = "", list[Block](), dict[int, Mail]()
     for event in _components(data, declared, _EVENTS):
         if event.kind == _CALENDAR:
@@ -107,7 +100,7 @@ def events(data: bytes, *, declared: str | None = None) -> tuple[str, list[Block
 
 
 def _components(data: bytes, declared: str | None, kinds: Container[str]) -> Iterator[_Component]:
-    """The components of these kinds, each when it ends. Those inside another, such as alarms, are left out."""
+    """Those inside another, such as alarms, are left out."""
     open_: list[_Component] = []
     count = 0
     for line in _properties(data, declared):
@@ -124,7 +117,7 @@ def _components(data: bytes, declared: str | None, kinds: Container[str]) -> Ite
 
 
 def _properties(data: bytes, declared: str | None) -> Iterator[_Property]:
-    """The lines of a file, unfolded before they are decoded, because a fold may divide a letter."""
+    """Unfolded before they are decoded, because a fold may divide a letter."""
     joined, numbers = bytearray(), array("L")
     quoted = False
     data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -194,7 +187,7 @@ def _start(event: _Component) -> _Property | None:
 
 
 def _moment(value: str) -> date | None:
-    """A date, or a time of one; a time without a zone is local."""
+    """A time without a zone is local."""
     match = _MOMENT.match(value.strip())
     if match is None:
         return None
@@ -211,7 +204,6 @@ def _moment(value: str) -> date | None:
 
 
 def _iso(value: str) -> str:
-    """The beginning of an event for filters, as that of a mail; empty if it has none."""
     moment = _moment(value)
     if moment is None:
         return ""
@@ -224,7 +216,6 @@ def spelled(day: date) -> str:
 
 
 def _when(start: _Property, event: _Component) -> str:
-    """The time of an event in words."""
     begin, last = _moment(start.value), event.get("DTEND")
     if begin is None:
         return ""
@@ -249,7 +240,6 @@ def _when(start: _Property, event: _Component) -> str:
 
 
 def _repeats(rule: str) -> str:
-    """A rule of repetition in words."""
     parts = dict(part.upper().partition("=")[::2] for part in rule.split(";"))
     unit = _EVERY.get(parts.get("FREQ", ""))
     if unit is None:
@@ -271,14 +261,12 @@ def _repeats(rule: str) -> str:
 
 
 def _person(found: _Property) -> str:
-    """A name with its address."""
     address = re.sub(r"(?i)^mailto:", "", found.text)
     name = found.parameters.get("CN", "").strip()
     return f"{name} <{address}>" if name and "@" in address and name != address else name or address
 
 
 def extract_contacts(file: OpenedFile) -> DocumentBlocks:
-    """Reads an address book."""
     blocks: list[Block] = []
     for card in _components(file.read(), None, {"VCARD"}):
         lines = list(_fields(card))
@@ -293,7 +281,6 @@ def extract_contacts(file: OpenedFile) -> DocumentBlocks:
 
 
 def _fields(card: _Component) -> Iterator[tuple[str, int]]:
-    """The lines of a contact, with their numbers."""
     if not card.text("FN") and (full := card.get("N")) is not None:
         family, given = [*full.parts, "", ""][:2]
         yield f"Name: {' '.join(filter(None, (given, family)))}", full.number

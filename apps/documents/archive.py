@@ -1,7 +1,6 @@
-"""Documents that are XML inside a ZIP container, read part by part and with limits on the unpacked size; and what their
-formats share: texts of drawings, and numbers of lists.
-
-Entities are not expanded, nothing external is loaded, and a part that declares its own entities is refused."""
+"""Documents that are XML inside a ZIP container, read part by part with limits on the unpacked size; and what their
+formats share: texts of drawings, and numbers of lists. Entities are not expanded, nothing external is loaded, and a
+part that declares its own entities is refused."""
 
 from __future__ import annotations
 
@@ -26,19 +25,14 @@ MAX_MEMBERS = 20_000
 _PIECE = 1 << 20
 _LONGEST_TAG = 1 << 10
 _NO_MEMORY = 2
-"""The number of libxml2's error."""
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError)
 
 
 class Archive(Closing):
-    """An open ZIP container of XML parts. A context manager.
-
-    The bytes are counted while they are unpacked, because the sizes that a container states may be wrong.
-    """
+    """An open ZIP container of XML parts. Bytes are counted while they are unpacked: stated sizes may be wrong."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        """Opens a container."""
         try:
             self._zip = zipfile.ZipFile(stream)
         except _DAMAGE as error:
@@ -52,7 +46,6 @@ class Archive(Closing):
         self._left = MAX_PARTS_BYTES
 
     def read(self, name: str) -> bytes:
-        """Unpacks a part."""
         if name not in self.names:
             raise InputError(f"a damaged document: its part {name[:100]} is missing")
         allowed = min(MAX_PART_BYTES, self._left)
@@ -73,12 +66,10 @@ class Archive(Closing):
         return b"".join(pieces)
 
     def xml(self, name: str) -> Any:
-        """The root element of a part."""
         return parse_xml(self.read(name), f"its part {name[:100]}")
 
     def elements(self, name: str, wanted: str) -> Iterator[Any]:
-        """Elements of a part with a name (without its namespace), one after the other. Each element is deleted when the
-        next one is requested, so memory holds only one of them."""
+        """Each element is deleted when the next one is requested, so that memory holds only one."""
         from lxml import etree
 
         if name not in self.names:
@@ -100,8 +91,8 @@ class Archive(Closing):
             raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
 
     def matches(self, name: str, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-        """Where an expression of one element's tag matches in a part. The part is unpacked once more for that, and its
-        bytes do not count again."""
+        """Where an expression of one element's tag matches. The part is unpacked once more, and does not count
+        again."""
         left, rest = self._left, b""
         try:
             with self._zip.open(name) as part:
@@ -116,13 +107,12 @@ class Archive(Closing):
         self._left = left
 
     def spend(self, nbytes: int) -> None:
-        """Counts unpacked bytes."""
         self._left -= nbytes
         if self._left < 0:
             raise InputError(f"its parts unpack to more than {format_size(MAX_PARTS_BYTES)}; that is no document")
 
     def relations(self, name: str) -> dict[str, tuple[str, str]]:
-        """Parts that an Office part refers to: id to (last word of the relation's type, name of the other part)."""
+        """Id to (last word of the relation's type, name of the other part)."""
         folder, _, file = name.rpartition("/")
         listed = join(folder, "_rels", f"{file}.rels")
         if listed not in self.names:
@@ -136,23 +126,19 @@ class Archive(Closing):
         return found
 
     def related(self, name: str, kind: str) -> str | None:
-        """The first part that an Office part refers to by a relation of this kind; None if there is none."""
         return next((path for found, path in self.relations(name).values() if found == kind), None)
 
     def title(self) -> str:
-        """The title in the core properties of an Office document (ECMA-376, part 2); empty if there is none."""
+        """The title in the core properties (ECMA-376, part 2)."""
         name = self.related("", "core-properties")
         element = self.xml(name).find("{*}title") if name in self.names else None
         return _line(element)
 
     def close(self) -> None:
-        """Closes the container but not its stream."""
         self._zip.close()
 
 
 class _Counted:
-    """A part that is read as a stream while its bytes are counted."""
-
     def __init__(self, archive: Archive, part: IO[bytes]) -> None:
         self._archive = archive
         self._part = part
@@ -164,7 +150,6 @@ class _Counted:
 
 
 def parse_xml(data: bytes, what: str) -> Any:
-    """The root element of an XML document."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -181,7 +166,7 @@ def parse_xml(data: bytes, what: str) -> Any:
 
 
 def refusal(error: Exception, what: str) -> Exception:
-    """The error to raise for one of libxml2: it reports a lack of memory as a syntax error."""
+    """libxml2 reports a lack of memory as a syntax error."""
     return MemoryError() if getattr(error, "code", None) == _NO_MEMORY else InputError(f"{what} ({error})")
 
 
@@ -192,8 +177,8 @@ def local(element: Any) -> str:
 
 
 def outermost(element: Any, names: Set[str], left_out: Set[str] = frozenset()) -> Iterator[Any]:
-    """Elements below `element` that have one of these names, in document order, without those inside another of them
-    or inside one of `left_out`. Iterative, so that deep nesting needs no stack."""
+    """Elements below `element` that have one of these names, in document order, without those inside another of them or
+    inside one of `left_out`."""
     waiting = list(reversed(element))
     while waiting:
         found = waiting.pop()
@@ -205,7 +190,6 @@ def outermost(element: Any, names: Set[str], left_out: Set[str] = frozenset()) -
 
 
 def dublin_core_title(root: Any) -> str:
-    """The title among the metadata of an OpenDocument file or a book; empty if there is none."""
     return _line(next(root.iter("{http://purl.org/dc/elements/1.1/}title"), None))
 
 
@@ -214,7 +198,7 @@ def _line(element: Any) -> str:
 
 
 def attribute(element: Any, name: str) -> str | None:
-    """An attribute by its name in any namespace: the strict and the transitional format use different ones."""
+    """By its name in any namespace: the strict and the transitional format use different ones."""
     for key, value in element.attrib.items():
         if key.rpartition("}")[2] == name:
             return str(value)
@@ -225,7 +209,6 @@ _DRAWINGS = frozenset({"chart", "chartEx", "diagramData"})
 
 
 def drawings(archive: Archive, relations: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The texts of the charts and the SmartArt among the parts to which a part refers, each a paragraph."""
     for kind, part in relations:
         if kind in _DRAWINGS and part in archive.names:
             root = archive.xml(part)
@@ -234,7 +217,6 @@ def drawings(archive: Archive, relations: Iterable[tuple[str, str]]) -> Iterator
 
 
 def paragraphs(element: Any) -> Iterator[str]:
-    """The paragraphs of the text below an element that are not empty."""
     return filter(None, map(paragraph_text, outermost(element, {"p"}, {"Fallback"})))
 
 
@@ -250,13 +232,11 @@ def shown_lines(text: str) -> str:
 
 
 def description(shape: Any) -> str:
-    """The alternative text of a picture or another shape; empty if it has none."""
     found = next(shape.iter("{*}cNvPr", "{*}docPr"), None)
     return "" if found is None else " ".join(clean(found.get("descr", "")).split())
 
 
 def _series(chart: Any) -> Iterator[str]:
-    """The rows of a chart: the name of a series, and its values with their categories."""
     for series in chart.iter("{*}ser"):
         names, categories, values = (
             [" ".join(clean(value.text or "").split()) for part in parts for each in series.findall(part)
@@ -277,19 +257,16 @@ _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "x
 
 
 class Numbering(ABC):
-    """Counts the numbered paragraphs of a document, in their order."""
-
     @abstractmethod
     def label(self, paragraph: Any) -> str | None:
-        """Counts a paragraph; returns its number as shown, such as `12.1`, or an empty text for an item without a
-        number; None for a paragraph outside lists."""
+        """Counts a paragraph; returns its number as shown, such as `12.1`, empty for an item without one, None outside
+        lists."""
 
 
 class WordNumbering(Numbering):
-    """That of a DOCX file (ECMA-376, part 1, 17.9)."""
+    """ECMA-376, part 1, 17.9."""
 
     def __init__(self, numbering: Any, styles: Any) -> None:
-        """Reads the definitions of lists and the styles that number paragraphs; each is the root of a part, or None."""
         levels: dict[str, dict[int, tuple[int, str, str]]] = {}
         self._lists: dict[str, tuple[str, dict[int, tuple[int, str, str]], dict[int, int]]] = {}
         self._counts: dict[str, dict[int, int]] = {}
@@ -354,7 +331,6 @@ class WordNumbering(Numbering):
         return style
 
     def _place(self, paragraph: Any) -> tuple[str, int] | None:
-        """The list and the level of a paragraph; None if it is in none."""
         properties = paragraph.find("{*}pPr")
         if properties is None:
             return None
@@ -370,14 +346,12 @@ class WordNumbering(Numbering):
 
 _FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _HEADINGS = ""
-"""The name of the style that numbers headings."""
 
 
 class OpenNumbering(Numbering):
-    """That of an OpenDocument file (OpenDocument 1.3, part 3, 5.3 and 16.30)."""
+    """OpenDocument 1.3, part 3, 5.3 and 16.30."""
 
     def __init__(self, *roots: Any) -> None:
-        """Reads the styles of lists below these elements."""
         self._levels: dict[str, dict[int, Any]] = {}
         self._counts: dict[str, dict[int, int]] = {}
         self._begun: set[Any] = set()

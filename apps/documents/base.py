@@ -1,10 +1,6 @@
-"""The types that pass between the steps from a folder to chunks: files that were found or skipped, blocks of text with
-their positions and headings, chunks, and the reasons for skipping a file.
-
-Lines are numbered as in an editor: they end with LF, CRLF or a lone CR, and with nothing else. All numbers start at 1,
-and ranges include their end. Formats without lines number other units: PDF the lines of a page's text, DOCX and PPTX
-their paragraphs, EPUB the lines of a chapter's file.
-"""
+"""Types that pass between the steps from a folder to chunks. Lines are numbered as in an editor (they end with LF, CRLF
+or a lone CR), from 1, and ranges include their end. Formats without lines number other units: lines of a page's text
+(PDF), paragraphs (DOCX, PPTX), lines of a chapter's file (EPUB)."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ MAX_TEXT_CHARS = 10 * 10**6
 
 
 class Reason(str, Enum):
-    """Why a file or folder is skipped. The values are stable and appear in reports."""
+    """The values are stable and appear in reports."""
 
     HIDDEN = "hidden"
     IGNORED = "ignored"
@@ -61,8 +57,8 @@ class Skipped(InputError):
 
 
 class Stamp(NamedTuple):
-    """What tells that a file has other content: size in bytes, the time of its content, its number in the file system,
-    and the time of its entry there, which copying programs cannot set. Times are nanoseconds since 1970."""
+    """Size in bytes, times of the content and of the directory entry (which copying programs cannot set) in nanoseconds
+    since 1970, and the number in the file system. A change of one means other content."""
 
     size: int
     mtime_ns: int
@@ -71,7 +67,7 @@ class Stamp(NamedTuple):
 
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
-        """The stamp of a file. Times that SQLite cannot store, before 1677 and after 2262, are the nearest ones."""
+        """Times that SQLite cannot store, before 1677 and after 2262, become the nearest ones."""
         modified, changed = (
             max(-LARGEST_INTEGER, min(time, LARGEST_INTEGER)) for time in (status.st_mtime_ns, status.st_ctime_ns)
         )
@@ -93,8 +89,6 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A skipped file, or a skipped folder with everything below it."""
-
     path: Path
     reason: Reason
     detail: str
@@ -135,16 +129,6 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail's headers, decoded. A dated part of another file has them, too: an event of a calendar with its organizer
-    and guests, a day of a chat with who wrote, a member of an archive with its name as the subject.
-
-    Attributes:
-        sender, recipients, subject: as the mail shows them; `recipients` has those of a copy, too.
-        sent: when it was sent, as ISO 8601 with its time zone; empty if no header tells.
-        id: its Message-ID without angle brackets, or empty.
-        thread: the id of the mail that began the thread, as far as its headers tell; empty if they do not.
-    """
-
     sender: str
     recipients: str
     subject: str
@@ -154,7 +138,6 @@ class Mail:
 
     @property
     def line(self) -> str:
-        """The mail in one line, for people."""
         people = " to ".join(filter(None, (self.sender, self.recipients)))
         about = ", ".join(filter(None, (people, self.sent[:16].replace("T", " "))))
         thread = f"  thread:{self.thread}" if self.thread else ""
@@ -162,15 +145,13 @@ class Mail:
 
 
 def sent_at(when: datetime) -> str:
-    """A time as `Mail.sent`; a time without a zone is local. Empty for one that the system does not know."""
+    """Empty for one that the system does not know."""
     with suppress(ValueError, OverflowError, OSError):
         return (when.astimezone() if when.tzinfo is None else when).isoformat(timespec="seconds")
     return ""
 
 
 TRANSCRIPT, ARCHIVE, CALENDAR, CHAT = "transcript", "archive", "calendar", "chat"
-"""Kinds of files whose places have other names than lines and pages, and those whose pages have the lines of the
-file."""
 
 
 def clock(seconds: int) -> str:
@@ -183,8 +164,7 @@ def clock(seconds: int) -> str:
 
 
 def place_in(kind: str, line: int, page: int | None, mail: Mail | None = None) -> str:
-    """The place of a line, to stand behind the path of its file: `:12`, ` p. 3`, ` 00:03:12` in what was said, and
-    ` › letter.docx:12` in an archive."""
+    """The place of a line, to stand behind the path of its file: `:12`, ` p. 3`, ` 00:03:12`, ` › letter.docx:12`."""
     if kind == TRANSCRIPT:
         return f" {clock(line)}"
     if kind == ARCHIVE and mail is not None:
@@ -248,14 +228,11 @@ class Extracted:
 
 
 class Outline:
-    """Tracks the headings of a document, outermost first."""
-
     def __init__(self) -> None:
         self._open: list[tuple[int, str]] = []
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The current headings, outermost first."""
         return tuple(title for _, title in self._open)
 
     def enter(self, level: int, title: str) -> tuple[str, ...]:
@@ -266,7 +243,6 @@ class Outline:
         return self.path
 
     def clear(self) -> None:
-        """Ends all headings."""
         self._open.clear()
 
 
@@ -314,8 +290,7 @@ def printable(path: str | os.PathLike[str]) -> str:
 
 
 def counts_up(numbers: Sequence[int]) -> bool:
-    """Whether the line numbers of a passage are consecutive. They are not if it omits blank lines, or if the lines of
-    its format are paragraphs or rows."""
+    """Whether the line numbers of a passage are consecutive."""
     return len(numbers) == numbers[-1] - numbers[0] + 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
 
 
@@ -333,8 +308,8 @@ def packed(numbers: Sequence[int] | None) -> str | None:
 
 
 def unpacked(text: str | None, first: int, last: int, lines: int) -> tuple[int, ...]:
-    """The line numbers of a passage of `lines` lines, from line `first` to line `last`. `text` is the output of
-    `packed`; None if the numbers are consecutive, up to `last`."""
+    """The line numbers of a passage of `lines` lines; `text` is the output of `packed`, None if they are
+    consecutive."""
     if text is None:
         return tuple(min(first + i, last) for i in range(lines))
     runs = json.loads(text)

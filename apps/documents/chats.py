@@ -1,8 +1,6 @@
-"""Exports of chats: WhatsApp's text, and the JSON of Telegram and of Slack. Whisper's JSON is read beside them.
-
-Each day of a chat is a page with the date and with who wrote on it, so that the filters of mails find it. Lines are
-lines of the file.
-"""
+"""Exports of chats (WhatsApp's text, Telegram's and Slack's JSON) and transcripts (SubRip, WebVTT, Whisper's JSON).
+Each day of a chat is a page with the date and the people as a mail has them, and lines are those of the file. Lines of
+a transcript are seconds since the beginning."""
 
 from __future__ import annotations
 
@@ -18,10 +16,75 @@ from typing import TYPE_CHECKING
 from edge.apps.documents.agenda import spelled
 from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
 from edge.apps.documents.opened import OpenedFile
-from edge.apps.documents.transcripts import Said, said_blocks
+from edge.apps.documents.plain import extract as extract_text
 
 if TYPE_CHECKING:
     from edge.apps.documents.json_files import Leaf
+
+_TIME = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}"
+_CUE = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
+_VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,100})>")
+_TAG = re.compile(r"</?[a-zA-Z0-9][^<>\n]{0,200}>|\{\\[^{}\n]{0,200}\}")
+_PAUSE = 4  # Seconds without words that end a paragraph.
+_MOST_LINES = 60
+_REPEATED = 3  # Lines that a rolling subtitle may show again.
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Words with the seconds of their beginning and end."""
+
+    text: str
+    begin: int
+    end: int
+
+
+def extract_transcript(file: OpenedFile) -> DocumentBlocks:
+    """Reads subtitles; as plain text if there are none."""
+    decoded = file.text()
+    blocks = list(said_blocks(_without_repetitions(_cues(decoded.text))))
+    return DocumentBlocks("", blocks, decoded.encoding) if blocks else extract_text(file)
+
+
+def _cues(text: str) -> Iterator[Said]:
+    """The lines of subtitles. Behind a cue's times they go on to a blank line."""
+    begin = end = -1
+    for line in text.split("\n"):
+        if (cue := _CUE.match(line)) is not None:
+            times = [int(part or 0) for part in cue.groups()]
+            begin, end = ((hours * 60 + minutes) * 60 + seconds for hours, minutes, seconds in (times[:3], times[3:]))
+        elif not line.strip():
+            begin = -1
+        elif begin >= 0:
+            words = " ".join(html.unescape(_TAG.sub("", _VOICE.sub(r"\1: ", line))).split())
+            if words:
+                yield Said(words, begin, end)
+
+
+def _without_repetitions(said: Iterable[Said]) -> Iterator[Said]:
+    before: list[str] = []
+    for each in said:
+        if each.text not in before:
+            yield each
+        before = [*before[1 - _REPEATED :], each.text]
+
+
+def said_blocks(said: Iterable[Said]) -> Iterator[Block]:
+    """Paragraphs of what was said, which end where nobody speaks for a while."""
+    open_: list[Said] = []
+    for each in sorted(said, key=lambda each: each.begin):
+        if open_ and (each.begin - open_[-1].end >= _PAUSE or len(open_) == _MOST_LINES):
+            yield _paragraph(open_)
+            open_ = []
+        open_.append(each)
+    if open_:
+        yield _paragraph(open_)
+
+
+def _paragraph(said: list[Said]) -> Block:
+    lines = tuple(max(1, each.begin) for each in said)
+    return Block("\n".join(each.text for each in said), lines[0], lines[-1], kind="paragraph", lines=lines)
+
 
 _WHATSAPP = re.compile(
     r"[\u200e\u200f\ufeff]?\[?(\d{1,4})([./-])(\d{1,2})\2(\d{2,4}),?[ \u00a0]+(\d{1,2})[:.](\d{2})(?:[:.]\d{2})?"
@@ -29,13 +92,11 @@ _WHATSAPP = re.compile(
 )
 _HEAD = 4000
 _LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "TRACE"})
-"""What a log has in the place of a sender."""
 
 _LEFT_OUT = re.compile(
     r"<[^<>\n]{1,40}(?:omitted|ausgeschlossen|weggelassen|omis|omitido)[^<>\n]{0,20}>"
     r"|\u200e\w{1,20} (?:omitted|weggelassen)"
 )
-"""What stands for a picture or another file that the export left out."""
 
 _MARKUP = re.compile(r"<([@#!]?)([^<>|\s]{1,300})(?:\|([^<>]{0,300}))?>")
 _TELEGRAM = re.compile(r'"messages"\s*:\s*\[')
@@ -48,7 +109,7 @@ _WHISPER_KEYS = re.compile(r'"start"\s*:\s*\d[^\[\]{}]{0,2000}"end"\s*:\s*\d')
 
 @dataclass(slots=True)
 class Message:
-    """A message; `when` is None for one whose date is unknown, and the lines are those of its text."""
+    """`when` is None if it is unknown, and the line is the first of its text."""
 
     chat: str = ""
     sender: str = ""
@@ -58,7 +119,6 @@ class Message:
 
 
 def is_chat(head: bytes) -> bool:
-    """Whether a text begins like WhatsApp's export of a chat."""
     lines = [line for line in head[:_HEAD].decode("utf-8", "replace").splitlines() if line.strip()][:20]
     if not lines or _WHATSAPP.match(lines[0]) is None:
         return False
@@ -67,14 +127,12 @@ def is_chat(head: bytes) -> bool:
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads WhatsApp's export of a chat."""
     decoded = file.text()
     lines = decoded.text.split("\n")
     return _document(_messages(lines, _order(lines)), decoded.encoding)
 
 
 def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
-    """The messages of WhatsApp, each of which goes on to the next line with a date."""
     message: Message | None = None
     for number, line in enumerate([*lines, ""], 1):
         match = _WHATSAPP.match(line)
@@ -88,7 +146,6 @@ def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
 
 
 def _order(lines: Iterable[str]) -> str:
-    """The order of day and month, which a day above 12 tells."""
     first = second = 0
     halves = False
     for match in filter(None, map(_WHATSAPP.match, lines)):
@@ -112,7 +169,6 @@ def _when(match: re.Match[str], order: str) -> datetime | None:
 
 
 def kind_of_json(text: str) -> Callable[[Iterable[Leaf]], DocumentBlocks] | None:
-    """The reader of a JSON text that is an export of a chat or a transcript; None for another."""
     if _TELEGRAM.search(text) and _TELEGRAM_KEYS.search(text):
         return _telegram
     head = text[:_SLACK_HEAD].lstrip()
@@ -177,7 +233,6 @@ def _slack(leaves: Iterable[Leaf]) -> DocumentBlocks:
 
 
 def _at(seconds: str) -> datetime | None:
-    """The local time of seconds since 1970."""
     with suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(float(seconds))
     return None
@@ -214,7 +269,6 @@ def _seconds(value: str) -> int:
 
 
 def _document(messages: Iterable[Message], encoding: str | None = None) -> DocumentBlocks:
-    """The days of chats as pages."""
     kept = (message for message in messages if message.text.strip())
     days = groupby(kept, lambda message: (message.chat, message.when and message.when.date()))
     blocks: list[Block] = []

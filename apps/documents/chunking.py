@@ -41,7 +41,6 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
 def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKENS) -> Iterator[Chunk]:
-    """Cuts a document into chunks."""
     contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
     parts = _PartsOfBlocks()
     texts = (block for block in blocks if not _is_encoded(block.text))
@@ -52,7 +51,6 @@ def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKE
 
 
 def _is_encoded(text: str) -> bool:
-    """Whether a block consists of encoded bytes rather than text."""
     if len(text) < _LEAST_ENCODED or _MOST_SPACES * text.count(" ") > len(text):
         return False
     return sum(map(len, _ENCODED.findall(text))) > _ENCODED_SHARE * len(text)
@@ -168,7 +166,7 @@ def _chunk(
 
 
 class _PartsOfBlocks:
-    """The kinds of the parts of blocks. They are found once for a block, of which several chunks may have a piece."""
+    """The kinds of the parts of blocks, found once for a block of which several chunks have a piece."""
 
     def __init__(self) -> None:
         self._block: Block | None = None
@@ -203,15 +201,13 @@ def _without_gaps(text: str, numbers: list[int], parts: list[Part]) -> tuple[str
 
 
 def _apart(before: Block, here: Block) -> bool:
-    """Whether a blank line separates two blocks: because the file has one, or to show the end of a record or paragraph
-    in a format without blank lines."""
+    """Whether a blank line separates two blocks, or is to show the end of a record in a format without blank lines."""
     if here.line_start - before.line_end > 1:
         return True
     return (before.lines or here.lines) is not None and ("\n" in before.text or "\n" in here.text)
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """How many headings two paths have in common, from the top."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -221,8 +217,6 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 class _Contexts:
-    """Titles and heading paths as text, shortened to their share of a chunk."""
-
     def __init__(self, title: str, most: float) -> None:
         self._title = " ".join(title.split())
         self._most = most
@@ -262,19 +256,11 @@ _WORD_PIECES = [0.0] + [1.0 + 0.12 * min(max(n - 3, 0), 7) + 0.5 * max(n - 10, 0
 _DIGIT_PIECES = [0.0] + [max(1.0, 0.5 * n) for n in range(1, 25)]
 
 MOST_PER_CHARACTER = 3
-"""The most pieces per character of any text."""
 
 
 def estimate_pieces(text: str) -> float:
-    """The word pieces of a text, estimated without a tokenizer, cheaply enough for every sentence. The estimate is
-    additive over texts that are cut at white space.
-
-    The rule is fitted to the 30,000-piece vocabularies of BERT models on English prose, source code, HTML and JSON. A
-    word of up to three letters is one piece; each further letter adds 0.12 pieces up to the tenth, and 0.5 beyond. A
-    digit is half a piece. Punctuation and every letter outside ASCII are one piece. Accented Latin letters count three,
-    because the words around them are split more often, too. Hangul syllables count two, because they are decomposed
-    into letters.
-    """
+    """The word pieces of a text, estimated without a tokenizer. The rule is fitted to the 30,000-piece vocabularies of
+    BERT models on English prose, source code, HTML and JSON. It is additive over texts that are cut at white space."""
     pieces = (
         sum(map(_WORD_PIECES.__getitem__, map(len, _WORD.findall(text))))
         + sum(map(_DIGIT_PIECES.__getitem__, map(len, _DIGITS.findall(text))))
@@ -296,9 +282,7 @@ BREAK_WORD = 3.0
 BREAK_AFTER_HEADING = 3.0
 """Costs of cuts, on the scale of `chunking`, where a half-empty chunk costs 0.25."""
 
-_WORD_CUT = 1.5
-"""Factor for the parts of a long word that is cut: their word pieces may be so many times the estimate."""
-
+_WORD_CUT = 1.5  # The word pieces of the parts of a long word may be so many times the estimate.
 _SHORT, _SHORT_ROW = 1 / 16, 1 / 4
 _CHARACTERS = 8
 """A block of lines is not cut if it takes at most the share `_SHORT` of a chunk, nor is a row if it takes `_SHORT_ROW`.
@@ -333,8 +317,7 @@ class CutUnit:
 
 
 def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
-    """Splits a block into units of at most `most` word pieces. Units without a visible character are left out. The
-    others cover every visible character of the block exactly once, in order."""
+    """Splits a block into units of at most `most` word pieces, which together have all its visible characters."""
     text = block.text
     share = _SHORT_ROW if block.kind == "row" else _SHORT
     if block.kind in _BY_LINES and len(text) <= most * share * _CHARACTERS and text.strip():
@@ -360,7 +343,6 @@ def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
 
 
 def _sentences(text: str) -> Iterator[tuple[int, float]]:
-    """Offsets of sentences and list items, with the cost of a cut before each."""
     items = {match.end() for match in _ITEM.finditer(text)}
     begins = {begin for _, begin in boundaries(text) if begin < len(text)}
     for start in sorted(items | begins):
@@ -381,9 +363,8 @@ def _lines(text: str) -> Iterator[tuple[int, float]]:
 
 
 def _shortened(text: str, start: int, end: int, most: float) -> Iterator[tuple[int, int, float, float]]:
-    """Splits a range that may be too long into ranges of at most `most` word pieces: (start, end, word pieces, cost of
-    a cut before it, 0 for the first). Prefers cuts between lines, then between words. The ranges are quarters of
-    `most`, because these fill chunks better."""
+    """Splits a range into quarters of `most` word pieces, preferably between lines, then words: (start, end, word
+    pieces, cost of a cut before it). The first costs 0, and a range that fits stays whole."""
     pieces = estimate_pieces(text[start:end])
     if pieces <= most:
         yield start, end, pieces, 0.0

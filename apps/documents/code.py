@@ -1,10 +1,6 @@
-"""Source code: split by its syntax into functions, types and modules, or by its layout.
-
-Python's own parser reports the parts of Python files, tree-sitter's parsers those of other languages. These parsers
-come with the extra `code`. Without it, for languages without a parser, and for source that does not parse (another
-version's syntax, a template), the layout decides: blank lines, indentation, and lines that look like the head of a
-function or type. Every line belongs to exactly one block. Comments and decorators above a definition belong to it.
-"""
+"""Source code: split by Python's own parser, by tree-sitter's parsers (the extra `code`), or by its layout: blank
+lines, indentation, and lines that look like the head of a function or type. Every line belongs to exactly one block.
+Comments and decorators above a definition belong to it."""
 
 from __future__ import annotations
 
@@ -44,11 +40,8 @@ _NOT_NAMES = frozenset({"if", "for", "while", "switch", "return", "else", "catch
 
 
 def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
-    """Blocks of the lines from `first` up to `end` (counted from 0). Together they hold all visible characters.
-
-    A block begins after a blank line at the left margin, and its name comes from the first head in it. Comments above a
-    head belong to the head's block.
-    """
+    """Blocks of the lines from `first` up to `end` (counted from 0), with all visible characters. A block begins after
+    a blank line at the left margin, and its name comes from the first head in it."""
     start = first
     for at in range(first + 1, end + 1):
         if at == end or (not lines[at - 1].strip() and _begins(lines[at])):
@@ -59,7 +52,7 @@ def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...
 
 
 def whole_lines(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
-    """Lines that are not split further, as one block without surrounding blank lines; no block if all are blank."""
+    """One block without surrounding blank lines; none if all are blank."""
     while first < end and not lines[first].strip():
         first += 1
     text = "\n".join(lines[first:end]).rstrip()
@@ -68,12 +61,10 @@ def whole_lines(lines: Sequence[str], first: int, end: int, path: tuple[str, ...
 
 
 def _begins(line: str) -> bool:
-    """Whether a line may begin a block: it has no indentation and closes no bracket."""
     return bool(line) and not line[0].isspace() and line[0] not in ")]}"
 
 
 def _head_name(text: str) -> str:
-    """The name of the first function or type in a block; empty if there is none."""
     for line in text.split("\n", 60)[:60]:
         if not line or line[0].isspace() or line[0] in "#/*;-%'\"" or len(line) > _LONGEST_HEAD:
             continue
@@ -86,12 +77,10 @@ def _head_name(text: str) -> str:
 
 _QUOTED = re.compile(r"\s*[rRuU]?(\"\"\"|'''|[\"'])(.*?)\1\s*$", re.DOTALL)
 _COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
-_WHOLE_LINES = 40
-"""A class or module with no more lines stays one block."""
+_WHOLE_LINES = 40  # A class or module with no more lines stays one block.
 
 
 def extract_python(file: OpenedFile) -> DocumentBlocks:
-    """Reads a Python file."""
     cookie = _COOKIE.search(b"\n".join(file.head.split(b"\n", 2)[:2]))
     decoded = file.text(declared=cookie[1].decode("ascii") if cookie else None)
     lines = decoded.text.split("\n")
@@ -107,7 +96,6 @@ def extract_python(file: OpenedFile) -> DocumentBlocks:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
-    """The first and last line of each docstring, from 1."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
@@ -120,7 +108,6 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
 
 
 def _with_docstrings(block: Block, docstrings: Sequence[tuple[int, int]]) -> Block:
-    """A block of whole lines whose parts tell docstrings from code."""
     inside = sorted(pair for pair in docstrings if block.line_start <= pair[0] and pair[1] <= block.line_end)
     if not inside:
         return block
@@ -143,7 +130,6 @@ def _with_docstrings(block: Block, docstrings: Sequence[tuple[int, int]]) -> Blo
 def _python_blocks(
     lines: Sequence[str], body: Sequence[ast.stmt], first: int, end: int, path: tuple[str, ...]
 ) -> Iterator[Block]:
-    """Blocks of lines `first` up to `end` (counted from 0), which contain the statements of `body`."""
     done = first
     for statement in body:
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -165,7 +151,6 @@ def _python_blocks(
 def _python_start(
     lines: Sequence[str], statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, done: int
 ) -> int:
-    """The first line of a definition (counted from 0), including decorators and comments directly above."""
     start = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]) - 1
     while start > done and lines[start - 1].lstrip().startswith("#"):
         start -= 1
@@ -188,10 +173,9 @@ _GRAMMARS = {
     "kotlin": ("tree_sitter_kotlin", "language"),
     "lua": ("tree_sitter_lua", "language"),
 }
-"""Packages and their functions, by language (see `file_types`)."""
 
 _OTHERS = {".tsx": ("tree_sitter_typescript", "language_tsx"), ".fish": None}
-"""Suffixes that need another parser than their language, or none."""
+"""Suffixes with another parser than their language, or none."""
 
 _DEFINITIONS = frozenset({
     "abstract_class_declaration", "annotation_type_declaration", "class", "class_declaration", "class_definition",
@@ -212,12 +196,10 @@ _ABOVE = frozenset({"attribute_item", "block_comment", "comment", "line_comment"
 _BODIES = frozenset({"class_body", "declaration_list", "enum_class_body", "field_declaration_list", "template_body"})
 _DEEPEST = 8
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".properties", ".desktop", ".service"})
-_MINIFIED_LINE = 500
-"""Code whose lines have more characters on average is minified."""
+_MINIFIED_LINE = 500  # Average characters of a line of minified code.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a source file."""
     decoded = file.text()
     lines = decoded.text.split("\n")
     full = [line for line in lines if line.strip()]
@@ -231,7 +213,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
-    """The blocks of a source file with all its visible characters; None if no parser for it is installed."""
+    """The blocks of a source file; None if no parser for it is installed."""
     parser = _parser(suffix)
     if parser is None:
         return None
@@ -242,7 +224,6 @@ def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
 
 @cache
 def _parser(suffix: str) -> Any:
-    """The parser for a suffix; None if there is none, or the extra `code` is not installed."""
     grammar = _OTHERS[suffix] if suffix in _OTHERS else _BY_SUFFIX.get(suffix)
     if grammar is None:
         return None
@@ -263,7 +244,6 @@ for _language, _grammar in _GRAMMARS.items():
 def _node_blocks(
     lines: Sequence[str], nodes: Sequence[Any], first: int, end: int, path: tuple[str, ...], depth: int
 ) -> Iterator[Block]:
-    """Blocks of lines `first` up to `end` (counted from 0), which contain `nodes`."""
     done = first
     for at, node in enumerate(nodes):
         found = _definition(node)
@@ -318,13 +298,11 @@ def _node_name(node: Any) -> str:
 
 
 def _body(node: Any) -> Any:
-    """The part of a definition that may contain further definitions."""
     body = node.child_by_field_name("body")
     return body if body is not None else next((child for child in node.named_children if child.type in _BODIES), None)
 
 
 def _node_start(nodes: Sequence[Any], at: int) -> int:
-    """The first line of a definition (counted from 0), including comments and attributes directly above."""
     start = int(nodes[at].start_point[0])
     while at and nodes[at - 1].type in _ABOVE and _last_line(nodes[at - 1]) >= start - 1:
         at -= 1

@@ -1,6 +1,5 @@
-"""Places of letters on a PDF's page: the spaces of its lines, and its columns. Some programs draw a page row by row,
-through all of its columns. The library's lines then go through them, too. They are cut at the gap that many of them
-share."""
+"""Places of letters on a PDF's page: the spaces of its lines, and its columns. Lines that the library draws through all
+columns of a page are cut at the gap that many of them share."""
 
 from __future__ import annotations
 
@@ -16,43 +15,32 @@ from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any
 
-_LEAST_GAP = 8.0
-"""Points between columns. Spaces of justified lines are narrower."""
-
+_LEAST_GAP = 8.0  # Points between columns. Spaces of justified lines are narrower.
 _LEAST_ROWS = 5
-_LEAST_WORDS = 4
-"""The rows with the gap, and the median of their words on each side. Cells of tables are shorter."""
-
-_CONTINUED = 0.25
-"""The share of parts that begin with a small letter on each side: text goes on from one to the next. Cells do not."""
-
+_LEAST_WORDS = 4  # Rows with the gap, and the median of their words on each side. Cells of tables are shorter.
+_CONTINUED = 0.25  # The share of parts that begin with a small letter on each side. Cells do not.
 _MOST_COLUMNS = 8
 _LOOKED_AT = 4
-"""Lines that tell whether to look at all of a page."""
 
 _SPREAD = 0.35
-"""The share of spaces in a line whose letters stand apart."""
 
 _FILL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 _WIDE = re.compile("[\U00010000-\U0010ffff]")
 _SPACE = re.compile(r"(?<=\S) +(?=\S)")
 
 _NO_GAP, _WORD_GAP, _LETTER_GAP, _OVERLAP = 0.05, 0.13, 0.25, 0.5
-"""Shares of the letters' height. A space that the library has added is removed if the distance of the letters is larger
-than usual by less than the first one, and a space of the page if it is no larger. One is added if the distance is by
-the second one larger. A usual distance is at most the third. Letters may overlap by the fourth."""
+"""Shares of the letters' height, for spaces beyond the usual distance of letters: to keep one of the library (one of
+the page needs none), and to add one. A usual distance is at most the third, and letters may overlap by the fourth."""
 
-_MOST_ANGLE = 0.02
-"""In radians. Rotated letters are not looked at."""
-
+_MOST_ANGLE = 0.02  # In radians. Rotated letters are not looked at.
 _LAST_SPACED = "\u058f"
-"""The last letter of the scripts whose words are told by their distance: Latin, Greek, Cyrillic and Armenian ones."""
+"""The last letter of Latin, Greek, Cyrillic and Armenian, whose words are told by their distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line: its range in the page's text, its edges in points, and its wide gaps (left, right, place of the word
-    behind it)."""
+    """A line: its range in the page's text, its edges in points, and its wide gaps (left, right, place of the next
+    word)."""
 
     begin: int
     end: int
@@ -61,7 +49,6 @@ class _Row:
     gaps: tuple[tuple[float, float, int], ...]
 
     def cut(self, x: float) -> tuple[_Row, _Row] | None:
-        """The parts beside the gap at `x`; None if there is none."""
         for left, right, place in self.gaps:
             if left < x < right:
                 before = tuple(gap for gap in self.gaps if gap[2] < place)
@@ -72,12 +59,8 @@ class _Row:
 
 
 class PageText:
-    """The text of a page, with the boxes of its letters.
-
-    Attributes:
-        text: in UTF-16, as the library counts: a character beyond U+FFFF is two surrogates.
-        handle: of the library.
-    """
+    """The text of a page (in UTF-16, as the library counts: two surrogates beyond U+FFFF), with the boxes of its
+    letters."""
 
     def __init__(self, text_page: Any, raw: Any) -> None:
         self._raw, self.handle = raw, text_page.raw
@@ -92,23 +75,19 @@ class PageText:
         self._page = ctypes.cast(self.handle, ctypes.c_void_p).value
 
     def read(self, begin: int, end: int | None = None) -> str:
-        """The characters of a range."""
         text = self.text[begin:end]
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if self._is_wide else text
 
     def letter(self, place: int) -> int:
-        """The number of the letter at a place of the text; negative if there is none."""
+        """Negative if there is none."""
         if self._is_whole:  # it has all letters of the page
             return place
         number: int = self._raw.FPDFText_GetCharIndexFromTextIndex(self.handle, place)
         return number
 
     def lines(self) -> Iterator[tuple[int, int, str]]:
-        """The lines that are not empty, in the order of reading: their ranges without white space around them, and
-        their text with spaces where the letters stand apart.
-
-        A page's lines are mostly drawn alike. So all are looked at only if one of a few has other spaces.
-        """
+        """The lines that are not empty, in the order of reading: their ranges, and their text with spaces where letters
+        stand apart. All lines are looked at only if one of a few has other spaces."""
         ranges: list[tuple[int, int]] = []
         at = 0
         for line in self.text.split("\n"):
@@ -129,7 +108,7 @@ class PageText:
             yield begin, end, text
 
     def boxes(self, letters: Sequence[int]) -> tuple[list[float], ...]:
-        """The left, top, right and bottom edges of letters."""
+        """Left, top, right and bottom edges."""
         boxes, size = (self._raw.FS_RECTF * len(letters))(), ctypes.sizeof(self._raw.FS_RECTF)
         here = ctypes.addressof(boxes)
         deque(map(self._fill, repeat(self._page), letters, range(here, here + len(letters) * size, size)), 0)
@@ -137,8 +116,8 @@ class PageText:
         return tuple(edges[side::4] for side in range(4))
 
     def _spaced(self, begin: int, end: int) -> str:
-        """The text of a line with spaces where its letters stand apart. The library's own spaces depend on the widths
-        of letters, and not on the distance that others in the line have."""
+        """The text of a line with spaces where its letters stand apart, by the distance that others in the line
+        have."""
         first, last = self.letter(begin), self.letter(end - 1)
         if last - first != end - 1 - begin or abs(self._raw.FPDFText_GetCharAngle(self.handle, first)) > _MOST_ANGLE:
             return self.read(begin, end)
@@ -175,7 +154,7 @@ class PageText:
 
 
 def _read(rows: Sequence[_Row], text: str, most: int = _MOST_COLUMNS) -> list[_Row]:
-    """The rows, with those that go through columns cut. Between rows that have no gap, the left parts come first."""
+    """With rows that go through columns cut. Between rows without a gap, the left parts come first."""
     x = _gutter(rows, text) if most > 1 and len(rows) >= _LEAST_ROWS else None
     if x is None:
         return list(rows)
@@ -201,7 +180,6 @@ def _read(rows: Sequence[_Row], text: str, most: int = _MOST_COLUMNS) -> list[_R
 
 
 def _gutter(rows: Sequence[_Row], text: str) -> float | None:
-    """The middle of the gap that most rows share, if there is text on both sides of it."""
     edges = sorted(edge for row in rows for left, right, _ in row.gaps for edge in ((left, 1), (right, -1)))
     here = most = 0
     gutter = 0.0

@@ -49,19 +49,11 @@ _VIETNAMESE = ("\u0301\u0300đ\u0323ưôơêâ\u0309\u0303ăáàóíéúòìèù
 Encoding = tuple[str, float, tuple[str, ...]]
 
 _ENCODINGS: tuple[Encoding, ...] = (
-    ("cp1252", 0.0, _WESTERN),
-    ("cp1250", -3.5, _CENTRAL),
-    ("cp1254", -4.0, _TURKISH),
-    ("cp1257", -6.0, _BALTIC),
-    ("iso8859_15", -4.0, _WESTERN),
-    ("iso8859_2", -5.0, _CENTRAL),
-    ("cp1258", -8.0, _VIETNAMESE),
-    ("cp850", -10.0, _WESTERN),
-    ("cp437", -10.0, _WESTERN),
-    ("mac_roman", -10.0, _WESTERN),
-)
-"""Encodings; the logarithm of their frequency relative to cp1252; and the accented letters of their languages, the most
-frequent letters first."""
+    ("cp1252", 0.0, _WESTERN), ("cp1250", -3.5, _CENTRAL), ("cp1254", -4.0, _TURKISH), ("cp1257", -6.0, _BALTIC),
+    ("iso8859_15", -4.0, _WESTERN), ("iso8859_2", -5.0, _CENTRAL), ("cp1258", -8.0, _VIETNAMESE),
+    ("cp850", -10.0, _WESTERN), ("cp437", -10.0, _WESTERN), ("mac_roman", -10.0, _WESTERN),
+)  # fmt: skip
+"""Encodings; the logarithm of their frequency relative to cp1252; and the accented letters of their languages."""
 
 _CYRILLIC = (
     "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё",  # Russian
@@ -79,40 +71,24 @@ _OTHER_LETTERS: tuple[Encoding, ...] = (
     ("cp1253", -4.0, ("αοιετσνηυρπκμλωςγίδθόάήέχφύβώξζψ",)),
     ("cp1255", -4.0, ("יוהלאמתרשבנדםחקעכפסטןגץזצךף",)),
 )
-_SIGN = -4.0
-"""Logarithm for a sign, which the same byte is a letter instead of in another of these encodings."""
-
-_LEAST_LIKELY = -3.75
-"""The least mean of the logarithms of a letter's frequency in a text of these languages."""
-
+_SIGN = -4.0  # Logarithm for a sign whose byte is a letter in another of these encodings.
+_LEAST_LIKELY = -3.75  # The lowest mean logarithm of a letter's frequency in a text of these languages.
 _HIRAGANA = re.compile("[\u3041-\u3096]")
 _LEAST_HIRAGANA, _DAMAGED = 0.15, 0.01
 """Japanese has so much of it among its characters outside of ASCII, and no other text has in these encodings."""
 
-_FOREIGN = -6.0
-"""Logarithm of the frequency of a letter that does not occur in a language."""
-
+_FOREIGN = -6.0  # Logarithm of the frequency of a letter that does not occur in a language.
 _MISPLACED = -9.0
 """Logarithm for characters that no language has at their place: a sign inside a word, or an undefined byte."""
 
 _COMMON = frozenset("№€£§©®°«»‹›“”„‚…•™²³½¼¾±×÷ªºµ¿¡")
 """Signs beside a word that cost nothing in any language; other signs cost as much as a foreign letter."""
 
-_ALONE = frozenset("£½¼¾±×÷")
-"""Those of `_COMMON` that occur beside digits and not beside letters."""
-
-_MOST_MISPLACED = 0.25
-"""Share of misplaced characters above which the text is not in Latin letters."""
-
-_LONG = 3
-"""No word this long consists of accented letters alone. Words in other scripts seem to."""
-
-_OPENING = frozenset("„‚¿¡")
-"""Signs that occur before a word and not after it."""
-
-_SPELT = frozenset("ªºµˆ")
-"""Signs that Unicode classifies as letters."""
-
+_ALONE = frozenset("£½¼¾±×÷")  # Those of `_COMMON` that occur beside digits and not beside letters.
+_MOST_MISPLACED = 0.25  # Share of misplaced characters above which the text is not in Latin letters.
+_LONG = 3  # No word this long consists of accented letters alone. Words in other scripts seem to.
+_OPENING = frozenset("„‚¿¡")  # Signs that occur before a word and not after it.
+_SPELT = frozenset("ªºµˆ")  # Signs that Unicode classifies as letters.
 _PIECE = re.compile(rb"(?<![A-Za-z])[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _WORD = re.compile("(?<![A-Za-z])[A-Za-z]*[^\x00-\x7f\xa0\xad’‘–—·](?:[A-Za-z]|[^\x00-\x7f\xa0\xad’‘–—·])*")
 """A word with at least one non-ASCII character. Spaces, dashes and apostrophes end it in every language."""
@@ -120,27 +96,20 @@ _WORD = re.compile("(?<![A-Za-z])[A-Za-z]*[^\x00-\x7f\xa0\xad’‘–—·](?:[
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Counts of a text's non-ASCII characters: each letter at a possible place, rare signs, and misplaced
-    characters."""
+    """Counts of non-ASCII characters: each letter at a possible place, rare signs, and misplaced ones."""
 
     letters: Counter[str]
     rare: int
     misplaced: int
 
     def likelihood(self, frequencies: dict[str, float]) -> float:
-        """Log-likelihood of the text in a language, given the log-frequencies of its letters."""
         letters = sum(count * frequencies.get(letter, _FOREIGN) for letter, count in self.letters.items())
         return letters + _FOREIGN * self.rare + _MISPLACED * self.misplaced
 
 
 def likeliest(data: bytes) -> str | None:
-    """The most likely encoding of bytes as text in Latin, Cyrillic, Greek or Hebrew letters, by the language that its
-    letters suggest; None if they are not such text in any encoding.
-
-    A byte is a letter in all of these encodings, so no encoding is impossible. But à, è and ù suggest Italian, and no
-    language has ŕ, č and ů. An encoding's score comes from the language that fits it best, by the frequency of each
-    letter in that language.
-    """
+    """The encoding of bytes as text in Latin, Cyrillic, Greek or Hebrew letters by the language that fits best, judged
+    by the frequency of its letters; None if they are not such text."""
     # Repeated words count once. Otherwise, a name in every line would outweigh the frequencies of encodings.
     pieces = list(dict.fromkeys(_PIECE.findall(data)))
     most = _MOST_MISPLACED * sum(map(_accented, pieces))
@@ -152,8 +121,8 @@ def likeliest(data: bytes) -> str | None:
 
 
 def _best(pieces: Iterable[bytes], encodings: Iterable[Encoding], sign: float = 0.0) -> tuple[float, str, int]:
-    """The encoding of the highest score: the mean likelihood of its letters, its name, and the misplaced characters.
-    `sign` is the logarithm for each sign beside a word."""
+    """The highest score: the mean likelihood of its letters, its name, and the misplaced characters. `sign` is the
+    logarithm for each sign beside a word."""
     text = b"\n".join(pieces)
     best, found = -inf, (0.0, "", 0)
     for encoding, prior, alphabets in encodings:
@@ -181,7 +150,6 @@ def _japanese(data: bytes) -> str | None:
 
 
 def _read(text: str) -> _Reading:
-    """Counts the non-ASCII characters of a text."""
     letters: Counter[str] = Counter()
     rare = misplaced = 0
     for word in _WORD.findall(text):
@@ -207,7 +175,6 @@ def _read(text: str) -> _Reading:
 
 
 def _accented(piece: bytes) -> int:
-    """The number of non-ASCII bytes."""
     return sum(byte > 0x7F for byte in piece)
 
 
@@ -242,8 +209,7 @@ _LEGACY = (
     "cp1257", "cp1258", "cp874", "shift_jis", "cp932", "euc_jp", "gb18030", "big5", "euc_kr", "cp437", "cp850",
     "mac_roman", "latin_1", "iso8859_5", "iso8859_7", "iso8859_8", "iso8859_9", "koi8_u", "iso2022_jp", "ascii",
 )  # fmt: skip
-"""Encodings that are tried for a file that is not UTF-8. Without this list, guesses would include EBCDIC and UTF-7, and
-a file could declare `punycode` or `unicode_escape` as its decoder."""
+"""Tried for a file that is not UTF-8. Guesses would include EBCDIC and UTF-7, and a file could declare `punycode`."""
 
 _SUPERSETS = {
     "ascii": "cp1252", "iso8859_1": "cp1252", "iso8859_9": "cp1254", "iso8859_11": "cp874", "tis_620": "cp874",
@@ -281,9 +247,7 @@ _CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*=\s*(?:[\"']\s*)?([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
     re.I,
 )
-_SURE = 10
-"""UTF-8 is believed against a label if it has so many valid characters for each damaged one."""
-
+_SURE = 10  # UTF-8 is believed against a label if it has so many valid characters for each damaged one.
 _SAMPLE = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LEAST_UNITS, _LEAST_ZEROS = 8, 0.6
@@ -292,9 +256,7 @@ _LEAST_UNITS, _LEAST_ZEROS = 8, 0.6
 _TERMINAL = re.compile(
     "\x1b(?:\\[[0-?]{0,64}[ -/]{0,4}[@-~]|\\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\\\)|[()][0-9A-Z]|[=>78])"
 )
-_OVERSTRUCK = re.compile("[^\n\b]\b")
-"""Commands for a terminal (ECMA-48), and letters that a typewriter strikes over."""
-
+_OVERSTRUCK = re.compile("[^\n\b]\b")  # Commands for a terminal (ECMA-48), and letters that a typewriter strikes over.
 _LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
 
 
@@ -307,10 +269,8 @@ class Text:
 
 
 def decode(data: bytes, *, declared: str | None = None) -> Text:
-    """Decodes a file: by its byte order mark, as UTF-8, by its declared encoding, or by a guess from its bytes.
-
-    A few damaged bytes do not change the encoding: U+FFFD takes their place. Nothing else is lost or added.
-    """
+    """Decodes a file: by its byte order mark, as UTF-8, by its declared encoding, or by a guess from its bytes. A few
+    damaged bytes, for which U+FFFD stands, do not change the encoding."""
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return Text(normalised(data.decode(encoding, "replace")), encoding.removesuffix("-sig"))
@@ -340,19 +300,17 @@ def decode(data: bytes, *, declared: str | None = None) -> Text:
 
 
 def _valid_for_each_damaged(text: str) -> float:
-    """How many non-ASCII characters a text has for each damaged byte."""
     damaged = text.count(_REPLACED)
     return sum(1 for _ in re.finditer("[^\x00-\x7f\ufffd]", text)) / damaged if damaged else inf
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """The encoding that the beginning of an HTML or XML file names; None if it names none."""
     found = _CHARSET.search(head)
     return None if found is None else (found[1] or found[2]).decode("ascii", "replace")
 
 
 def unmarked_utf_16(head: bytes) -> str | None:
-    """The codec of UTF-16 text without a byte order mark, which most letters' zero bytes show; None for other bytes."""
+    """The codec of UTF-16 text without a byte order mark, which zero bytes show; None for other bytes."""
     low, high = head[0::2], head[1::2]
     for codec, zeros, others in (("utf-16-le", high, low), ("utf-16-be", low, high)):
         if len(zeros) >= _LEAST_UNITS and zeros.count(0) >= _LEAST_ZEROS * len(zeros) and not others.count(0):
@@ -362,8 +320,7 @@ def unmarked_utf_16(head: bytes) -> str | None:
 
 
 def normalised(text: str) -> str:
-    """The text with LF as the only line end, without what only a terminal shows (colours, letters typed over others),
-    cleaned by `clean`, and with runs of blanks shortened to 200."""
+    """With LF as the only line end, without what only a terminal shows, cleaned, and with runs of blanks cut to 200."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\x1b" in text or "\b" in text:
@@ -372,8 +329,7 @@ def normalised(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Replaces control characters other than TAB and LF (form feeds, terminal escapes) by spaces, and lone surrogates
-    by U+FFFD. The length does not change."""
+    """Replaces control characters other than TAB and LF by spaces, and lone surrogates by U+FFFD, in equal length."""
     if CONTROL.search(text):
         text = CONTROL.sub(" ", text)
     if _SURROGATE.search(text):
@@ -383,8 +339,7 @@ def clean(text: str) -> str:
 
 @cache
 def _labelled(label: str) -> str | None:
-    """The codec of a declared encoding, as the WHATWG's Encoding standard defines its label; None if text files do not
-    use it. Only codecs of text are possible: a file could declare `unicode_escape`."""
+    """The codec of a declared encoding (WHATWG's Encoding standard); None if text files do not use it."""
     name = label.strip().lower()
     while name.startswith("x-"):
         name = name[2:]
@@ -399,8 +354,8 @@ def _labelled(label: str) -> str | None:
 
 
 def _guess(data: bytes) -> str:
-    """The most probable legacy encoding, judged by the lines that are not plain ASCII. charset-normalizer judges only
-    those that are not found here: it misreads French, Portuguese and Swedish as cp1250, and much Russian."""
+    """The most probable legacy encoding. charset-normalizer judges only what is not found here: it misreads French,
+    Portuguese and Swedish as cp1250, and much Russian."""
     from charset_normalizer import from_bytes
 
     sample, size = [], 0

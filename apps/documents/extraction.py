@@ -1,8 +1,5 @@
-"""`Extractor`: converts a file of any kind to chunks.
-
-A worker process reads all files, with limits on time and memory. It starts with the first file, and is replaced after a
-file hangs or crashes it. Its memory is leased, because the budget covers the whole process tree.
-"""
+"""`Extractor`: converts a file of any kind to chunks, in a worker process with limits on time and memory. The worker is
+replaced after a file hangs or crashes it. Its memory is leased from the budget."""
 
 from __future__ import annotations
 
@@ -34,17 +31,13 @@ from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
 
-_LARGE_NBYTES = 4 * WORKER_NBYTES
-"""Memory of the worker for a file that needs more."""
-
-_SECONDS_PER_BYTE = 4e-6
-"""Additional computing time per byte: a table of a million rows takes half of it."""
-
+_LARGE_NBYTES = 4 * WORKER_NBYTES  # Memory of the worker for a file that needs more.
+_SECONDS_PER_BYTE = 4e-6  # Additional computing time per byte.
 _CHUNK_OVERHEAD = 400
 _LEAST_TOKENS = 32
 
 _LONGEST_FIELD = 100_000
-"""The most characters of a title, of a mail's subject or its recipients, and of a reason. The rest is left out."""
+"""Characters of a title, of a mail's subject or recipients, and of a reason. The rest is left out."""
 
 
 Answer = TypeVar("Answer")
@@ -100,15 +93,9 @@ class Extractor(Closing):
         self._result = budget.reserve("extracted text", 0)
 
     def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
-        """Extracts the chunks of a file. The result stays leased until the next call. The worker goes on with the files
-        that are extracted next, `following`, in their order.
-
-        Raises:
-            Skipped: the file has nothing to index (empty, binary, encrypted, ...); `reason` says why.
-            InputError: the file is damaged, or took too long or too much memory. One sentence, without the path.
-            BudgetExceeded: the worker does not fit the memory limit.
-            CapabilityError: the worker cannot be started.
-        """
+        """Extracts the chunks of a file, which stay leased until the next call. The worker goes on with the files
+        `following`. Raises `Skipped` (nothing to index), `InputError` (damage, too much time or memory; without the
+        path), `BudgetExceeded` and `CapabilityError` (no worker)."""
         with self._lock:
             self._trace.count("documents.files")
             try:
@@ -125,7 +112,6 @@ class Extractor(Closing):
             return extracted
 
     def picture(self, path: Path, page: int, lines: Iterable[int] = ()) -> PagePicture:
-        """Draws a page of a PDF."""
         marked = sorted(set(lines))
         with self._lock:
             return self._patiently(Path(path), lambda memory, _: self._drawn(Path(path), page, marked, memory))
@@ -139,8 +125,7 @@ class Extractor(Closing):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Reads no file meanwhile, so that the worker's memory is free for others. The current file is read to its end
-        first."""
+        """Reads no file meanwhile, so that the worker's memory is free for others."""
         with self._lock:
             self._stop()
             yield
@@ -152,8 +137,7 @@ class Extractor(Closing):
             self._result.release()
 
     def _patiently(self, path: Path, ask: Callable[[int, Attempt], Answer]) -> Answer:
-        """Calls `ask` with the ordinary memory; if the worker runs out of it, again with more; and if that is still too
-        little, or the budget has no more, without the parts that may need much."""
+        """Calls `ask` with the ordinary memory; then with more; then without the parts that may need much."""
         self._interrupted = self._has_parts = False
         try:
             return self._ask_fairly(ask)
@@ -184,8 +168,8 @@ class Extractor(Closing):
             self._stop()
 
     def _ask_fairly(self, ask: Callable[[int, Attempt], Answer]) -> Answer:
-        """Asks the worker about a file. If a worker that has read other files crashes, a new one tries again, because
-        those files may have caused the crash."""
+        """Once more with a new worker if one that has read other files crashes, because these may have caused the
+        crash."""
         fresh = self._worker is None
         try:
             return ask(self._memory, Attempt.FIRST)
@@ -196,7 +180,6 @@ class Extractor(Closing):
             return ask(self._memory, Attempt.FIRST)
 
     def _ask(self, path: Path, memory: int, attempt: Attempt, following: Sequence[Path]) -> Extracted:
-        """Asks the worker to read a file, and the next ones."""
         request = self._request(path, attempt=attempt)
         worker = self._started(memory, request)
         ahead = (self._request(path, attempt=Attempt.FIRST) for path in following if attempt is Attempt.FIRST)
@@ -239,7 +222,6 @@ class Extractor(Closing):
         return Extracted(kind, title, tuple(chunks), encoding, warning, mails)
 
     def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:
-        """Asks the worker to draw a page. Raises as `_ask` does."""
         request = self._request(path, page=page, lines=lines)
         worker = self._started(memory, request)
         with closing(worker.ask(request)) as answers:
@@ -259,7 +241,6 @@ class Extractor(Closing):
         return Request(path, {**self._settings, **settings}, self._allowed(path))
 
     def _started(self, memory: int, request: Request) -> WorkerProcess:
-        """A worker that answers `request` next."""
         worker = self._worker
         if worker is not None and (not worker.alive or (worker.sent and worker.sent[0] != request)):
             self._stop()
@@ -280,7 +261,6 @@ class Extractor(Closing):
         self._lease.release()
 
     def _allowed(self, path: Path) -> float:
-        """Seconds of computing that the file may take."""
         try:
             nbytes = path.lstat().st_size
         except (OSError, ValueError):  # the worker reports this error
@@ -302,12 +282,11 @@ class Extractor(Closing):
 
 
 def _wants_memory(error: WorkerFailed) -> bool:
-    """Whether a worker may have failed because its memory was too little."""
     return error.verdict in (Verdict.MEMORY, Verdict.ABORT)
 
 
 def _checked(answer: Any, read: Callable[[Any], Read]) -> Read:
-    """What `read` makes of an answer. A document may have taken over the worker, which then answers anything."""
+    """What `read` makes of an answer. A document that has taken over the worker may answer anything."""
     try:
         return read(answer)
     except (TypeError, ValueError, LookupError) as error:

@@ -1,8 +1,6 @@
-"""The types of files: their names, and the choice of the extractor for a file.
-
-A file's first bytes choose its extractor if they are characteristic, else its name does, else it is plain text. A
-plug-in is a suffix and `package.module:function`. The function is an `Extract`.
-"""
+"""The types of files: their names, and the choice of the extractor for a file. First bytes that are characteristic
+decide, then the name; other files are plain text. A plug-in is a suffix and `package.module:function`; the function is
+an `Extract`."""
 
 from __future__ import annotations
 
@@ -22,14 +20,11 @@ from edge.apps.documents.opened import OpenedFile
 _HOME = "edge.apps.documents"
 
 Extract = Callable[[OpenedFile], DocumentBlocks]
-"""An extractor: reads an opened file in a worker process, under limits of time and memory. It raises `InputError` with
-one sentence; any other error counts as damage of the file."""
+"""Reads an opened file in a worker process. Raises `InputError` with one sentence; any other error counts as damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file."""
-
     name: str
     extractor: str
     suffixes: frozenset[str] = frozenset()
@@ -43,7 +38,7 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
 
 
 TEXT = _kind("text", "plain:extract", "txt text log org adoc asciidoc", "readme license copying")
-TRANSCRIPT = _kind(base.TRANSCRIPT, "transcripts:extract", "srt vtt sbv")
+TRANSCRIPT = _kind(base.TRANSCRIPT, "chats:extract_transcript", "srt vtt sbv")
 CHAT = _kind(base.CHAT, "chats:extract", "")
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
@@ -52,8 +47,8 @@ IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
 CALENDAR = _kind(base.CALENDAR, "agenda:extract_calendar", "ics ical ifb icalendar")
 CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
-RTF = _kind("rtf", "rtf:extract", "rtf")
-OUTLOOK = _kind("mail", "outlook:extract", "msg")
+RTF = _kind("rtf", "office:extract_rtf", "rtf")
+OUTLOOK = _kind("mail", "mail:extract_outlook", "msg")
 ARCHIVE = _kind(base.ARCHIVE, "members:extract", "zip gz tgz tar")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
@@ -110,7 +105,6 @@ KINDS = (
 )
 
 _CONTAINERS = (DOCX, PPTX, XLSX, *ODF.values(), EPUB)
-"""Kinds that are ZIP containers."""
 
 _OPEN_DOCUMENT = re.compile(rb"mimetypeapplication/vnd\.oasis\.opendocument\.(text|spreadsheet|presentation)")
 
@@ -125,19 +119,14 @@ _REFUSED = {
     ),
     b"%!PS": (Reason.UNSUPPORTED, "PostScript is not read; convert it to PDF"),
 }
-_UNSUPPORTED = {
-    ".svg": "SVG drawings are not read",
-    ".xlsb": "XLSB is not read; save it as XLSX",
-}
+_UNSUPPORTED = {".svg": "SVG drawings are not read", ".xlsb": "XLSB is not read; save it as XLSX"}
 _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
 _LETTERED_PICTURES = (b"GIF87a", b"GIF89a", b"BM")
 """Signatures that a text may begin with, such as one about BMI. Only a binary file with one of them is a picture."""
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
-_CONTROL_SHARE = 0.04
-"""Random bytes contain a tenth of these control characters; text contains hardly any."""
-
+_CONTROL_SHARE = 0.04  # Random bytes contain a tenth of these control characters; text contains hardly any.
 _MARKUP = re.compile(
     rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S
 )
@@ -151,7 +140,6 @@ _SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua
 
 
 def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
-    """The kind of a file."""
     suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
     if plugins and suffix in plugins:
         return Kind(suffix[1:], plugins[suffix])
@@ -195,7 +183,6 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether the first bytes are not text in any supported encoding."""
     if head.startswith(_BOMS) or unmarked_utf_16(head) is not None:
         return False
     return b"\0" in head or len(head) - len(head.translate(None, _CONTROL)) > len(head) * _CONTROL_SHARE
@@ -203,13 +190,12 @@ def is_binary(head: bytes) -> bool:
 
 @cache
 def load(extractor: str) -> Extract:
-    """Imports an extractor."""
     module, _, function = extractor.partition(":")
     return cast(Extract, getattr(importlib.import_module(module), function))
 
 
 def _zipped(suffix: str, head: bytes) -> Kind:
-    """The kind of a ZIP container: by its suffix, else by the names of its first members."""
+    """By its suffix, else by the names of its first members."""
     for kind in _CONTAINERS:
         if suffix in kind.suffixes:
             return kind
@@ -227,8 +213,8 @@ def _zipped(suffix: str, head: bytes) -> Kind:
 
 
 def is_message(head: bytes) -> bool:
-    """Whether a file begins like an e-mail: with headers, among them some that every message has. The files of
-    a Maildir have no suffix."""
+    """Whether a file begins with headers, among them some that every message has (files of a Maildir have no
+    suffix)."""
     names: list[bytes] = []
     for line in head.split(b"\n")[:60]:
         if not line.strip():
@@ -244,43 +230,18 @@ def is_message(head: bytes) -> bool:
 
 
 def is_mailbox(head: bytes) -> bool:
-    """Whether a file begins like an mbox file: with an envelope line, followed by a message."""
     envelope, _, rest = head.partition(b"\n")
     return envelope.startswith(b"From ") and is_message(rest.lstrip(b"\r\n"))
 
 
 LANGUAGES: dict[str, str] = {
-    "python": "py pyi pyw",
-    "javascript": "js mjs cjs jsx",
-    "typescript": "ts tsx mts cts",
-    "java": "java",
-    "c": "c h",
-    "cpp": "cpp cc cxx hpp hh hxx inl ino h",
-    "csharp": "cs",
-    "go": "go",
-    "rust": "rs",
-    "ruby": "rb",
-    "php": "php",
-    "kotlin": "kt kts",
-    "scala": "scala",
-    "swift": "swift",
-    "lua": "lua",
-    "perl": "pl pm",
-    "r": "r",
-    "julia": "jl",
-    "haskell": "hs lhs",
-    "erlang": "erl hrl",
-    "elixir": "ex exs",
-    "clojure": "clj cljs",
-    "fortran": "f f77 f90 f95 f03 for",
-    "shell": "sh bash zsh fish",
-    "powershell": "ps1 psm1",
-    "sql": "sql",
-    "css": "css scss sass less",
-    "yaml": "yaml yml",
-    "toml": "toml",
-    "xml": "xml xsd xsl xslt rng",
-}
+    "python": "py pyi pyw", "javascript": "js mjs cjs jsx", "typescript": "ts tsx mts cts", "java": "java", "c": "c h",
+    "cpp": "cpp cc cxx hpp hh hxx inl ino h", "csharp": "cs", "go": "go", "rust": "rs", "ruby": "rb", "php": "php",
+    "kotlin": "kt kts", "scala": "scala", "swift": "swift", "lua": "lua", "perl": "pl pm", "r": "r", "julia": "jl",
+    "haskell": "hs lhs", "erlang": "erl hrl", "elixir": "ex exs", "clojure": "clj cljs",
+    "fortran": "f f77 f90 f95 f03 for", "shell": "sh bash zsh fish", "powershell": "ps1 psm1", "sql": "sql",
+    "css": "css scss sass less", "yaml": "yaml yml", "toml": "toml", "xml": "xml xsd xsl xslt rng",
+}  # fmt: skip
 """Suffixes of each language."""
 
 ALIASES: dict[str, str] = {

@@ -1,11 +1,6 @@
 """HTML, EPUB and XML that people read: the text of a page under its headings, without scripts, styles and navigation.
-
-Line numbers are those of the file. They come from the parser's line of each element and the line ends within its text.
-The chapters of an EPUB's spine are read in their order. Each chapter is a page, and lines are lines of its file.
-
-In feeds, papers and FictionBook an element with text of its own is a paragraph, with all that is in it; the titles of
-other elements are headings. The HTML that feeds quote is read as a page is.
-"""
+Line numbers are those of the file. A chapter of an EPUB's spine is a page. In feeds, papers and FictionBook an element
+with text of its own is a paragraph, and HTML that they quote is read as a page is."""
 
 from __future__ import annotations
 
@@ -46,31 +41,22 @@ _BLOCKS = frozenset({
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _WORD = re.compile(r"\S+")
 _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
-"""Texts of links that headings have to themselves."""
 
 _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
 _FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
-"""Parts of a formula, which are words of their own."""
 
-_LINKED = 0.9
-"""A block is a menu if links have so much of its letters."""
-
+_LINKED = 0.9  # A block is a menu if links have so much of its letters.
 _MENU_WORDS = 8
-_VALUE = re.compile(r"[\d@$€£%]|://|\w\.\w")
-"""What a menu does not hold: a link that shows its address, or a number, tells something."""
-
+_VALUE = re.compile(r"[\d@$€£%]|://|\w\.\w")  # A link that shows its address, or a number, is no menu.
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _CELLS = frozenset({"td", "th"})
 _RAISED = frozenset({"sup", "sub"})
 _MOST_REPEATED = 10**6
-"""Characters of merged cells that a page repeats."""
 
 _ITEMS = frozenset({"li", "dd"})
-_LAST_KNOWN_LINE = 65_535
-"""The parser does not count lines beyond this."""
-
+_LAST_KNOWN_LINE = 65_535  # The parser does not count lines beyond this.
 _FIRST_NEWLINE = re.compile(r"(<(?:pre|listing|textarea)\b[^<>]*>)(?=\n)", re.I)
-"""The parser drops a line end directly after these tags. A space before the line end preserves the line count."""
+"""The parser drops a line end behind these tags; a space before it preserves the line count."""
 
 _BODY = re.compile(r"<(?:html|head|body|frameset)\b", re.I)
 _XHTML = re.compile(r"\s*<\?xml|[^>]{0,400}?<html[^>]{0,400}?\bxmlns=", re.I)
@@ -82,7 +68,6 @@ _VOID = frozenset({
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an HTML file."""
     decoded = file.text(declared=declared_encoding(file.head))
     title, blocks = html_blocks(decoded.text)
     if not blocks:
@@ -91,7 +76,6 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def html_blocks(text: str, *, page: int | None = None, outline: Outline | None = None) -> tuple[str, list[Block]]:
-    """Title and blocks of a page."""
     from lxml import etree
 
     from edge.apps.documents.archive import refusal
@@ -137,13 +121,12 @@ def _without_menus(blocks: list[Block]) -> list[Block]:
 
 
 def _is_menu(block: Block) -> bool:
-    """Whether a block is a few short names, all of which are links."""
     linked = block.kind != "heading" and block.parts == ((NAVIGATION, len(block.text)),)
     return linked and len(WORD.findall(block.text)) <= _MENU_WORDS and _VALUE.search(block.text) is None
 
 
 def _described(root: Any, page: int | None) -> Iterator[Block]:
-    """What a page says of itself for programs: its description, and its data as JSON-LD (schema.org)."""
+    """A page's description, and its data as JSON-LD (schema.org)."""
     from edge.apps.documents.json_files import NotJson, leaves
 
     for element in root.iter("meta"):
@@ -170,37 +153,33 @@ def _described(root: Any, page: int | None) -> Iterator[Block]:
 
 
 def _fills_cell(element: Any) -> bool:
-    """Whether an element is all that a table's cell has: it is no block of its own then."""
+    """Whether an element is all that a table's cell has, and so no block of its own."""
     cell = element.getparent()
     alone = element.tag in ("p", "div") and cell is not None and cell.tag in _CELLS and len(cell) == 1
     return alone and not (cell.text or "").strip() and not (element.tail or "").strip()
 
 
 _BOOKMARKS = re.compile(r"\s*<!DOCTYPE\s+NETSCAPE-Bookmark-file", re.IGNORECASE)
-"""The bookmarks that browsers export, whose addresses are text."""
 
 _DESCRIPTIONS = frozenset({"description", "og:description", "twitter:description", "dc.description"})
 _DATA_LEFT_OUT = frozenset({
     "url", "image", "logo", "sameAs", "thumbnailUrl", "contentUrl", "potentialAction", "publisher", "breadcrumb",
     "itemListElement", "mainEntityOfPage", "isPartOf", "inLanguage", "position",
 })  # fmt: skip
-"""Keys of data that are about the site, or addresses."""
 
 
 def _closed(match: re.Match[str]) -> str:
-    """Rewrites a self-closed element of XHTML as HTML."""
     return match[0] if match[1].lower() in _VOID else f"<{match[1]}{match[2]}></{match[1]}>"
 
 
 class _Grid:
-    """The cells of a table that reach down to later rows, each of which has their value."""
+    """The cells of a table that reach down to later rows, which have their value, too."""
 
     def __init__(self) -> None:
         self.column = 0
         self._below: dict[int, tuple[int, str]] = {}
 
     def inherited(self) -> Iterator[str]:
-        """The values from above that stand before the next cell."""
         while (above := self._below.pop(self.column, None)) is not None:
             left, value = above
             if left > 1:
@@ -209,7 +188,6 @@ class _Grid:
             yield value
 
     def enter(self, cell: Any) -> None:
-        """Adds a cell."""
         rows, columns = (_count(cell.get(name)) for name in ("rowspan", "colspan"))
         value = " ".join("".join(cell.itertext()).split()) if rows > 1 else ""
         if rows > 1 and len(value) <= LONGEST_MERGED:
@@ -218,13 +196,10 @@ class _Grid:
 
 
 def _count(span: str | None) -> int:
-    """The rows or columns of a cell."""
     return int(span) if span and span.strip().isdecimal() and len(span) < 5 else 1
 
 
 class _PageReader:
-    """Walks a tree in document order and collects the text between the borders of block elements."""
-
     def __init__(self, page: int | None, outline: Outline, navigation: frozenset[str], addresses: bool) -> None:
         self._page = page
         self._addresses = addresses
@@ -313,14 +288,12 @@ class _PageReader:
         self._tail(element)
 
     def _inherit(self) -> None:
-        """Adds the values of merged cells that stand before the next cell."""
         for value in self._grids[-1].inherited() if self._grids else ():
             self._repeated += len(value)
             if self._repeated <= _MOST_REPEATED:
                 self._add(f" | {value}" if self._gathers() else value)
 
     def _gathers(self) -> bool:
-        """Whether the current block has text."""
         return any(line for line, _ in self._lines)
 
     def _hides(self, element: Any) -> bool:
@@ -338,7 +311,6 @@ class _PageReader:
         return tag in self._navigation or element.get("role") in _NAVIGATION_ROLES
 
     def _place(self, element: Any) -> None:
-        """Adopts the parser's line of an element, which is the line where its start tag ends."""
         line = element.sourceline or 0
         if self._line < line < _LAST_KNOWN_LINE:
             self._line = line
@@ -348,7 +320,6 @@ class _PageReader:
             self._add(element.tail)
 
     def _add(self, text: str) -> None:
-        """Adds text that begins on the current line of the file, and counts its line ends."""
         if self._hidden:
             self._line += text.count("\n")
             return
@@ -375,7 +346,6 @@ class _PageReader:
         self._lines.append(("", self._line))
 
     def _flush(self) -> None:
-        """Ends the current block. Its lines break where the lines of the file break."""
         gathered, self._lines = self._lines, [("", self._line)]
         cells, self._cells = self._cells, []
         linked, self._linked = self._linked, 0
@@ -411,7 +381,6 @@ _CHAPTER_TYPES = frozenset({"application/xhtml+xml", "text/html", "application/h
 
 
 def extract_epub(file: OpenedFile) -> DocumentBlocks:
-    """Reads an EPUB file."""
     from edge.apps.documents.archive import Archive, dublin_core_title
 
     with Archive(file.stream) as archive:
@@ -443,7 +412,6 @@ def extract_epub(file: OpenedFile) -> DocumentBlocks:
 
 
 def _package(archive: Archive) -> str:
-    """The name of the part that lists the book's contents."""
     for element in archive.xml("META-INF/container.xml").iter("{*}rootfile"):
         if element.get("full-path"):
             return str(element.get("full-path"))
@@ -451,7 +419,7 @@ def _package(archive: Archive) -> str:
 
 
 def _encrypted(archive: Archive) -> frozenset[str]:
-    """Names of encrypted parts. Obfuscated fonts are listed among them, too."""
+    """Obfuscated fonts are listed among them, too."""
     if "META-INF/encryption.xml" not in archive.names:
         return frozenset()
     references = archive.xml("META-INF/encryption.xml").iter("{*}CipherReference")

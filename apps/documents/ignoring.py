@@ -1,11 +1,7 @@
 """Ignore files with git's rules (gitignore(5)): nested files, the last matching pattern decides, deeper files go first.
-
-A pattern becomes one regular expression, in which each run of characters between two stars matches at its first place
-and is never tried again. So a pattern in an untrusted folder cannot take long. As in git, patterns match bytes, and `?`
-matches one byte: names and patterns are compared as their bytes decoded as Latin-1. `pathspec` is not used, because it
-matches a folder together with everything below it. The common patterns `*`, `!*/`, `!*.txt` (keep one kind of file)
-would then lose every folder.
-"""
+A pattern becomes one regular expression in which no run of characters is tried twice, so that an untrusted one cannot
+take long. Patterns match bytes, decoded as Latin-1. `pathspec` matches a folder with everything below it, and so loses
+every folder by `*`, `!*/`, `!*.txt`."""
 
 from __future__ import annotations
 
@@ -30,20 +26,15 @@ IGNORE_FILES = (".gitignore", ".edgeignore")
 """Ignore files that are read in every folder; patterns in the second one override the first."""
 
 MOST_BYTES = 500_000
-"""Of an ignore file. The 312 templates of GitHub's collection have 174,000 together."""
+"""Of an ignore file. All of GitHub's templates have 174,000 together."""
 
 MOST_CHARACTERS = 250_000
-"""Of the patterns that apply in a folder, with `_PER_PATTERN` for each and `_PER_STAR` for each of its stars. GitHub's
-collection has 5,212 patterns, which count as 201,000."""
+"""Of a folder's patterns, with `_PER_PATTERN` for each and `_PER_STAR` for each star. GitHub's count as 201,000."""
 
 _PER_PATTERN = 16
 _PER_STAR = 8
-_TOGETHER = 4096
-"""Characters of the patterns that share an expression."""
-
-_NBYTES = 64
-"""Memory of a character in an expression."""
-
+_TOGETHER = 4096  # Characters of the patterns that share an expression.
+_NBYTES = 64  # Memory of a character in an expression.
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
     "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r",
@@ -57,8 +48,7 @@ LONGEST_NAME = 4096
 """The most characters of the glob of one component. No file system has names of as many."""
 
 _ANY_FOLDERS = "(?:[^/]*/)*?"
-_IN_LAST = rf"{_ANY_FOLDERS}(?=[^/]*/\0?\Z)"
-"""The folders before the last component of a path."""
+_IN_LAST = rf"{_ANY_FOLDERS}(?=[^/]*/\0?\Z)"  # The folders before the last component of a path.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +68,7 @@ class Pattern:
 
 
 Line = tuple[tuple[bool, bool], bool, str]
-"""A line of an ignore file: what a `Pattern` says of it, whether it matches last components in any folder, and its
-expression."""
+"""Whether a line keeps and names secrets, whether it matches last components in any folder, and its expression."""
 
 
 class Rules:
@@ -88,14 +77,8 @@ class Rules:
     def __init__(
         self, files: Sequence[Path], depth: int, above: Rules | None = None, budget: MemoryBudget | None = None
     ) -> None:
-        """Reads ignore files.
-
-        Args:
-            files: of this folder; the later override the earlier.
-            depth: number of components from the top, where paths begin, to this folder.
-            above: the rules of the folder above.
-            budget: leases the patterns while the rules are in use; that of the folder above if there is one.
-        """
+        """Reads ignore files, of which the later override the earlier. `depth` counts components from the top, where
+        paths begin; the `budget`, that of the folder above if there is one, leases the patterns."""
         self._depth = depth
         self._above = above
         self._budget: MemoryBudget | None = budget if above is None else above._budget
@@ -113,8 +96,7 @@ class Rules:
         self._patterns = joined(lines)[::-1]
 
     def decider(self, path: Sequence[str], *, folder: bool) -> Pattern | None:
-        """The pattern that tells whether an entry of this folder is ignored; None if none does. Callers do not enter
-        ignored folders."""
+        """The pattern that tells whether an entry of this folder is ignored; None if none does."""
         rules: Rules | None = self
         while rules is not None:
             below = "".join(f"{name}/" for name in path[rules._depth :]) + "\0" * folder
@@ -125,13 +107,11 @@ class Rules:
         return None
 
     def entered(self, folder: Path, depth: int) -> Rules:
-        """The rules inside a subfolder. Raises as the constructor does."""
         files = [path for name in IGNORE_FILES if os.path.lexists(path := folder / name)]
         return Rules(files, depth, self) if files else self
 
 
 def component(name: str) -> str:
-    """A file name in the form that patterns match."""
     return os.fsencode(name).decode("latin-1")
 
 
@@ -148,7 +128,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def joined(lines: Iterable[str]) -> list[Pattern]:
-    """The patterns of an ignore file's lines. One expression decides for as many lines as say the same."""
+    """One expression decides for as many lines as say the same."""
     patterns: list[Pattern] = []
     numbers = count()
     said: tuple[bool, bool] | None = None
@@ -171,8 +151,7 @@ def joined(lines: Iterable[str]) -> list[Pattern]:
 
 
 def parse(line: str, numbers: Iterator[int]) -> Line | None:
-    """Parses a line; None for an empty line, a comment, or a pattern that can match nothing. `numbers` counts the
-    groups of an expression."""
+    """None for a line that can match nothing. `numbers` counts the groups of an expression."""
     line = line.removesuffix("\r")
     while line.endswith(" ") and not line.endswith("\\ "):
         line = line[:-1]
@@ -196,7 +175,7 @@ def parse(line: str, numbers: Iterator[int]) -> Line | None:
 
 
 def _names(line: str) -> list[str] | None:
-    """The globs between the slashes, plain or escaped, that stand in no bracket; None if a bracket is malformed."""
+    """The globs between the slashes that stand in no bracket; None if a bracket is malformed."""
     names, at = [""], 0
     while at < len(line):
         found = _bracket(line, at + 1) if line[at] == "[" else ("", at + 1 + (line[at] == "\\"))
@@ -211,8 +190,8 @@ def _names(line: str) -> list[str] | None:
 
 
 def path_expression(globs: Sequence[str], numbers: Iterator[int], *, below: bool = False) -> str | None:
-    """The expression of the globs of a path's components, each of which ends with a slash; None if one of them is
-    malformed. `**` stands for any number of components. With `below`, a match includes everything below it."""
+    """The expression of the globs of a path's components, each of which ends with a slash; None if one is malformed.
+    `**` stands for any number of components. With `below`, a match includes everything below it."""
     runs = [""]  # of components between two `**`
     # `folder/**` matches everything in the folder, but not the folder itself.
     for glob in [*globs, *(["?*"] if _is_any(globs[-1]) else []), *(["**"] if below else [])]:
@@ -237,7 +216,7 @@ def _once(expression: str, numbers: Iterator[int]) -> str:
 
 
 def _component(glob: str, numbers: Iterator[int]) -> str | None:
-    """The expression for one component; None if its glob is malformed or too long, because it matches nothing then."""
+    """None if the glob is malformed or too long, because it matches nothing then."""
     if not glob or len(glob) > LONGEST_NAME:
         return None
     runs: list[list[str]] = [[]]  # of expressions of one character, between the stars

@@ -1,9 +1,5 @@
-"""JSON, JSON Lines and Jupyter notebooks.
-
-Each value of JSON becomes a line `path.to[3].it: value`, grouped by its record. A notebook becomes the source of its
-cells, with the lines of the file. Its outputs are left out: as numbers and pictures, they repeat the results of the
-cells.
-"""
+"""JSON, JSON Lines and Jupyter notebooks. Each value of JSON becomes a line `path.to[3].it: value`, grouped by its
+record. A notebook becomes the source of its cells, without its outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n|"')
 _MOST_DEPTH = 1000
 
 Key = str | int
-"""A member's name, or an element's index."""
 
 
 class NotJson(ValueError):
@@ -47,11 +42,8 @@ class Leaf:
 
 
 def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
-    """Values of a JSON text, in order, with their paths and line numbers, which the standard library's parser does not
-    report. Empty objects and arrays yield no value.
-
-    It is iterative, so that deep nesting needs no stack, and linear in the length of the text.
-    """
+    """Values of a JSON text with their paths and line numbers; empty objects and arrays yield none. It is iterative, so
+    that deep nesting needs no stack, and linear in the length of the text."""
     line = first_line
     path: list[Key] = []
     inside: list[str] = []  # the open brackets: "{" or "["
@@ -120,8 +112,8 @@ _LONGEST_PATH = 120
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a JSON file. The elements of a top-level array become records, and the members of a top-level object become
-    sections. A file that is not valid JSON (with comments, or truncated) is read as plain text."""
+    """The elements of a top-level array become records, and the members of a top-level object sections. A file that is
+    not valid JSON (with comments, or truncated) is read as plain text."""
     decoded = file.text()
     try:
         if (reader := kind_of_json(decoded.text)) is not None:
@@ -140,7 +132,6 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def extract_lines(file: OpenedFile) -> DocumentBlocks:
-    """Reads JSON Lines: each line is a record. A line that is not valid JSON is kept unchanged."""
     decoded = file.text()
     blocks: list[Block] = []
     for number, line in enumerate(decoded.text.split("\n"), 1):
@@ -157,12 +148,12 @@ def extract_lines(file: OpenedFile) -> DocumentBlocks:
 
 
 def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
-    """The key by which values are grouped: their index in a top-level array, or their first two keys in an object."""
+    """Values are grouped by their index in a top-level array, or their first two keys in an object."""
     return path[:2] if path and isinstance(path[0], str) else path[:1]
 
 
 def _block(record: Sequence[Leaf], path: tuple[str, ...], kind: str) -> Block:
-    """A record as lines. They name all keys, because a passage of several blocks has only the path they share."""
+    """All keys are named, because a passage of several blocks has only the path they share."""
     texts = []
     for leaf in record:
         name = _path(leaf.path)
@@ -174,7 +165,6 @@ def _block(record: Sequence[Leaf], path: tuple[str, ...], kind: str) -> Block:
 
 
 def _path(keys: Sequence[Key]) -> str:
-    """A path such as `authors[0].name`; only the end of a very long path is kept."""
     parts: list[str] = []
     for key in keys:
         if isinstance(key, int):
@@ -187,15 +177,12 @@ def _path(keys: Sequence[Key]) -> str:
 
 @dataclass(slots=True)
 class _Cell:
-    """A cell: its lines, and the line number in the file of each."""
-
     kind: str = ""
     lines: list[str] = field(default_factory=lambda: [""])
     numbers: list[int] = field(default_factory=list)
 
 
 def extract_notebook(file: OpenedFile) -> DocumentBlocks:
-    """Reads a notebook."""
     decoded = file.text()
     cells: dict[int, _Cell] = {}
     try:
@@ -219,7 +206,7 @@ def extract_notebook(file: OpenedFile) -> DocumentBlocks:
 
 
 def _append(cell: _Cell, source: str, number: int) -> None:
-    """Appends a string from the file's line `number` to a cell's source: several lines, or the rest of one."""
+    """Appends a string from the file's line `number`: several lines, or the rest of one."""
     first, *rest = source.split("\n")
     cell.lines[-1] += first
     cell.lines += rest

@@ -1,8 +1,6 @@
-"""Kinds of the parts of a text: which of it are sentences, list items, rows, settings, docstrings, code or headings.
-
-The reader of a file knows them. They are stored with each passage, for an answer that quotes whole statements. A part
-is a pair of its kind and the offset where it ends. It begins behind the part before, without white space.
-"""
+"""Kinds of the parts of a text: sentences, list items, rows, settings, docstrings, code or headings. They are stored
+with each passage, for an answer that quotes whole statements. A part is a pair of its kind and the offset where it
+ends. It begins behind the part before, without white space."""
 
 from __future__ import annotations
 
@@ -41,8 +39,6 @@ _LINES = re.compile(r"[^\n]*\n?")
 
 
 class Parts:
-    """The parts of a text, in order."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self.found: list[Part] = []
@@ -56,12 +52,10 @@ class Parts:
             self.found.append((kind if WORD.search(self.text, start, end) else NOTHING, end))
 
     def lines(self, kind: int, start: int, end: int) -> None:
-        """Adds each line as one part."""
         for a, b in line_spans(self.text, start, end):
             self.add(kind, a, b)
 
     def sentences(self, start: int, end: int) -> None:
-        """Adds the sentences of a paragraph, or a line of links."""
         text = self.text[start:end]
         if is_menu(text):
             self.add(NAVIGATION, start, end)
@@ -89,20 +83,18 @@ class Parts:
             self.add(ROW if number or len(rows) == 1 else COLUMNS, *row)
 
     def record(self, start: int, end: int) -> None:
-        """Adds the values of a record as one part. Those of a long record stand alone."""
+        """Adds the values of a record as one part."""
         if len(self.text[start:end].split()) > _WHOLE_WORDS:
             self.lines(ROW, start, end)
         else:
             self.add(ROW, start, end)
 
     def fence(self, start: int, end: int) -> None:
-        """Adds code that a text shows."""
         lines = list(line_spans(self.text, start, end))
         if lines:
             self.add(COMMAND if len(lines) == 1 else CODE, lines[0][0], lines[-1][1])
 
     def code(self, start: int, end: int, *, settings: bool = False) -> None:
-        """Adds lines of code, with comments and settings told apart."""
         lines = list(line_spans(self.text, start, end))
         at = 0
         while at < len(lines):
@@ -131,7 +123,7 @@ class Parts:
         return SETTING if is_setting(line) and not line[:1].isspace() else CODE
 
     def docstring(self, start: int, end: int) -> None:
-        """Adds the paragraphs of a docstring. The entries of a section such as `Args:` are parts of their own."""
+        """The entries of a section such as `Args:` are parts of their own."""
         at = start
         for part in _EMPTY_LINE.split(self.text[start:end]):
             begin, at = at, at + len(part)
@@ -195,7 +187,7 @@ class Parts:
                 at += self._paragraph(lines[at:], width)
 
     def _rows(self, lines: list[tuple[int, int]]) -> int:
-        """The number of lines that are rows of a table: two at least, or one with outer bars."""
+        """How many lines are rows of a table: two at least, or one with outer bars."""
         count = cells = 0
         for line in (self.text[slice(*span)] for span in lines):
             found = line.strip().strip("|").count("|") + 1
@@ -228,8 +220,7 @@ class Parts:
 
 
 def parts_of(block: Block) -> list[Part]:
-    """The parts of a block: those that its reader has given, or else by its kind. If that tells nothing, those that its
-    lines tell."""
+    """The parts of a block: those that its reader has given, or else by its kind and its lines."""
     if block.parts is not None:
         return list(block.parts)
     parts = Parts(block.text)
@@ -255,7 +246,6 @@ _SIMPLE = {"paragraph": Parts.sentences, "row": Parts.record, "table": Parts.tab
 
 
 def recognised(text: str) -> list[Part]:
-    """The parts of a text of which nothing is known."""
     parts = Parts(text)
     start, width = 0, max(map(len, text.split("\n")))
     for end in [*(match.start() for match in _EMPTY_LINE.finditer(text)), len(text)]:
@@ -278,7 +268,6 @@ def packed_parts(parts: Iterable[Part]) -> bytes:
 
 
 def unpacked_parts(data: bytes | None) -> tuple[Part, ...]:
-    """The parts that `packed_parts` has written; none for None."""
     numbers, number, shift = list[int](), 0, 0
     for byte in data or b"":
         number |= (byte & 127) << shift
@@ -296,9 +285,7 @@ def unpacked_parts(data: bytes | None) -> tuple[Part, ...]:
 _LONGEST_LINE = 400
 """A longer line is no code, menu or heading. Patterns of lines may take time in the square of their length."""
 
-_WHOLE_WORDS = 60
-"""List items, records and docstring paragraphs of more words than this are no single statement."""
-
+_WHOLE_WORDS = 60  # List items, records and docstring paragraphs of more words than this are no single statement.
 _EMPTY_LINE = re.compile(r"(\n[ \t]*\n)")
 _ARGUMENTS = re.compile(r"\s*\w+:")
 _SECTION_HEAD = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
@@ -323,18 +310,15 @@ _ALPHABET = re.compile(r"\s*(?:\w\s+){6,}\w\s*")
 _VALUE = re.compile(r"\d|[@$€£%]")
 
 _WRAPPED, _CONTINUED = 60, 25
-"""A line that does not end a sentence continues in the next line if it has at least `_WRAPPED` characters, as wrapped
-lines do. If the next line begins with a small letter, `_CONTINUED` characters are enough."""
+"""Characters of a line that continues although no sentence ends, as wrapped lines do; and if a small letter follows."""
 
-_FULL = 0.85
-"""The share of the longest line's width that a wrapped line fills at least."""
-
+_FULL = 0.85  # The share of the longest line's width that a wrapped line fills at least.
 _HEADING_WORDS, _FEW_WORDS = 10, 5
 
 
 def continues(last: str, line: str, width: int = 0) -> bool:
-    """Whether a line continues the sentence of the `last` one. A line that begins with a capital does so only if its
-    first word would not have fitted there, by the `width` of the paragraph's longest line."""
+    """Whether a line continues the sentence of the `last` one: a capital does so only if its first word would not have
+    fitted into `width` there."""
     last = last.rstrip()
     if not last or not line.strip() or _ENDED.search(last) or ITEM_MARK.match(line) or _LABEL.match(line):
         return False
@@ -346,12 +330,10 @@ def continues(last: str, line: str, width: int = 0) -> bool:
 
 
 def is_code(line: str) -> bool:
-    """Whether a line of plain text looks like a statement of a program."""
     return len(line) <= _LONGEST_LINE and _CODE.match(line) is not None
 
 
 def is_setting(line: str) -> bool:
-    """Whether a line gives a value to a name, like a line of a configuration file or a constant."""
     if len(line) > _SETTING_CHARS or _SETTING.match(line) is None or _ENDED.search(line.rstrip()):
         return False
     if "=" in line.partition('"')[0]:
@@ -360,7 +342,6 @@ def is_setting(line: str) -> bool:
 
 
 def is_heading(text: str) -> bool:
-    """Whether a part of a text is as short as a heading, does not end like a sentence, and holds no value."""
     words = len(WORD.findall(text))
     return words < _HEADING_WORDS and not _ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
 
@@ -384,12 +365,10 @@ def unmarked(text: str) -> str:
 
 
 def _indent(line: str) -> int:
-    """The width of the white space at the beginning of a line."""
     return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
 
 
 def line_spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans of lines that are not blank, without their ends."""
     for match in _LINES.finditer(text, start, end):
         if match[0].strip():
             yield match.start(), match.end() - match[0].endswith("\n")

@@ -17,7 +17,6 @@ _MARKS = {
     '"': "\u0308", "r": "\u030a", "H": "\u030b", "v": "\u030c", "d": "\u0323", "c": "\u0327", "k": "\u0328",
     "b": "\u0331",
 }  # fmt: skip
-"""The combining character of each command for an accent."""
 
 _ACCENT = re.compile(
     r"\\(?:([`'^~=.\"])[ \t]{0,3}|([uvHcdbkr])(?:[ \t]{1,3}|(?=[{\\])))"
@@ -42,9 +41,7 @@ _SILENT = re.compile(
 
 _VERBATIM = re.compile(r"\s*\\(begin|end)\{(?:verbatim|lstlisting|minted|Verbatim|alltt)\*?\}")
 _MATH = re.compile(r"(?<!\\)\$[^$\n]{1,400}\$|\\\(.{1,400}?\\\)")
-_MARK = "\ufdd1"
-"""Stands for a formula. No text holds this noncharacter."""
-
+_MARK = "\ufdd1"  # Stands for a formula. No text holds this noncharacter.
 _ITEM = re.compile(r"\\item(?![A-Za-z])")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]{1,40}\*?[ \t]?|([%&$#_{}])|([,;: ])|\W)")
 _LINK = re.compile(r"\\href\s?\{([^{}]{0,500})\}\s?\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -107,7 +104,6 @@ def _sections(lines: list[str], headings: dict[int, tuple[int, str]]) -> Iterato
 
 
 def extract_bibtex(file: OpenedFile) -> DocumentBlocks:
-    """Reads a bibliography: each entry is a record of its fields."""
     decoded = file.text()
     blocks: list[Block] = []
     fields: list[tuple[str, int]] = []

@@ -1,9 +1,7 @@
 """E-mail: single messages (.eml, a Maildir's files) and mailboxes (mbox), with their threads, quotes and attachments.
-
-Each message of a mailbox is a page. Its blocks stand under the thread's subject, the sender and the date. Lines are
-counted in the message as shown: its headers, its text, its attachments. A quotation of an earlier message of the same
-mailbox, and a signature that one had, are left out; others are kept under a heading of their own.
-"""
+Each message of a mailbox is a page under the thread's subject, the sender and the date, and lines are those of the
+message as shown. A quotation of an earlier message and a signature that one had are left out; other quotations are kept
+under a heading of their own."""
 
 from __future__ import annotations
 
@@ -17,21 +15,17 @@ from contextlib import suppress
 from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header
-from email.utils import parsedate_to_datetime
+from email.message import Message
+from email.mime.application import MIMEApplication
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.utils import format_datetime, parsedate_to_datetime
 from functools import partial
 from math import inf
 from typing import Any
 
 from edge.apps.documents.agenda import events
-from edge.apps.documents.base import (
-    MAX_TEXT_CHARS,
-    Block,
-    DocumentBlocks,
-    Mail,
-    Outline,
-    Reason,
-    Skipped,
-)
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline, Reason, Skipped
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.members import read_inside
@@ -43,38 +37,28 @@ from edge.errors import InputError
 
 MOST_MESSAGES = 100_000
 _MOST_PARTS = 200
-_DEEPEST = 3
-"""Largest depth of messages inside messages."""
-
+_DEEPEST = 3  # Of messages inside messages.
 _MOST_MESSAGE_BYTES = 12 * 10**6
-"""The bytes that are read of a message, without its attachments."""
 
 _PIECE = 1 << 20
-_LONGEST_RUN = 1 << 16
-"""The bytes of base64 that are kept in a message. More stay in the file."""
-
+_LONGEST_RUN = 1 << 16  # Bytes of base64 that are kept in a message. More stay in the file.
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=]+\r?\n?")
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _REPLY = re.compile(r"^(?:\s*(?:re|aw|wg|fw|fwd|sv|vs|antw|odp|tr)(?:\[\d+\])?\s*:)+\s*", re.IGNORECASE)
 _QUOTED = re.compile(r"^\s{0,3}>")
 _MARKS = re.compile(r"^[\s>]+")
 _INTRODUCTION = re.compile(
-    r"(?:.{4,200} (?:wrote|writes|schrieb.{0,80}|a écrit|escribió))\s*:",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:.{4,200} (?:wrote|writes|schrieb.{0,80}|a écrit|escribió))\s*:", re.IGNORECASE | re.DOTALL
 )
 _ENVELOPE = re.compile(rb"From \S+ .*\d\d?:\d\d")
 _WORD = re.compile(r"\w+")
 _ID = re.compile(r"<([^<>\s]{1,250})>")
-_STUB = 0.5
-"""Plain text with a smaller share of the words of its HTML alternative stands for it (\"needs an HTML viewer\")."""
-
+_STUB = 0.5  # A smaller share of the words of the HTML alternative is a stub ("needs an HTML viewer").
 _SIGNATURES = frozenset({"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"})
-_LEAST_QUOTED = 20
-"""The fewest characters by which a quoted line is recognized in another message."""
+_LEAST_QUOTED = 20  # Characters by which a quoted line is recognized in another message.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a message, or a mailbox of them."""
     messages = _Messages(file)
     reader = _MailReader(file, messages)
     title = ""
@@ -90,20 +74,10 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     return DocumentBlocks(title, reader.blocks, warning=reader.warning, mails=reader.mails)
 
 
-def message_blocks(file: OpenedFile, message: Any) -> DocumentBlocks:
-    """The document of one message that another reader has found in a file."""
-    reader = _MailReader(file, _Messages(file))
-    subject = reader.read(lambda: message, None)
-    if not reader.blocks:
-        raise Skipped(Reason.NO_TEXT, "the message shows no text")
-    return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
-
-
 class _Messages:
-    """The messages of a file, one after the other. In a mailbox each begins with a `From ` line after a blank line (RFC
-    4155), which has a time. Apple's `.emlx` begins with the message's length. Long runs of base64, which are
-    attachments, stay in the file: the message has a mark instead, and `content` decodes them. So memory holds one
-    attachment at a time."""
+    """The messages of a file. In a mailbox each begins with a `From ` line that has a time, after a blank line (RFC
+    4155); `.emlx` begins with the length. Long runs of base64, which are attachments, stay in the file: the message has
+    a mark, and `content` decodes them."""
 
     def __init__(self, file: OpenedFile) -> None:
         self.several = file.head.startswith(b"From ")
@@ -147,7 +121,6 @@ class _Messages:
             blank = not line.strip()
 
     def content(self, part: Any, most: int) -> bytes:
-        """The first `most` bytes of a part."""
         is_base64 = str(part.get("content-transfer-encoding", "")).strip().lower() == "base64"
         payload = str(part.get_payload()).encode("ascii", "replace") if is_base64 else part.get_payload(decode=True)
         if payload is None or self._mark.search(payload) is None:
@@ -165,7 +138,6 @@ class _Messages:
         return found.getvalue()
 
     def _pieces(self, payload: bytes) -> Iterator[bytes]:
-        """A payload's bytes, with those that were left in the file."""
         at = 0
         for mark in self._mark.finditer(payload):
             yield payload[at : mark.start()]
@@ -196,7 +168,6 @@ class _MailReader:
         self.mails: dict[int, Mail] = {}
 
     def read(self, parse: Callable[[], Any], page: int | None) -> str:
-        """Reads the message that `parse` returns; returns its subject."""
         self._line, self._page = 0, page
         try:
             message = parse()
@@ -252,8 +223,8 @@ class _MailReader:
         return decode(data, declared=declared).text
 
     def _parts(self, message: Any) -> Iterator[Any]:
-        """The parts that are shown or attached. Of alternative parts, plain text is preferred unless it is a stub. What
-        is attached to the others is read, too."""
+        """The parts that are shown or attached, also to parts that are not read. Plain text is preferred unless it is a
+        stub."""
         waiting = [message]
         while waiting:
             part = waiting.pop()
@@ -267,7 +238,6 @@ class _MailReader:
             waiting += reversed(inner)
 
     def _alternative(self, parts: list[Any]) -> Any:
-        """The part to read of several that say the same."""
         shown = parts[-1]
         rich = next((leaf for part in parts for leaf in part.walk() if leaf.get_content_type() == "text/html"), None)
         plain = next((part for part in parts if part.get_content_type() == "text/plain"), None)
@@ -283,7 +253,6 @@ class _MailReader:
         return shown if len(words & said) < _STUB * len(words) else plain
 
     def _text(self, text: str, path: tuple[str, ...]) -> None:
-        """Reads the text of a message; quotations are separated from the sender's own text."""
         own: list[str] = []
         quoted: list[str] = []
 
@@ -312,7 +281,6 @@ class _MailReader:
         self._seen.update(hash(line) for line in map(_plain, text.split("\n")) if len(line) >= _LEAST_QUOTED)
 
     def _unseen(self, quoted: list[str]) -> list[Block]:
-        """The blocks of a quotation, without the lines of earlier messages."""
         known = [hash(_plain(line)) in self._seen for line in quoted]
         if any(known):  # short lines between known lines are quoted from the same message
             pairs = zip(quoted, known, strict=True)
@@ -320,8 +288,7 @@ class _MailReader:
         return text_blocks(normalised("\n".join(quoted)))
 
     def _attachment(self, name: str, part: Any, path: tuple[str, ...]) -> None:
-        """Adds the blocks of an attached document, if its format is supported. A document that cannot be read costs
-        only itself."""
+        """A document that cannot be read costs only itself."""
         below = (*path, f"attachment {name}")
         self._add(f"Attachment: {name}", "fields", below)
         try:
@@ -344,7 +311,6 @@ class _MailReader:
         self._blocks(blocks, below)
 
     def _attached(self, name: str, part: Any) -> list[Block]:
-        """The blocks of an attached document. Raises as its reader does."""
         blocks = list(read_inside(self._file, name, lambda most: self._messages.content(part, most)).blocks)
         if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
             raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
@@ -367,13 +333,12 @@ class _MailReader:
         self.blocks.append(Block(text, first, self._line, self._page, kind, path, parts=parts))
 
     def warn(self, what: str) -> None:
-        """Reports a part that is not read; the first one counts."""
+        """The first one counts."""
         self.warning = self.warning or what
 
 
 def _beside(part: Any) -> list[Any]:
-    """The attached parts of an alternative that is not read, and its invitation. Pictures that its HTML shows are none
-    of them."""
+    """What is attached to an alternative that is not read, without pictures that its HTML shows."""
     return [
         leaf
         for leaf in part.walk()
@@ -383,7 +348,6 @@ def _beside(part: Any) -> list[Any]:
 
 
 def _is_attached(part: Any) -> bool:
-    """Whether a part is a file rather than text of the message."""
     kind = part.get_content_type()
     if part.is_multipart() or kind in _SIGNATURES or kind.startswith("message/"):
         return False
@@ -403,12 +367,12 @@ def _header(message: Any, name: str) -> str:
 
 
 def _unescaped(value: str) -> str:
-    """A header's value, with its bytes above 127 decoded, which no standard allows."""
+    """With bytes above 127 decoded, which no standard allows."""
     return value if value.isascii() else decode(value.encode("utf-8", "surrogateescape")).text
 
 
 def _words(value: str) -> str:
-    """A header's value with its encoded words decoded (RFC 2047)."""
+    """With encoded words decoded (RFC 2047)."""
     value = _unescaped(value)
     try:
         pieces = decode_header(value)
@@ -431,7 +395,7 @@ def _fields(message: Any) -> Mail:
 
 
 def _sent(message: Any) -> str:
-    """When a message was sent, or was first received if its date is none; empty if no header tells."""
+    """When a message was sent, or was first received; empty if no header tells."""
     received = [str(value).rpartition(";")[2] for value in message.get_all("Received", ())]
     envelope = " ".join((message.get_unixfrom() or "").split()[2:])
     dates = (str(message.get("Date", "")).strip(), *reversed(received), envelope)
@@ -439,7 +403,6 @@ def _sent(message: Any) -> str:
 
 
 def _moment(date: str) -> str:
-    """A date of a header in ISO 8601; empty if it is none."""
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError, IndexError, OverflowError):
             return read(date).isoformat()
@@ -447,7 +410,7 @@ def _moment(date: str) -> str:
 
 
 def _unflowed(text: str, delsp: str) -> str:
-    """A text whose paragraphs were cut into lines that end with a space (RFC 3676), without these cuts."""
+    """Without the cuts of RFC 3676, whose lines end with a space."""
     lines: list[str] = []
     open_marks: str | None = None
     for line in text.split("\n"):
@@ -463,3 +426,40 @@ def _unflowed(text: str, delsp: str) -> str:
 
 def _plain(line: str) -> str:
     return " ".join(_MARKS.sub("", line).split()).lower()
+
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "References", "In-Reply-To")
+
+
+def extract_outlook(file: OpenedFile) -> DocumentBlocks:
+    """Reads a message that Outlook has saved (.msg), as a mail."""
+    from oxmsg import Message as OutlookMessage
+
+    reader, message = _MailReader(file, _Messages(file)), _mail(OutlookMessage.load(file.stream))
+    subject = reader.read(lambda: message, None)
+    if not reader.blocks:
+        raise Skipped(Reason.NO_TEXT, "the message shows no text")
+    return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
+
+
+def _mail(found: Any) -> Message:
+    """Its own headers come first, because a message that was never sent has none of a mail."""
+    made = MIMEMultipart()
+    sent = found.sent_date
+    known = {
+        "From": found.sender,
+        "To": ", ".join(filter(None, (each.name or each.email_address for each in found.recipients))),
+        "Date": None if sent is None else format_datetime(sent),
+        "Subject": found.subject,
+    }
+    known |= {name: value for name in _HEADERS if (value := found.message_headers.get(name))}
+    for name, value in known.items():
+        if value:
+            made[name] = " ".join(str(value).split())
+    text = (found.body or "")[:MAX_TEXT_CHARS]
+    made.attach(MIMEText(text, "plain", "utf-8") if text.strip() else MIMEText(found.html_body or "", "html", "utf-8"))
+    for each in found.attachments:
+        part = MIMEApplication(each.file_bytes or b"")
+        part.add_header("Content-Disposition", "attachment", filename=each.file_name or "without a name")
+        made.attach(part)
+    return made

@@ -1,8 +1,4 @@
-"""Markdown: headings, paragraphs, lists, tables, code, front matter; every block with its line numbers.
-
-Only the block structure is parsed. Chunks hold the unchanged source, so that a line number means the same in the file,
-in the snippet and in an editor.
-"""
+"""Markdown: only the block structure is parsed, and chunks hold the unchanged source with its line numbers."""
 
 from __future__ import annotations
 
@@ -28,15 +24,11 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _LONGEST_HEADING = 300
 
 _MARKERS = re.compile(r"[ \t]*(?:(?:[-+*>]|\d{1,9}[.)])[ \t]*)*")
-_MARKER = re.compile(r"[-+*>.)]")
-"""Markers of lists and quotations at the beginning of a line. Several markers nest."""
-
-_MOST = 10_000
-"""The most tokens of a part. A token takes up to 1.5 kB."""
+_MARKER = re.compile(r"[-+*>.)]")  # Markers of lists and quotations at the beginning of a line. Several markers nest.
+_MOST = 10_000  # The most tokens of a part. A token takes up to 1.5 kB.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a Markdown file."""
     decoded = file.text()
     lines = decoded.text.split("\n")
     front = _FRONT_MATTER.match(decoded.text)
@@ -52,12 +44,9 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most: int = _MOST) -> Iterator[Block]:
-    """Blocks from line `first` (counted from 0) to the end. Together they hold all visible characters.
-
-    The lines are parsed in parts, because the parser's tokens take up to 1.5 kB each, and a list of single letters has
-    three tokens for every four characters. The last block of a part may continue, so the next part begins with it. A
-    block that is longer than a part becomes several blocks, unless it is a fence.
-    """
+    """Blocks from line `first` (counted from 0) to the end, which together hold all visible characters. The lines are
+    parsed in parts, to bound the memory of tokens. The last block of a part may continue, so the next part begins with
+    it. A block that is longer than a part becomes several blocks, unless it is a fence."""
     start = first
     while start < len(lines):
         end = _reach(lines, start, most)
@@ -101,7 +90,6 @@ def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most:
 
 
 def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part, ...]:
-    """The parts of a block, as its tokens tell."""
     parts = Parts(text)
     starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     block = tokens[index]
@@ -142,7 +130,7 @@ def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part
 
 
 def _reach(lines: list[str], start: int, most: int) -> int:
-    """The line after the last one that fits into a part which begins at `start`. A part has at least one line."""
+    """The line after the last one that fits into a part from `start`, of at least one line."""
     for at in range(start, len(lines)):
         markers = _MARKERS.match(lines[at])
         # A marker or cell opened by a line has a token at its start and one at its end, and a paragraph has three.
@@ -153,19 +141,17 @@ def _reach(lines: list[str], start: int, most: int) -> int:
 
 
 def _behind_fence(lines: list[str], start: int, markup: str) -> int:
-    """The line after the end of a fence with this `markup`, searched from line `start` on."""
     closing = re.compile(rf" {{0,3}}{re.escape(markup[0])}{{{len(markup)},}}[ \t]*$")
     return next((at + 1 for at in range(start, len(lines)) if closing.match(lines[at])), len(lines))
 
 
 def _last_item(tokens: list[Token], end: int) -> int:
-    """The first line of a list's last item, which may continue; `end` if the list has only one item."""
+    """The first line of a list's last item, which may continue; `end` if there is only one item."""
     items = [token.map[0] for token in tokens if token.type == "list_item_open" and token.level == 1 and token.map]
     return items[-1] if items and items[-1] else end
 
 
 def _heading(source: str) -> str:
-    """A heading's text without the markup of links, emphasis and code."""
     text = _LINK.sub(r"\1", source[:_LONGEST_HEADING])
     return " ".join(re.sub(r"[*`]|<[^<>]*>", "", text).split())
 

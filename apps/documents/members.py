@@ -1,9 +1,5 @@
-"""Files inside other files: attachments, and the members of archives (ZIP, TAR, GZIP).
-
-Each member of an archive is a page, with its name as the subject and its time as the date of a mail. So it is a result
-of its own, `archive.zip › letter.docx`, and its date can be filtered. Lines are those of the member, and headings name
-its pages.
-"""
+"""Files inside other files: attachments, and the members of archives (ZIP, TAR, GZIP). Each member is a page, with its
+name as the subject and its time as the date of a mail, so that it is a result of its own."""
 
 from __future__ import annotations
 
@@ -28,33 +24,22 @@ from edge.apps.documents.secrets import refuse_secrets
 from edge.config import counted, format_size
 from edge.errors import InputError
 
-_DEEPEST = 3
-"""Largest depth of archives and mails inside each other."""
-
-_FRUGAL_BYTES = 10**6
-"""The bytes of a file inside another where the memory was too little before."""
-
-_SECONDS = 14.0
-"""Computing time for the members of one archive. Further ones are left out, and the report says so."""
-
-_NAMED, _DETAIL = 3, 150
-"""Members that a warning names, and the most characters of a reason."""
-
+_DEEPEST = 3  # Largest depth of archives and mails inside each other.
+_FRUGAL_BYTES = 10**6  # Bytes of a file inside another, at the last attempt.
+_SECONDS = 14.0  # Computing time for the members of one archive.
+_NAMED, _DETAIL = 3, 150  # Members that a warning names, and characters of a reason.
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError
 )  # fmt: skip
 _PROGRAMS = frozenset({"__MACOSX", "__pycache__", "node_modules"})
-"""Folders that programs fill."""
 
 _PIECE = 1 << 16
 
 _UTF_8 = 0x800
-"""The bit of a ZIP member whose name is UTF-8."""
 
 
 def read_inside(outer: OpenedFile, name: str, content: Callable[[int], bytes]) -> DocumentBlocks:
-    """The document of a file inside another; `content` returns its first bytes, as many as are asked for. Raises as its
-    reader does."""
+    """The document of a file inside another; `content` returns its first bytes, as many as are asked for."""
     from edge.apps.documents.file_types import IMAGE, choose, load
 
     if outer.depth == _DEEPEST:
@@ -75,15 +60,12 @@ def read_inside(outer: OpenedFile, name: str, content: Callable[[int], bytes]) -
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member: its name, its time in ISO 8601 or an empty text, and what opens it."""
-
     name: str
     when: str
     opened: Callable[[], IO[bytes]]
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an archive."""
     reader = _ArchiveReader(file)
     try:
         for member in _members(file):
@@ -109,7 +91,6 @@ class _ArchiveReader:
 
     @property
     def warning(self) -> str:
-        """A sentence about the members that are left out; empty if there are none."""
         more = f" and {counted(len(self.left) - _NAMED, 'other')}" if len(self.left) > _NAMED else ""
         return f"left out: {'; '.join(self.left[:_NAMED])}{more}" if self.left else ""
 
@@ -124,7 +105,6 @@ class _ArchiveReader:
         return False
 
     def read(self, member: _Member) -> None:
-        """Reads a member. One that cannot be read costs only itself."""
         try:
             with member.opened() as stream:
                 self._add(member, read_inside(self._file, basename(member.name), self._content(stream)))
@@ -141,7 +121,7 @@ class _ArchiveReader:
             self.left.append(f"{member.name} (damaged: {type(error).__name__})")
 
     def _content(self, stream: IO[bytes]) -> Callable[[int], bytes]:
-        """A function that returns the first bytes of a member, which are counted while they are unpacked."""
+        """Returns the first bytes of a member, counted while they are unpacked."""
         found = bytearray()
 
         def content(most: int) -> bytes:
@@ -156,7 +136,7 @@ class _ArchiveReader:
         return content
 
     def _add(self, member: _Member, document: DocumentBlocks) -> None:
-        """Adds a member's text. The mails of one are pages of their own, the pages of others are headings."""
+        """The mails of a member are pages of their own, the pages of others are headings."""
         blocks = list(document.blocks)
         self._chars += sum(len(block.text) for block in blocks)
         if self._chars > MAX_TEXT_CHARS:
@@ -177,7 +157,6 @@ class _ArchiveReader:
 
 
 def _members(file: OpenedFile) -> Iterator[_Member]:
-    """The files of an archive that a person put there."""
     file.stream.seek(0)
     if file.head.startswith(b"PK"):
         found = _of_zip(file.stream)
@@ -223,7 +202,6 @@ def _of_tar(stream: IO[bytes]) -> Iterator[_Member]:
 
 
 def _holds_tar(file: OpenedFile) -> bool:
-    """Whether a file, or what it holds compressed, is a TAR archive."""
     head = file.head
     if head.startswith(b"\x1f\x8b"):
         with suppress(zlib.error):

@@ -1,18 +1,14 @@
-"""DOCX and PPTX, ODT, ODS and ODP: the texts, slides and sheets of office programs.
-
-Of a DOCX file, the main text is read with its list numbers, text boxes and notes. Behind it come comments, headers,
-footers, drawings, and documents that it includes. Lines are paragraphs and table rows. Of a PPTX file, each slide is
-a page under its title, followed by its charts and notes. Lines are paragraphs and table rows of a slide.
-
-The parts are read directly. This unpacks no pictures, includes the text of content controls and text boxes, and leaves
-out text that was deleted under change tracking.
-"""
+"""DOCX and PPTX, ODT, ODS and ODP. Lines are paragraphs and table rows; a slide is a page under its title. Behind a
+DOCX file's main text come comments, headers, footers, drawings, and documents that it includes. The parts are read
+directly: no pictures are unpacked, content controls and text boxes are read, and text deleted under change tracking is
+not."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import groupby
 from typing import Any
 
 from edge.apps.documents.archive import (
@@ -39,7 +35,7 @@ from edge.apps.documents.base import (
     first_heading,
     meaningful,
 )  # fmt: skip
-from edge.apps.documents.decoding import clean
+from edge.apps.documents.decoding import clean, normalised
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
@@ -54,17 +50,14 @@ _GREEK = dict(zip(
     "abcdefghiklmnopqrstuwxyzABCDEFGHIKLMNOPQRSTUWXYZ", "αβχδεφγηικλμνοπθρστυωξψζΑΒΧΔΕΦΓΗΙΚΛΜΝΟΠΘΡΣΤΥΩΞΨΖ", strict=True
 ))  # fmt: skip
 _SYMBOL = {f"{ord(letter):02x}": greek for letter, greek in _GREEK.items()}
-"""The letters of the font Symbol, by the last byte of their codes."""
 
 _NOTES = ("footnotes", "endnotes")
 _BEHIND = {"comments": "Comments", "header": "Header", "footer": "Footer"}
-"""Relations of a document to other texts, with the headings that these have."""
 
 _SPACES = re.compile(" {2,}")
 
 
 def extract_docx(file: OpenedFile) -> DocumentBlocks:
-    """Reads a DOCX file."""
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "word/document.xml"
         document = archive.xml(main)
@@ -87,8 +80,6 @@ def extract_docx(file: OpenedFile) -> DocumentBlocks:
 
 
 class _TextReader(ABC):
-    """Converts the paragraphs and tables of a text to blocks, in document order."""
-
     paragraphs: Set[str]
     tables: Set[str]
     left_out: Set[str]
@@ -101,7 +92,7 @@ class _TextReader(ABC):
         self._line = 0
 
     def read(self, element: Any) -> list[Block]:
-        """The blocks so far, with those below an element. Iterative, so that deep nesting needs no stack."""
+        """Iterative, so that deep nesting needs no stack."""
         waiting = [element]
         while waiting:
             found = waiting.pop()
@@ -149,7 +140,7 @@ def _labelled(label: str | None, text: str) -> str:
 
 
 class _WordReader(_TextReader):
-    """Reads a DOCX file. Rows of a table inside a cell follow the cell's row."""
+    """Reads a DOCX file."""
 
     paragraphs, tables, left_out = frozenset({"p"}), frozenset({"tbl"}), _LEFT_OUT
     _numbering: WordNumbering
@@ -159,7 +150,7 @@ class _WordReader(_TextReader):
         self._levels = {} if styles is None else _heading_levels(styles)
 
     def read_behind(self, archive: Archive, main: str, related: Mapping[str, Sequence[str]]) -> str:
-        """Reads the texts behind the main one; returns a sentence about those that cannot be read."""
+        """Returns a sentence about what cannot be read."""
         left: list[str] = []
         shown: set[str] = set()
         for kind, heading in _BEHIND.items():
@@ -215,7 +206,6 @@ class _WordReader(_TextReader):
             yield " | ".join(texts).rstrip()
 
     def _own_paragraphs(self, cell: Any, boxes: list[Any]) -> Iterator[str]:
-        """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
         for paragraph in outermost(cell, {"p"}, _LEFT_OUT | {"tbl"}):
             yield _labelled(self._numbering.label(paragraph), self.text(paragraph, boxes))
 
@@ -228,7 +218,7 @@ class _WordReader(_TextReader):
 
 
 def _rows(table: Any) -> Iterator[Any]:
-    """Rows of a table and of the tables in its cells, but not of tables in text boxes."""
+    """Without tables in text boxes."""
     waiting = [table]
     while waiting:
         found = waiting.pop()
@@ -240,7 +230,6 @@ def _rows(table: Any) -> Iterator[Any]:
 
 
 def _text(paragraph: Any, boxes: list[Any]) -> str:
-    """A paragraph's text; text boxes that are anchored in the paragraph are appended to `boxes`."""
     parts: list[str] = []
     for found in outermost(paragraph, _PIECES, _LEFT_OUT):
         name = local(found)
@@ -264,7 +253,6 @@ def _text(paragraph: Any, boxes: list[Any]) -> str:
 
 
 def _heading_levels(styles: Any) -> dict[str, int]:
-    """Heading levels by style id, from the style's name or its outline level, if the style itself states one."""
     levels = {}
     for style in styles.iter("{*}style"):
         name, properties = style.find("{*}name"), style.find("{*}pPr")
@@ -277,7 +265,7 @@ def _heading_levels(styles: Any) -> dict[str, int]:
 
 
 def _named_level(name: str) -> int | None:
-    """The heading level that a built-in style's name states. Such names are English in every language of Word."""
+    """Names of built-in styles are English in every language of Word."""
     if name == "title":
         return 1
     return int(name[8:]) if name.startswith("heading ") and name[8:].isdecimal() else None
@@ -297,7 +285,6 @@ _FURNITURE = frozenset({"sldNum", "dt", "ftr", "hdr", "sldImg"})
 
 
 def extract_pptx(file: OpenedFile) -> DocumentBlocks:
-    """Reads a PPTX file."""
     blocks: list[Block] = []
     damaged: list[int] = []
     missing: list[int] = []
@@ -323,8 +310,8 @@ def extract_pptx(file: OpenedFile) -> DocumentBlocks:
 
 
 def _slide(archive: Archive, name: str, page: int, damaged: list[int]) -> Iterator[Block]:
-    """The blocks of a slide: its title, its other text, its drawings, its notes. Its page is appended to `damaged` if a
-    drawing cannot be read."""
+    """Its title, its other text, its drawings, its notes. Its page is appended to `damaged` if a drawing cannot be
+    read."""
     slide = archive.xml(name)
     shapes = list(_shapes(slide))
     titles = [shape for shape in shapes if _placeholder(shape) in _TITLES]
@@ -357,18 +344,15 @@ def _slide(archive: Archive, name: str, page: int, damaged: list[int]) -> Iterat
 
 
 def _shapes(slide: Any) -> Iterator[Any]:
-    """Shapes, pictures and graphic frames, in the order of the file, which is the drawing order."""
     return outermost(slide, {"sp", "graphicFrame", "pic", "cxnSp"}, {"Fallback"})
 
 
 def _placeholder(shape: Any) -> str:
-    """The role of a shape on its slide: `title`, `body`, `sldNum`, ...; empty for a shape without a role."""
     element = next(shape.iter("{*}ph"), None)
     return "" if element is None else (attribute(element, "type") or "body")
 
 
 def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
-    """The paragraphs (`p`) and table rows (`tr`) of a shape, with their texts; first its alternative text."""
     if described := description(shape):
         yield "p", described
     above: dict[int, str] = {}
@@ -391,13 +375,11 @@ def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
 _ODF_LEFT_OUT = frozenset({"tracked-changes", "annotation-end", "forms", "sequence-decls",
                            "table-of-content", "ruby-text"})  # fmt: skip
 _OBJECT = re.compile(r"(?:[^/]+/)*Object[^/]*/content\.xml")
-"""The names of charts and formulas."""
 
 _MOST_ROWS = 10**9
 
 
 def extract_odf(file: OpenedFile) -> DocumentBlocks:
-    """Reads an OpenDocument text, spreadsheet or presentation."""
     with Archive(file.stream) as archive:
         if "META-INF/manifest.xml" in archive.names:
             manifest = archive.xml("META-INF/manifest.xml")
@@ -411,12 +393,10 @@ def extract_odf(file: OpenedFile) -> DocumentBlocks:
 
 
 def extract_flat_odf(root: Any) -> DocumentBlocks:
-    """Reads an OpenDocument file that is one XML document, by its root; raises as `extract_odf` does."""
     return _odf_blocks(root, [root], [], dublin_core_title(root))
 
 
 def _odf_blocks(content: Any, styles: Sequence[Any], objects: Sequence[Any], title: str) -> DocumentBlocks:
-    """The blocks of a document, and of objects, headers and footers behind it."""
     numbering = OpenNumbering(content, *styles)
     body = next(content.iter("{*}body"), None)
     kind = "" if body is None or not len(body) else local(body[0])
@@ -438,8 +418,6 @@ def _odf_blocks(content: Any, styles: Sequence[Any], objects: Sequence[Any], tit
 
 
 class _OpenReader(_TextReader):
-    """Reads an OpenDocument text, or a slide."""
-
     paragraphs, tables, left_out = frozenset({"p", "h"}), frozenset({"table"}), _ODF_LEFT_OUT
 
     def text(self, paragraph: Any, inner: list[Any]) -> str:
@@ -481,7 +459,7 @@ def _slides(body: Any, numbering: OpenNumbering) -> Iterator[Block]:
 
 
 def _odf_rows(table: Any) -> Iterator[Row]:
-    """Rows that are not empty, with their numbers and values. A row that stands for many equal rows is read once."""
+    """A row that stands for many equal rows is read once."""
     number = 1
     merged: dict[int, tuple[int, str]] = {}
     for row in outermost(table, {"table-row"}, {"shapes", "forms"}):
@@ -510,13 +488,11 @@ def _odf_rows(table: Any) -> Iterator[Row]:
 
 
 def _count(element: Any, name: str) -> int:
-    """How many rows or columns an element stands for, by its attribute; 1 if it has none."""
     value = "1" if element is None else attribute(element, name) or "1"
     return max(1, int(value)) if value.isdecimal() and len(value) < 10 else 1
 
 
 def _odf_text(paragraph: Any, inner: list[Any]) -> str:
-    """A paragraph's text; its text boxes and notes are appended to `inner`."""
     parts = [paragraph.text or ""]
     waiting = [(child, False) for child in reversed(paragraph)]
     while waiting:
@@ -535,3 +511,38 @@ def _odf_text(paragraph: Any, inner: list[Any]) -> str:
             waiting += [(child, False) for child in reversed(found)]
     lines = (" ".join(line.split()) for line in clean("".join(parts)).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+_PICTURE = re.compile(rb"(?:[0-9a-fA-F]{32,}\s*){4,}")
+_RAW = re.compile(rb"[\x80-\xff]")
+
+
+def extract_rtf(file: OpenedFile) -> DocumentBlocks:
+    from striprtf.striprtf import rtf_to_text
+
+    data = _PICTURE.sub(b"", file.read())
+    # The library looks for links line by line, and decodes only letters that are written as hexadecimal numbers.
+    data = _RAW.sub(lambda match: b"\\'%02x" % match[0][0], data.replace(b"{\\field", b"\n{\\field"))
+    text = rtf_to_text(data.decode("ascii"), errors="replace")  # type: ignore[no-untyped-call]
+    if len(text) > MAX_TEXT_CHARS:
+        raise too_much_text()
+    blocks = list(_rtf_blocks(normalised(text.replace("\xad", "")).split("\n")))
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the document has no text")
+    return DocumentBlocks("", blocks)
+
+
+def _rtf_blocks(lines: Sequence[str]) -> Iterator[Block]:
+    """A block for each paragraph, and one for the rows of a table, whose cells end with a bar."""
+    numbered = ((number, " ".join(line.split())) for number, line in enumerate(lines, 1))
+    for is_table, group in groupby(
+        ((number, line) for number, line in numbered if line.strip("| ")), lambda each: each[1].endswith("|")
+    ):
+        found = list(group)
+        if is_table:
+            rows = [" | ".join(cell.strip() for cell in line[:-1].split("|")) for _, line in found]
+            numbers = tuple(number for number, _ in found)
+            yield Block("\n".join(rows), numbers[0], numbers[-1], None, "table", (), numbers)
+        else:
+            for number, line in found:
+                yield Block(line, number, number, None, "paragraph")

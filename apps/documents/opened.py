@@ -21,12 +21,10 @@ HEAD_BYTES = 8192
 """Bytes at the beginning of a file that decide its type."""
 
 PASSES_DESCRIPTORS = hasattr(socket, "send_fds")
-"""Whether a process can pass an open file to another process, as on every system but Windows."""
 
 
 def open_regular(path: Path) -> int:
-    """Opens a regular file and returns its descriptor. It follows no symbolic link and does not wait for a pipe: both,
-    and a file that cannot be read, are `Skipped`."""
+    """Opens a regular file, without following a link or waiting for a pipe. What cannot be read is `Skipped`."""
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -61,13 +59,8 @@ class Attempt(IntEnum):
 
 @dataclass(slots=True)
 class Spent:
-    """What a file and those inside it have taken so far.
-
-    Attributes:
-        recognized_s: computing time for pictures.
-        unpacked: bytes of an archive's members.
-        until: the computing time at which an archive's members come to their end; None before the first.
-    """
+    """What a file and those inside it have taken: computing time for pictures, bytes of an archive's members, and the
+    computing time at which these come to their end (None before the first)."""
 
     recognized_s: float = 0.0
     unpacked: int = 0
@@ -89,8 +82,7 @@ class OpenedFile:
         descriptor: int | None = None,
         attempt: Attempt = Attempt.FIRST,
     ) -> None:
-        """Opens a file as `open_regular` does, or takes an open `descriptor`, which is closed with the file. `attempt`
-        is the cost of a part that does not fit the memory."""
+        """Opens a file as `open_regular` does, or takes an open `descriptor`, which is closed with the file."""
         self.path = path
         self.name = path.name
         self.suffix = path.suffix.lower()
@@ -114,12 +106,10 @@ class OpenedFile:
             raise
 
     def read(self) -> bytes:
-        """The whole content."""
         self.stream.seek(0)
         return self._read(self.nbytes)
 
     def text(self, *, declared: str | None = None) -> Text:
-        """The whole content as text."""
         if self.nbytes > 4 * MAX_TEXT_CHARS:
             raise too_much_text()
         text = decode(self.read(), declared=declared)
@@ -145,12 +135,10 @@ def _special() -> Skipped:
 
 
 class Attached(OpenedFile):
-    """A file inside another file, such as an attachment, with the interface of an opened file."""
-
     def __init__(
         self, name: str, data: bytes, *, attempt: Attempt = Attempt.FIRST, outer: OpenedFile | None = None
     ) -> None:
-        """`name` may be any text; `data` is the content. The attempt is that of the outer file, if it is given."""
+        """The attempt is that of the outer file, if there is one."""
         self.attempt = attempt if outer is None else outer.attempt
         self.spent = Spent() if outer is None else outer.spent
         self.depth = 1 if outer is None else outer.depth + 1
@@ -163,5 +151,4 @@ class Attached(OpenedFile):
 
 
 def too_much_text() -> Skipped:
-    """The error for a file with more text than the limit."""
     return Skipped(Reason.TOO_LARGE, f"more than {MAX_TEXT_CHARS:,} characters of text, the most that is read")

@@ -1,12 +1,7 @@
-"""PDF: paragraphs and headings, found by position and size of the letters. Lines are lines of a page's text. The value
-of a form's field belongs to the line beside it, and notes are lines behind the page's text.
-
-Scripts are not run. Pages without text that show pictures are rendered and read as pictures (see `pictures`).
-
-A page can also be drawn with the lines of a passage marked (`drawn`). The worker sends the compressed rows of a PNG
-file, and the parent makes the rest of the file (`PagePicture`). So a worker that a document has taken over controls
-only the pixels of a picture.
-"""
+"""PDF: paragraphs and headings, found by position and size of the letters. Lines are lines of a page's text, with the
+values of a form beside them and notes behind. Pages without text that show pictures are read as pictures. A page can
+also be drawn with lines marked: the worker sends compressed rows of pixels, and the parent makes the rest of a PNG
+file, so that a worker that a document has taken over controls only pixels."""
 
 from __future__ import annotations
 
@@ -43,27 +38,16 @@ from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
 from edge.errors import InputError
 
 _MOST_PAGES = 10_000
-_MOST_IN_MEMORY = 4 << 20
-"""The bytes of a file that is read at once."""
-
-_HEADING_SIZE = 1.15
-"""A heading's letters are at least this much larger than the body's."""
-
+_MOST_IN_MEMORY = 4 << 20  # The bytes of a file that is read at once.
+_HEADING_SIZE = 1.15  # A heading's letters are at least this much larger than the body's.
 _HEADING_CHARS = 150
 _PICTURE_SIDE = 1_760
-_PICTURE_SCALE = 3.0
-"""For scanned pages: the most pixels of the longer side, and the most pixels per point."""
-
-_WIDE_GAP = 1.4
-"""A gap between lines separates paragraphs if it is this much larger than the usual gap."""
-
+_PICTURE_SCALE = 3.0  # Pixels of the longer side of scanned pages, and pixels per point, at most.
+_WIDE_GAP = 1.4  # A gap between lines separates paragraphs if it is this much larger than the usual gap.
 _LEADER = re.compile(r"(?:\.[ \t]?){4,}|(?:[_\-][ \t]?){8,}")
-_SCANNED_SHARE = 0.05
-"""A page without text is scanned if its pictures cover so much of it."""
-
+_SCANNED_SHARE = 0.05  # A page without text is scanned if its pictures cover so much of it.
 _HYPHEN = "\ufffe"
 _WRAPPED = re.compile("[\ufffe\x02]")
-"""Characters that the library puts in place of a hyphen where it joins two lines."""
 
 _HYPHENATED = re.compile(r"(?<=[^\W\d_]{2})-$")
 _BROKEN = re.compile(rf"((?<![^\W_])[^\W_]+|){_HYPHEN}([^\W_]*)")
@@ -74,13 +58,10 @@ _AFFIXES = frozenset({
     "micro", "mis", "out", "over", "pre", "sea", "ship", "some", "sub", "super", "tele", "trans", "under", "ward",
     "wards", "wise", "work",
 })  # fmt: skip
-"""Words that are parts of other words more often than of compounds with a hyphen."""
 
-_STAMP, _FIELD, _NOTES = 13, 20, frozenset({1, *range(3, 16)})
-"""Kinds of annotations: stamps, fields of forms, and what readers write on a page (ISO 32000-1, 12.5.6.1)."""
-
+_STAMP, _FIELD, _NOTES = 13, 20, frozenset({1, *range(3, 16)})  # Kinds of annotations (ISO 32000-1, 12.5.6.1).
 _SHOWS_TEXT = re.compile(r"T[jJ]\b|\bDo\b|[)>\]]\s*['\"]")
-"""Operators of a drawing that show text, or may have it in another drawing (ISO 32000-1, annex A)."""
+"""Operators that show text, or another drawing (ISO 32000-1, annex A)."""
 
 _WORDLESS = frozenset({1, 2, *range(5, 13), *range(14, 20)})
 """Kinds that draw no text: icons, links, shapes, marks and pop-up windows."""
@@ -88,7 +69,7 @@ _WORDLESS = frozenset({1, 2, *range(5, 13), *range(14, 20)})
 
 @dataclass(slots=True)
 class _PageLine:
-    """A line of a page: text, number, height of its letters and baseline in points, and range in the page's text."""
+    """A line of a page: height and baseline in points, and range in the page's text."""
 
     text: str
     number: int
@@ -99,7 +80,6 @@ class _PageLine:
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a PDF file."""
     with opened_pdf(file) as (document, pypdfium2):
         if len(document) > _MOST_PAGES:
             raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
@@ -127,7 +107,6 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _recognised(document: Any, scans: Sequence[int], file: OpenedFile, *, alone: bool) -> tuple[list[Block], str]:
-    """The blocks of scanned pages, and a sentence about skipped pages."""
     from edge.apps.documents.pictures import recognised, recognizer
 
     try:
@@ -143,7 +122,7 @@ def _recognised(document: Any, scans: Sequence[int], file: OpenedFile, *, alone:
 
 @contextmanager
 def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
-    """Opens a PDF with pypdfium2; yields the document and the module. Raises as `extract` does."""
+    """Yields the document and pypdfium2."""
     import pypdfium2
 
     try:
@@ -160,7 +139,7 @@ def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
 
 
 def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_PageLine] | None]:
-    """The lines of every page; None for a damaged page. Scanned pages, counted from 0, are appended to `scans`."""
+    """None for a damaged page. Scanned pages, counted from 0, are appended to `scans`."""
     chars = 0
     for index in range(len(document)):
         try:
@@ -190,7 +169,6 @@ def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_Pa
 
 
 def _is_scanned(page: Any, raw: Any) -> bool:
-    """Whether pictures cover a page that shows no text."""
     edges = tuple(ctypes.c_float() for _ in range(4))
     covered = 0.0
     for found in page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,)):
@@ -202,8 +180,8 @@ def _is_scanned(page: Any, raw: Any) -> bool:
 
 
 class _Note(NamedTuple):
-    """An annotation: its text, which may be empty, its lower and upper edge in points if it is the value of a form, and
-    whether it may draw other text."""
+    """An annotation: its text, its lower and upper edge in points if it is the value of a form, and whether it may draw
+    other text."""
 
     text: str
     bottom: float
@@ -212,7 +190,6 @@ class _Note(NamedTuple):
 
 
 def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
-    """The values of a page's form, and its notes."""
     box = raw.FS_RECTF()
     for index in range(raw.FPDFPage_GetAnnotCount(page.raw)):
         note = raw.FPDFPage_GetAnnot(page.raw, index)
@@ -241,7 +218,6 @@ def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
 
 
 def _flattened(document: Any, index: int, page: Any, raw: Any) -> tuple[Any, Any]:
-    """A page with its annotations as they are drawn, behind its other content; and its text."""
     raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY)
     page.close()
     page = document[index]
@@ -249,8 +225,8 @@ def _flattened(document: Any, index: int, page: Any, raw: Any) -> tuple[Any, Any
 
 
 def _annotate(lines: list[_PageLine], notes: Sequence[_Note], drawn: str) -> None:
-    """Adds the values of a form to the lines beside them, and other texts of annotations as lines behind the others:
-    notes, and what is `drawn` besides, such as a signature."""
+    """Adds the values of a form to the lines beside them, and notes and what is `drawn` besides, such as a signature,
+    as lines behind the others."""
     found: list[str] = []
     for text in sorted((note.text for note in notes if note.draws and note.text), key=len, reverse=True):
         drawn = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "\n", drawn, count=1)
@@ -266,7 +242,6 @@ def _annotate(lines: list[_PageLine], notes: Sequence[_Note], drawn: str) -> Non
 
 
 def _string(function: Any, *arguments: Any) -> str:
-    """The text that a function of the library writes as UTF-16, on one line."""
     size = min(function(*arguments, None, 0), 2 * MAX_TEXT_CHARS)
     buffer = ctypes.create_string_buffer(size)
     function(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
@@ -286,7 +261,6 @@ def _picture(document: Any, at: int) -> Any:
 
 
 def _lines(text: PageText, raw: Any) -> Iterator[_PageLine]:
-    """A page's lines that are not empty, numbered in order."""
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
     number = 0
     for begin, end, line in text.lines():
@@ -306,8 +280,7 @@ def _lines(text: PageText, raw: Any) -> Iterator[_PageLine]:
 
 
 def _joined(lines: Iterable[_PageLine]) -> list[_PageLine]:
-    """Joins words that were hyphenated at the end of a line. A joined word stays on the first of its two lines, with
-    the mark `_HYPHEN`."""
+    """Joins words that were hyphenated at the end of a line, with the mark `_HYPHEN`, on the first of the two lines."""
     found: list[_PageLine] = []
     for line in lines:
         before = found[-1] if found else None
@@ -344,7 +317,6 @@ def _decide_hyphens(lines: Sequence[_PageLine]) -> None:
 
 @cache
 def _words() -> frozenset[bytes]:
-    """Common English words, from the vocabulary of the bundled reranker."""
     from edge import models
 
     (vocabulary,) = Path(models.__path__[0]).glob("bundled/*/tokenizer.json")
@@ -352,7 +324,6 @@ def _words() -> frozenset[bytes]:
 
 
 def _document_blocks(pages: Sequence[Sequence[_PageLine]]) -> list[Block]:
-    """Paragraphs and headings of all pages, in order."""
     _decide_hyphens([line for lines in pages for line in lines])
     chars: Counter[float] = Counter()
     for lines in pages:
@@ -376,7 +347,6 @@ def _document_blocks(pages: Sequence[Sequence[_PageLine]]) -> list[Block]:
 
 
 def _paragraphs(lines: Sequence[_PageLine], levels: Mapping[float, int]) -> Iterator[list[_PageLine]]:
-    """Runs of lines without a wide gap and without a change between body and heading sizes."""
     gaps = [before.base - line.base for before, line in pairwise(lines)]
     down = [gap for gap in gaps if 0 < gap < math.inf]
     usual = statistics.median_low(down) if down else 0.0
@@ -393,10 +363,10 @@ def _paragraphs(lines: Sequence[_PageLine], levels: Mapping[float, int]) -> Iter
 
 
 LONGER_SIDE = 1_400
-"""Pixels of a picture's longer side: 120 per inch of A4."""
+"""Pixels: 120 per inch of A4."""
 
 MOST_COMPRESSED = 4 * 10**6
-"""The most bytes of the compressed rows. A page of text takes 0.1 MB, a photograph up to 3 MB."""
+"""Of a picture's rows. A page of text takes 0.1 MB, a photograph up to 3 MB."""
 
 PICTURE_NBYTES = 4 * MOST_COMPRESSED
 """Memory for receiving a picture: the line of JSON, its text, and the file."""
@@ -404,8 +374,6 @@ PICTURE_NBYTES = 4 * MOST_COMPRESSED
 
 @dataclass(frozen=True, slots=True)
 class PagePicture:
-    """A page as a picture."""
-
     png: bytes
     width: int
     height: int
@@ -414,7 +382,6 @@ class PagePicture:
 
     @staticmethod
     def of(answer: dict[str, Any]) -> PagePicture:
-        """Makes the picture from a worker's answer."""
         try:
             width, height, pages = (int(answer[name]) for name in ("width", "height", "pages"))
             rows = base64.b64decode(answer["rows"], validate=True)
@@ -439,14 +406,11 @@ def _part(name: bytes, content: bytes) -> bytes:
 _MOST_SCALE = 3.0
 _MARK = (255, 232, 120)
 _LEVEL = 6
-"""Compression level of zlib."""
 
 _Box = tuple[float, float, float, float]
-"""Left, top, right and bottom, in points."""
 
 
 def drawn(file: OpenedFile, page: int, lines: Collection[int]) -> dict[str, Any]:
-    """Draws a page of a PDF and returns the worker's answer with the picture."""
     with opened_pdf(file) as (document, pypdfium2):
         if not 1 <= page <= len(document):
             raise InputError(f"there is no page {page}; the document has {len(document):,}")
@@ -467,7 +431,7 @@ def drawn(file: OpenedFile, page: int, lines: Collection[int]) -> dict[str, Any]
 
 
 def _mark(page: Any, lines: Collection[int], raw: Any) -> bool:
-    """Lays a colour over lines of a page, as a marker pen does; returns whether the page has such lines."""
+    """Lays a colour over lines of a page; returns whether the page has such lines."""
     text_page = page.get_textpage()
     text = PageText(text_page, raw)
     marks: list[_Box] = []
@@ -485,8 +449,7 @@ def _mark(page: Any, lines: Collection[int], raw: Any) -> bool:
 
 
 def _box_around(boxes: list[_Box]) -> list[_Box]:
-    """One box around the letters of a line. Letters that do not stand side by side, as those of rotated text, stay as
-    they are."""
+    """One box around the letters of a line; letters of rotated text keep theirs."""
     _, high, _, low = max(boxes, key=lambda box: box[1] - box[3])
     if any(bottom > high or top < low for _, top, _, bottom in boxes):
         return boxes

@@ -1,7 +1,5 @@
-"""Pictures of text: image files, and the pages of scanned PDFs. The extra `ocr` reads them.
-
-Lines are the recognized lines, from top to bottom.
-"""
+"""Pictures of text: image files, and the pages of scanned PDFs, read with the extra `ocr`. Lines are the recognized
+lines."""
 
 from __future__ import annotations
 
@@ -20,35 +18,24 @@ from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import Attempt, OpenedFile
 
 PACKAGE = "rapidocr_onnxruntime"
-"""The package whose models recognize text."""
 
 FINDER, READER = "ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx"
-"""The files of its models: one finds lines of text, the other reads them."""
+"""One model finds lines of text, the other reads them."""
 
 MISSING = "pictures of text are read with the extra `ocr`: pip install 'edge-rag[ocr]'"
 
 _MOST_PIXELS = 40_000_000
-_LONG_SIDE = 1_760
-"""The most pixels of a picture's longer side: 150 per inch of A4. Larger pictures are reduced."""
-
-_LEAST_SIDE = 12
-"""A picture with a shorter side has no room for a line of text. Many mails have such logos and counters."""
-
-_SECONDS = 14.0
-"""Computing time for the pictures of one file; further pages are skipped, and the report says so."""
-
-_WIDE_GAP = 1.2
-"""A gap between lines separates paragraphs if it is this many line heights."""
-
+_LONG_SIDE = 1_760  # Pixels of a picture's longer side, 150 per inch of A4, to which larger ones are reduced.
+_LEAST_SIDE = 12  # A picture with a shorter side has no room for a line of text.
+_SECONDS = 14.0  # Computing time for the pictures of one file.
+_WIDE_GAP = 1.2  # A gap between lines separates paragraphs if it is this many line heights.
 _ADDRESSES = 240 * 10**6
-"""Address space of the libraries and models with one page."""
 
 Page = Callable[[], Any]
 """Returns a page's picture, [height, width, 3] uint8."""
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads an image file."""
     if not is_installed():
         raise Skipped(Reason.NO_TEXT, MISSING)
     from PIL import Image, UnidentifiedImageError
@@ -78,12 +65,12 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def is_installed() -> bool:
-    """Whether the extra `ocr` is installed. Nothing is imported."""
+    """Nothing is imported."""
     return models_folder() is not None
 
 
 def models_folder() -> Path | None:
-    """The folder of the package's models; None if it is not installed. The package is not imported."""
+    """The folder of the package's models; None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         return None
@@ -93,8 +80,8 @@ def models_folder() -> Path | None:
 
 @cache
 def recognizer() -> Any:
-    """The recognizer of text, which is opened once in a process. `Skipped` without the extra `ocr`; `MemoryError` where
-    it does not fit the worker's memory: the caller then starts a larger worker."""
+    """The recognizer, opened once in a process. `Skipped` without the extra `ocr`; `MemoryError` where it does not
+    fit."""
     folder = models_folder()
     if folder is None:
         raise Skipped(Reason.NO_TEXT, MISSING)
@@ -121,7 +108,7 @@ def _told_of_memory() -> Iterator[None]:
 
 
 def _make_sure_of(nbytes: int) -> None:
-    """Checks that the system can give this process so many bytes. Libraries that get no memory end the process."""
+    """Libraries that get no memory end the process."""
     try:
         mmap.mmap(-1, nbytes).close()
     except OSError as error:
@@ -129,8 +116,7 @@ def _make_sure_of(nbytes: int) -> None:
 
 
 def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any, file: OpenedFile) -> tuple[list[Block], str]:
-    """The blocks of numbered pages, and a sentence about skipped pages. `MemoryError` if a page does not fit the
-    worker's memory, and another attempt will be made with more."""
+    """The blocks of numbered pages, and a sentence about skipped pages. `MemoryError` at a first attempt only."""
     started = time.process_time() - file.spent.recognized_s
     blocks: list[Block] = []
     done = left = large = 0
@@ -157,7 +143,6 @@ def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any, file: Open
 
 
 def _paragraphs(lines: list[Any], page: int | None) -> Iterator[Block]:
-    """Runs of lines without a wide gap between them."""
     texts = [" ".join(clean(line.text).split()) for line in lines]
     start = 0
     for at in range(1, len(lines) + 1):

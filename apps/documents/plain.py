@@ -1,9 +1,6 @@
 """Plain text and reStructuredText: paragraphs between blank lines, under titles that are underlined with punctuation.
-
-reStructuredText is read by its lines as well: sections, paragraphs, literal blocks. Directives are not executed, so
-nothing is included, fetched or run, and every line keeps its number. The section titles agree with those of docutils,
-as a test verifies.
-"""
+Directives are not executed, and every line keeps its number. A test verifies the titles of reStructuredText with
+docutils."""
 
 from __future__ import annotations
 
@@ -18,21 +15,17 @@ from edge.apps.documents.opened import OpenedFile
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
 _LONGEST_TITLE = 200
 _SHORTEST_RULE = 4
-_WRAPPED_CHARS = 40
-"""A line is wrapped only if it has a space behind so many characters; a long address has none."""
-
+_WRAPPED_CHARS = 40  # A line is wrapped only if it has a space behind so many characters.
 _PROSE_LETTERS = 0.87
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a text file."""
     decoded = file.text()
     blocks = text_blocks(decoded.text)
     return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
 
 
 def text_blocks(text: str, *, short: bool = False) -> list[Block]:
-    """The blocks of a text, which together hold all its visible characters; `short` as in `titles`."""
     lines = text.split("\n")
     blocks: list[Block] = []
     outline = Outline()
@@ -51,8 +44,7 @@ def text_blocks(text: str, *, short: bool = False) -> list[Block]:
 def paragraphs(
     lines: Sequence[str], first: int, end: int, path: tuple[str, ...], *, kind: str | None = None, width: int = 0
 ) -> Iterator[Block]:
-    """Each run of lines that are not blank becomes a block; `first` and `end` count from 0. Without `kind`, the kind of
-    each block is decided by its text; `width` as for `Block`."""
+    """Each run of lines that are not blank becomes a block; `first` and `end` count from 0."""
     start = first
     for at in range(first, end + 1):
         if at == end or not lines[at].strip():
@@ -64,8 +56,7 @@ def paragraphs(
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a paragraph consists of sentences rather than lines. In prose, 95 % of the visible characters are
-    letters; in code, tables and logs, 80 % or less."""
+    """Prose has 95 % letters among its visible characters; code, tables and logs have 80 % or less."""
     if "\n" not in text:
         return True
     visible = "".join(text.split())
@@ -74,12 +65,8 @@ def _is_prose(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """A title and its place.
-
-    Attributes:
-        first, end: its lines, counted from 0 and including the lines of punctuation; `end` is the line after them.
-        level: 1 for the first style of adornment in the text, 2 for the second, and so on.
-    """
+    """A title, its lines from `first` up to `end` (counted from 0, with the lines of punctuation), and its level by the
+    order in which styles of adornment occur."""
 
     text: str
     first: int
@@ -88,9 +75,9 @@ class Title:
 
 
 def titles(lines: Sequence[str], *, short: bool = False) -> Iterator[Title]:
-    """Titles of a text. A title is a line at the left margin after a blank line, underlined by one repeated mark that
-    is at least as long. It may also have such a line above; then it may be indented (reStructuredText specification,
-    "Sections"). With `short` four marks may underline any title, as docutils accepts with a warning."""
+    """A title is a line at the left margin after a blank line, underlined by one repeated mark that is at least as
+    long; with such a line above it may be indented (reStructuredText specification, "Sections"). With `short` four
+    marks may underline any title, as docutils accepts with a warning."""
     styles: list[str] = []
     at = after_title = 0
     while at < len(lines) - 1:
@@ -107,7 +94,7 @@ def titles(lines: Sequence[str], *, short: bool = False) -> Iterator[Title]:
 
 
 def _title_at(lines: Sequence[str], at: int, short: bool) -> tuple[int, str]:
-    """The line after a title that begins at line `at`, and the title's style; 0 if no title begins there."""
+    """The line after a title that begins at line `at`, and its style; 0 if none does."""
     line = lines[at]
     if not line.strip():
         return 0, ""
@@ -138,7 +125,6 @@ _LITERAL = re.compile(
 
 
 def extract_rst(file: OpenedFile) -> DocumentBlocks:
-    """Reads a reStructuredText file."""
     decoded = file.text()
     blocks = list(_with_literals(text_blocks(decoded.text, short=True)))
     return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
@@ -174,8 +160,7 @@ _NAMED = re.compile(r"option|envvar|confval|setting|data|function|class|method|a
 
 
 def _directives(text: str) -> tuple[Part, ...] | None:
-    """The parts of a block that begins with a directive: what it says, or the name that it describes as a heading.
-    Its mark and its options say nothing. None if no directive begins the block."""
+    """What a directive says, or the name that it describes as a heading; None if no directive begins the block."""
     if _DIRECTIVE.match(text) is None:
         return None
     parts = Parts(text)

@@ -1,8 +1,5 @@
-"""`WorkerProcess`: the process that reads files.
-
-It is started as a program of its own, not forked or spawned by `multiprocessing`: so it needs nothing from the caller's
-main module, and works the same from a script, a test and an interactive session, on every system.
-"""
+"""`WorkerProcess`: the process that reads files. It is a program of its own, not forked or spawned by
+`multiprocessing`, so that it needs nothing from the caller's main module."""
 
 from __future__ import annotations
 
@@ -42,27 +39,20 @@ _LONGEST_LOOK = 1.0
 """The longest interval between two checks that counts as elapsed time. A longer one means a suspended machine."""
 
 _LONGEST_ANSWER = 64 * 10**6
-_PIPE_NBYTES = 1 << 20
-"""Answers that the worker can give while its parent does something else, where the system has such pipes."""
-
+_PIPE_NBYTES = 1 << 20  # Answers that the worker can give while its parent does something else.
 _LAST_WORDS = 1 << 16
 _KILLED = getattr(signal, "SIGKILL", 9)
 """The signal by which others end a worker. Libraries that get no memory do not use it."""
 
-_LAST_SECONDS = 0.5
-"""How long a silent worker may take to exit by itself, so that its exit code is known."""
-
+_LAST_SECONDS = 0.5  # How long a silent worker may take to exit by itself, so that its exit code is known.
 _NEAR = 0.8
-"""Share of its memory above which a failing worker counts as out of memory, because libraries then report damage or end
-the process. Where the system refuses memory, it does so at nine tenths."""
+"""Share of its memory above which a failing worker counts as out of memory: libraries then report damage or exit."""
 
 WAITING_FACTOR = 5
 """Elapsed time that a worker may take, relative to its computing time: the machine may be busy, or the disk slow."""
 
 
 class Verdict(Enum):
-    """Why a worker has failed."""
-
     TIME = "time"
     MEMORY = "memory"
     ABORT = "abort"
@@ -80,8 +70,6 @@ class WorkerFailed(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What the worker is asked about a file, and the seconds that it may compute."""
-
     path: Path
     settings: Mapping[str, Any]
     seconds: float
@@ -91,7 +79,6 @@ class WorkerProcess:
     """A running worker. Not thread-safe: one request at a time."""
 
     def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
-        """Starts the worker and waits until it is ready."""
         command = python(_BOOTSTRAP, str(memory), str(everything_importable))
         self._memory = memory
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `kill`)
@@ -125,19 +112,10 @@ class WorkerProcess:
             raise CapabilityError(f"the process that reads documents does not start: {error}") from error
 
     def ask(self, request: Request, following: Iterable[Request] = ()) -> Generator[Any, None, None]:
-        """Sends a request about a file, and yields the values of the answer. The last value is a dictionary with `end`,
-        `error` or `out_of_memory`. If the caller stops earlier, the worker is killed.
-
-        Args:
-            following: the next requests, in this order. They are sent now, so that the worker need not wait for the
-                caller; `sent` holds them. Nothing is sent where the system does not limit the worker's memory by
-                itself, because nobody watches the worker until it is asked.
-
-        Raises:
-            Skipped: the file is not a regular file, or cannot be opened.
-            WorkerFailed: the worker computed for longer than its seconds, took `WAITING_FACTOR` times as long in
-                elapsed time, used too much memory, or crashed. It has been killed.
-        """
+        """Sends a request about a file, and yields the values of the answer, of which the last has `end`, `error` or
+        `out_of_memory`. If the caller stops earlier, the worker is killed. The requests `following` are sent ahead
+        where the system itself limits the worker's memory; `sent` holds them. Raises `Skipped`, and `WorkerFailed` once
+        the worker is dead."""
         if self.sent:
             self.sent.popleft()
         else:
@@ -173,7 +151,6 @@ class WorkerProcess:
             raise self._failed(None) from error
 
     def resident(self) -> int:
-        """Resident anonymous bytes of the worker; all resident bytes on systems that do not report anonymous ones."""
         try:
             info = self._usage.memory_info()
         except psutil.Error:
@@ -182,20 +159,16 @@ class WorkerProcess:
 
     @property
     def ran_short(self) -> bool:
-        """Whether the worker was seen near its memory limit since the last request."""
         return self._most > _NEAR * self._memory
 
     @property
     def alive(self) -> bool:
-        """Whether the worker is running."""
         return self._process.poll() is None
 
     def interrupt(self) -> None:
-        """Kills the worker at once, from any thread. The thread that waits for its answer gets a crash."""
         self._process.kill()
 
     def kill(self) -> None:
-        """Kills the worker at once and closes its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -244,7 +217,6 @@ class WorkerProcess:
             raise self._failed(verdicts[0] if verdicts else None)
 
     def _computed(self) -> float:
-        """Seconds of computing since the worker was started."""
         try:
             times = self._usage.cpu_times()
         except psutil.Error:
@@ -252,7 +224,6 @@ class WorkerProcess:
         return float(times.user + times.system)
 
     def _watch(self, done: threading.Event, seconds: float, verdicts: list[Verdict]) -> None:
-        """Kills the worker when it exceeds its time or memory, until `done` is set."""
         if done.wait(_WATCH_SECONDS):  # as for most files
             return
         started, seen, waited = self._computed(), time.monotonic(), 0.0

@@ -1,11 +1,7 @@
-"""`Recognizer`: recognizes lines of text in a picture, with the models of the package rapidocr-onnxruntime.
-
-Only the package's model files are used: its code needs 445 MB for a page, and a worker that reads documents has 192 MB.
-One model finds text in a reduced copy of the picture (Liao et al., "Real-time Scene Text Detection with Differentiable
-Binarization", 2020). The other model recognizes each line in the original picture (PP-OCRv4). Both run with one thread
-and without an arena. Lines must be level: a page that lies on its side, or is rotated by more than a few degrees, is
-not recognized.
-"""
+"""`Recognizer`: recognizes lines of text with the model files of rapidocr-onnxruntime, whose code needs 445 MB for a
+page. One model finds text in a reduced picture (Liao et al., "Real-time Scene Text Detection with Differentiable
+Binarization", 2020), the other recognizes each line (PP-OCRv4). Both run with one thread and without an arena. Lines
+must be level."""
 
 from __future__ import annotations
 
@@ -18,25 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 _LONG_SIDE, _MOST_PIXELS = 640, 640 * 480
-"""Pixels of the longer side of the finder's input, and of the whole. Its memory grows with the whole: a page of A4
-takes all that a worker has."""
+"""Pixels of the longer side of the finder's input, and of the whole, with which its memory grows."""
 
 _STEP = 32
-"""The sides of the finder's input are multiples of this."""
 
 _TEXT = 0.3
 _SURE = 0.5
-"""The lowest probabilities of a text pixel, and of a found line."""
 
-_GROWN = 1.6
-"""The finder draws lines thinner than they are. They grow by this factor times their area over their circumference."""
-
+_GROWN = 1.6  # Found lines are too thin, and grow by this factor times their area over their circumference.
 _HEIGHT = 48
 _WIDEST = 2_400
-"""Height of the reader's lines, and their greatest width."""
 
 _LEGIBLE = 0.5
-"""A line is left out if the mean probability of its characters is lower."""
 
 _MEAN, _DEVIATION = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
 
@@ -45,8 +34,6 @@ Picture = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A recognized line: its text, and its box in pixels of the picture."""
-
     text: str
     left: int
     top: int
@@ -58,7 +45,6 @@ class Recognizer:
     """The two open models. Not thread-safe."""
 
     def __init__(self, finder: Path, reader: Path) -> None:
-        """Opens the model that finds lines of text, and the model that reads them."""
         self._finder = _session(finder)
         self._reader = _session(reader)
         characters = self._reader.get_modelmeta().custom_metadata_map["character"].splitlines()
@@ -74,7 +60,6 @@ class Recognizer:
         return _in_order(found)
 
     def _boxes(self, picture: Picture) -> Iterator[tuple[int, int, int, int]]:
-        """Boxes of lines of text: (left, top, right, bottom) in pixels of the picture."""
         height, width = picture.shape[:2]
         scale = min(1.0, _LONG_SIDE / max(height, width), (_MOST_PIXELS / (height * width)) ** 0.5)
         small = _resized(picture, max(_STEP, _multiple(height * scale)), max(_STEP, _multiple(width * scale)))
@@ -92,7 +77,6 @@ class Recognizer:
             )  # fmt: skip
 
     def _line(self, cut: Picture) -> str:
-        """The text of a line; empty if it is not legible."""
         width = min(_WIDEST, max(_HEIGHT // 2, round(cut.shape[1] * _HEIGHT / cut.shape[0])))
         values = _resized(cut, _HEIGHT, width).astype(np.float32) / 127.5 - 1
         values = values[:, :, ::-1].transpose(2, 0, 1)[None]  # this model was trained on BGR
@@ -105,8 +89,8 @@ class Recognizer:
 
 
 def components(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
-    """Boxes of the connected regions of a mask [height, width]: (left, top, right, bottom), right and bottom exclusive.
-    Pixels are connected by sides or corners."""
+    """Boxes of the regions of a mask [height, width] that are connected by sides or corners: (left, top, right,
+    bottom), right and bottom exclusive."""
     boxes: list[list[int]] = []
     owner: list[int] = []
 
@@ -140,7 +124,6 @@ def components(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
 
 
 def _in_order(lines: list[Read]) -> list[Read]:
-    """Lines from top to bottom, and from left to right if they are beside each other."""
     rows: list[list[Read]] = []
     for line in sorted(lines, key=lambda line: line.top + line.bottom):
         middle = (line.top + line.bottom) / 2
@@ -162,7 +145,6 @@ def _resized(picture: Picture, height: int, width: int) -> Picture:
 
 
 def _session(path: Path) -> Any:
-    """Opens a model with little memory: one thread, no arena, no second copy of the weights."""
     from edge.runtimes.onnx_layer import load_onnxruntime
 
     onnxruntime = load_onnxruntime()

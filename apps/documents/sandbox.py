@@ -1,9 +1,6 @@
-"""The sandbox of the process that reads documents. It limits the harm of a document that takes over the process.
-
-On Linux, the process can compute, read the Python installation, read the document whose descriptor it received, and
-answer. It can open no other file, write no file, start no program, connect to nothing and signal no other process. On
-other systems, only the parent's limits on time and memory apply.
-"""
+"""The sandbox of the process that reads documents. On Linux, it can compute, read the Python installation and the
+document whose descriptor it received, and answer; it can open no other file, start no program, connect to nothing and
+signal nobody. Other systems have only the parent's limits on time and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KILL_PROCESS = 0x8000_0000
-"""The process ends at once with SIGSYS."""
 
 ALLOW = 0x7FFF_0000
 
@@ -68,17 +64,13 @@ class Only:
 
 
 def refusal(number: int) -> int:
-    """The action that makes a call fail with this `errno`."""
     return _ERRNO | number
 
 
 def restrict(calls: Mapping[str, Only | None], action: int, otherwise: int) -> None:
-    """Filters all later system calls of this process and its children. The filter cannot be removed.
-
-    The Linux kernel filters them (seccomp, mode 2). A filter is a program in the kernel's packet filter language
-    (Documentation/userspace-api/seccomp_filter.rst). It is written here, because the package `pyseccomp` needs the
-    system's libseccomp, which slim images lack, and runs `ldconfig` or a compiler at every import to find it.
-    """
+    """Filters all later system calls of this process and its children, for good, by a program in the kernel's packet
+    filter language (Documentation/userspace-api/seccomp_filter.rst). `pyseccomp` needs the system's libseccomp, which
+    slim images lack."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _ARCHITECTURES:
         raise OSError(0, f"no filter of system calls is known for {sys.platform} on {machine}")
@@ -93,7 +85,6 @@ def restrict(calls: Mapping[str, Only | None], action: int, otherwise: int) -> N
 
 
 def forbid_new_privileges() -> None:
-    """Forbids programs that this process starts to gain rights from their owner (setuid) or from capabilities."""
     libc = ctypes.CDLL(None, use_errno=True)
     one, nothing = ctypes.c_ulong(1), ctypes.c_ulong(0)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, one, nothing, nothing, nothing):
@@ -101,7 +92,6 @@ def forbid_new_privileges() -> None:
 
 
 def _program(machine: str, calls: Mapping[str, Only | None], action: int, otherwise: int) -> list[int]:
-    """The instructions of the filter, 8 bytes each."""
     program = [
         _instruction(_LOAD, _ARCHITECTURE_AT),
         _instruction(_EQUAL, _ARCHITECTURES[machine], 1, 0),
@@ -134,14 +124,12 @@ def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -
     return code | if_true << 16 | if_false << 24 | operand << 32
 
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""Numbers of the system calls, equal on every architecture."""
-
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # Numbers of the system calls, equal on every architecture.
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""Number of file rights in each version of the interface, which are the lowest bits. Later versions have as many."""
+"""File rights of each version of the interface, which are the lowest bits."""
 
 _NETWORK_VERSION, _NETWORK_RIGHTS = 4, 0b11  # rights to bind and to connect TCP ports
 _SCOPE_VERSION, _SCOPES = 6, 0b11  # connections to abstract Unix sockets of others, and signals to others
@@ -155,14 +143,9 @@ def landlock_version() -> int:
 
 
 def allow_reading_only(places: Iterable[Path]) -> None:
-    """Limits this thread and its children to reading files below `places`. They can no longer open, create or change
-    other files. Open files stay open. If the kernel's version supports it, TCP connections and signals to outside
-    processes are forbidden, too. The limits cannot be removed.
-
-    The system calls of Landlock (Linux 5.13 and newer, Documentation/userspace-api/landlock.rst) are made here, because
-    the only package for it on PyPI is a development release that supports only the first version of the interface.
-    The process must first call `forbid_new_privileges`.
-    """
+    """Limits this thread and its children to reading files below `places`, for good, after `forbid_new_privileges`.
+    Where the kernel can, TCP connections and signals to others are forbidden, too. Landlock's system calls
+    (Documentation/userspace-api/landlock.rst) are made here: PyPI has no release for all versions."""
     known = landlock_version()
     if not known:
         raise OSError(0, "this kernel has no Landlock")
@@ -212,20 +195,9 @@ SWITCH = "EDGE_SANDBOX"
 """An environment variable. `off` turns the sandbox off, for systems where it causes trouble."""
 
 _LIBRARIES = (
-    "lxml",
-    "pypdfium2",
-    "pypdfium2_raw",
-    "markdown_it",
-    "charset_normalizer",
-    "tree_sitter",
-    "numpy",
-    "onnxruntime",
-    "PIL",
-    "striprtf",
-    "oxmsg",
-    "olefile",
-    "rapidocr_onnxruntime",
-)
+    "lxml", "pypdfium2", "pypdfium2_raw", "markdown_it", "charset_normalizer", "tree_sitter", "numpy", "onnxruntime",
+    "PIL", "striprtf", "oxmsg", "olefile", "rapidocr_onnxruntime",
+)  # fmt: skip
 """Packages that extractors import with the first document of a kind."""
 
 _OURS = ("edge.runtimes", "edge.models")
@@ -233,8 +205,8 @@ _OURS = ("edge.runtimes", "edge.models")
 
 _CLONE_THREAD = 0x0001_0000
 _FCNTL = 0x0407
-"""Bits of the commands of `fcntl` that are allowed: copies of descriptors, flags and locks. The others name a process
-that the kernel signals when a descriptor is ready (F_SETOWN). Landlock stops these signals since Linux 6.12."""
+"""Commands of `fcntl` that are allowed: copies of descriptors, flags and locks. Others make the kernel signal a
+process."""
 
 _SYSTEM = (
     # Shared libraries, their cache, and places of packages whose libraries refer to each other by full paths.
@@ -252,13 +224,13 @@ _CALLS = (
     "sched_yield", "set_robust_list", "set_tid_address", "sigaltstack", "stat", "statx", "sysinfo", "time", "times",
     "uname", "write", "writev",
 )  # fmt: skip
-"""System calls that a computing and reading interpreter needs. All others fail as if the kernel did not have them, so
-that the C library uses an older way if there is one."""
+"""What a computing and reading interpreter needs. Other calls fail as unknown, so that the C library uses older
+ones."""
 
 
 def enter(*, everything_importable: bool) -> dict[str, bool | str]:
-    """Restricts this process permanently. For each part of the sandbox, returns True if it is in force, or the reason
-    why it is not. `everything_importable` allows reads anywhere on the import path, which plug-ins need."""
+    """Restricts this process for good. Returns True for each part of the sandbox that is in force, or why it is not.
+    `everything_importable` allows reads anywhere on the import path."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
         return {name: f"switched off by {SWITCH}" for name in ("files", "system calls")}
     if sys.platform != "linux":

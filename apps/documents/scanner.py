@@ -19,14 +19,12 @@ from edge.errors import InputError
 
 _OWN_FOLDER = ".edge"
 _FILE_ATTRIBUTE_HIDDEN = 2
-_SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})
-"""Reparse tags of Windows' symbolic links and junctions."""
+_SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})  # Reparse tags of Windows' symbolic links and junctions.
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A folder to walk: its path, the components from the top of its rules down to it (in the form of `component`), and
-    the rules."""
+    """A folder to walk, the components (as of `component`) from the top of its rules down to it, and the rules."""
 
     path: Path
     parts: tuple[str, ...]
@@ -42,23 +40,11 @@ def scan(
     only: Mapping[str, Set[str]] | None = None,
     budget: MemoryBudget | None = None,
 ) -> Iterator[FoundFile | SkippedFile]:
-    """Files below the roots, depth first, sorted by the bytes of their names.
-
-    Skipped with a reason: hidden files and folders, matches of `.gitignore` and `.edgeignore` (also of those above a
-    root within its repository), files with secrets that no pattern such as `!server.pem` includes, symbolic links (so
-    that no file outside a root is read, and no loop is possible), and files that are not regular, empty, too large,
-    unreadable, binary, or of an unsupported kind, and folders with ignore files that are too large. A skipped folder is
-    reported once. A root is walked even if its own name would be skipped.
-
-    Args:
-        roots: folders and files. A file below two of them is reported once.
-        exclude: folders and files that are never indexed (the collection's own). `.edge` folders are always excluded.
-        max_bytes: larger files are skipped.
-        unchanged: called for each file before it is opened. If it returns True, the file is reported without being
-            opened.
-        only: maps absolute paths of folders, without symbolic links, to the only names that are considered in them.
-        budget: leases the patterns of ignore files.
-    """
+    """Files below the roots, depth first, sorted by the bytes of their names. Hidden and ignored ones, those with
+    secrets that no ignore file includes, symbolic links, and what is not regular, empty, too large, unreadable, binary
+    or unsupported are skipped with a reason. A root is walked even if its own name would be skipped. `exclude` is never
+    indexed; an `unchanged` file is not opened; `only` maps folders (absolute, resolved) to the names that are
+    considered in them; `budget` leases the patterns of ignore files."""
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
     return _Scanner(resolved, excluded, max_bytes, unchanged, only or {}, budget).walk()
@@ -124,7 +110,6 @@ class _Scanner:
             folders.append(taken)
 
     def _entries(self, folder: Path) -> tuple[Iterator[os.DirEntry[str]], SkippedFile | None]:
-        """A folder's entries, sorted; and a reason if they cannot be listed."""
         only = self._only.get(str(folder))
         try:
             with os.scandir(folder) as entries:
@@ -134,7 +119,7 @@ class _Scanner:
             return iter(()), SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
 
     def _take(self, entry: os.DirEntry[str], folder: _Folder, root: Path) -> FoundFile | SkippedFile | _Folder | None:
-        """Decides about an entry; None for a root, which is walked separately."""
+        """None for a root, which is walked separately."""
         path = folder.path / entry.name
         try:
             status = entry.stat(follow_symlinks=False)
@@ -162,7 +147,7 @@ class _Scanner:
         return self._file(path, root, status, asked=decider is not None and decider.names_secrets)
 
     def _file(self, path: Path, root: Path, status: os.stat_result, *, asked: bool) -> FoundFile | SkippedFile:
-        """Decides about a file. One that is `asked` for may hold secrets."""
+        """One that is `asked` for may hold secrets."""
         if not stat.S_ISREG(status.st_mode):
             return SkippedFile(path, Reason.SPECIAL, "not a regular file (a pipe, a socket, a device)")
         if not status.st_size:
@@ -194,7 +179,6 @@ def _resolved(root: str | os.PathLike[str]) -> Path:
 
 
 def _outer(root: Path, budget: MemoryBudget | None) -> _Folder:
-    """A root, with the rules of its repository if it lies in one."""
     above = [root, *root.parents]
     top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
     names = root.relative_to(top).parts

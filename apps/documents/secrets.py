@@ -1,7 +1,5 @@
-"""Files and parts of files that are left out because they hold secrets: keys, key stores, databases of passwords,
-`.env` files, tokens. A pattern that begins with `!` in an ignore file includes such a file if it names it, and so does
-naming it as a root. A part of another file stays out.
-"""
+"""Files and parts of files that are left out because they hold secrets. A pattern `!name` in an ignore file, or naming
+it as a root, includes such a file; a part of another file stays out."""
 
 from __future__ import annotations
 
@@ -88,17 +86,15 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("Telegram", ":AA", rf"\d{{8,10}}:AA[\w-]{{33}}{_WORD_ENDS}"),
     ("Twilio", "SK", rf"SK[0-9a-f]{{32}}{_WORD_ENDS}"),
 )  # fmt: skip
-"""Kinds of secrets, for files and for what `edge memory learn` takes: a name; words between bars, of which a text with
-such a secret holds at least one; and an expression, of which the group is the secret if it has one. The formats are
-those that the rules of gitleaks and detect-secrets describe."""
+"""A name; words between bars, of which a text with such a secret holds at least one; and an expression, of which the
+group is the secret if it has one. The formats are those of the rules of gitleaks and detect-secrets."""
 
-_FREQUENT = "etaoinsrhldcumfpgwybvk.,-AITSCE"
-"""Letters in the order of their frequency; others are rarer."""
+_FREQUENT = "etaoinsrhldcumfpgwybvk.,-AITSCE"  # Letters in the order of their frequency; others are rarer.
 
 
 def _by_letter() -> tuple[tuple[str, list[tuple[str, re.Pattern[str]]]], ...]:
-    """The words with their expressions, by the rarest letter of each. Most texts hold no word, and most of the letters
-    neither, so that a text is not searched for each word."""
+    """The words with their expressions, by the rarest letter of each, so that most texts are not searched for each
+    word."""
     found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
     for _, words, expression in KINDS:
         pattern = re.compile(expression if expression.startswith(("-", "(?m")) else f"{_WORD_BEGINS}(?:{expression})")
@@ -112,8 +108,7 @@ _BY_LETTER = _by_letter()
 
 LEFT_OUT = "[secret left out]"
 
-_MARK = "\ufdd0"
-"""Stands for a secret in the text of a file until its part is left out. No document holds this noncharacter."""
+_MARK = "\ufdd0"  # Stands for a secret until its part is left out. No document holds this noncharacter.
 
 
 ASKED = "may hold secrets, and was asked for"
@@ -150,13 +145,12 @@ _GOES_ON = re.compile(
 
 
 class SecretParts:
-    """Decides about the parts of a file, such as paragraphs, in their order. The next ones may go on with a key."""
+    """The parts of a file in their order: the next ones may go on with a key."""
 
     def __init__(self) -> None:
         self.left_out = 0
 
     def without(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """The parts that hold no secret."""
         within = False
         for block in blocks:
             within = within and _GOES_ON.fullmatch(block.text) is not None
@@ -177,7 +171,6 @@ def _path_without_secrets(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """Where the secrets of a text are, in their order and apart from each other."""
     spans: list[tuple[int, int]] = []
     held = [pattern for letter, words in _BY_LETTER if letter in text for word, pattern in words if word in text]
     for pattern in dict.fromkeys(held):
@@ -202,6 +195,5 @@ def _replaced(text: str, by: str, *, lines: bool = False) -> tuple[str, int]:
 
 
 def refuse_secrets(name: str, head: bytes = b"") -> None:
-    """Refuses a file that holds secrets."""
     if holds_secrets(name, head):
         raise Skipped(Reason.SECRET, f"may hold secrets; a line !{name} in .edgeignore includes it")

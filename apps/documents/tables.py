@@ -1,9 +1,6 @@
-"""Tables as blocks, CSV and TSV, and XLSX: each row becomes lines `column: value`, so that a passage names the meaning
-of its numbers. Rows above the header, such as a title or the date of an export, name nothing.
-
-A sheet of an XLSX file is a page, and lines are its rows. The parts are read as streams: a table of 40,000 rows takes 6
-MB of memory and 0.7 s, compared with 24 MB and 3.1 s for openpyxl in read-only mode. Formulas are read as their last
-computed values."""
+"""Tables as blocks, CSV and TSV, and XLSX: each row becomes lines `column: value`. A sheet of an XLSX file is a page,
+and lines are its rows. Its parts are read as streams (a quarter of openpyxl's memory and time), and formulas as their
+last values."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ BUILT_IN = {
     "37": "#,##0 ;(#,##0)", "38": "#,##0 ;(#,##0)", "39": "#,##0.00;(#,##0.00)", "40": "#,##0.00;(#,##0.00)",
     "48": "##0.0E+0",
 }  # fmt: skip
-"""The formats that have a number and no code in the file. Formats of dates are not among them."""
+"""Formats without a code in the file, except those of dates."""
 
 _LITERAL = r"\"(?:[^\"]*)\"|\\."
 _SECTIONS = re.compile(rf"((?:{_LITERAL}|[^;])*);?")
@@ -38,11 +35,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _WHOLE = re.compile(r"-?[0-9]{1,30}")
-_LONGEST_CODE = 255
-"""Characters of the longest format that spreadsheet programs take. `_TOKEN` would be slow on much longer ones."""
-
-_MOST_DIGITS = 16
-"""Digits before the point of the largest number that is shown by its format."""
+_LONGEST_CODE = 255  # Characters of the longest format that programs take; `_TOKEN` is slow on longer ones.
+_MOST_DIGITS = 16  # Digits before the point of the largest number that is shown by its format.
 
 
 def shown(value: str, code: str) -> str:
@@ -100,17 +94,15 @@ def _formatted(number: Decimal, value: str, code: str) -> str:
 
 @lru_cache(64)
 def _sections(code: str) -> list[list[re.Match[str]]]:
-    """The tokens of each section of a format: for all numbers, or for positive ones, negative ones and zero."""
+    """The tokens of each section: for all numbers, or for positive ones, negative ones and zero."""
     return [list(_TOKEN.finditer(section)) for section in _SECTIONS.findall(code)[:-1]]
 
 
 def _plain(value: str) -> str:
-    """A number without a format: all digits of a whole number, 15 digits of another."""
     return value if _WHOLE.fullmatch(value) else f"{float(value):.15g}"
 
 
 def _digits(number: Decimal, run: str) -> str:
-    """A number, not negative, in the place of a run of `0`, `#` and `?`."""
     whole, _, decimals = run.partition(".")
     scaled = whole.rstrip(",") if not decimals else whole
     number = number.scaleb(-3 * (len(whole) - len(scaled)))
@@ -124,13 +116,12 @@ def _digits(number: Decimal, run: str) -> str:
 
 
 LONGEST_MERGED = 200
-"""Characters of the longest value of a merged cell that its other rows repeat. Cells for layout have more."""
+"""Characters of the longest merged value that other rows repeat. Cells for layout have more."""
 
 MOST_COLUMNS = 16_384
 """As many as a sheet of Excel has."""
 
 _HEADER_ROWS = 20
-"""The names of the columns stand among the first rows."""
 
 Row = tuple[int, int, Sequence[str]]
 """First and last line of a row in its file, and its values."""
@@ -141,8 +132,7 @@ class _Spanned(str):
 
 
 def _is_header(values: Sequence[str], others: Sequence[Row]) -> bool:
-    """Whether a row may hold column names: short texts and no numbers, of which none that occurs twice is a value in
-    one of the `others`."""
+    """Short texts and no numbers, of which none that occurs twice is a value in one of the `others`."""
     names = Counter(value for value in values if value)
     repeated = {name for name, count in names.items() if count > 1}
     return (
@@ -153,8 +143,8 @@ def _is_header(values: Sequence[str], others: Sequence[Row]) -> bool:
 
 
 def _header_at(rows: Sequence[Row]) -> int | None:
-    """The index of the row that names the columns of a table, which begins with these rows; None if none does. It is
-    the first that may, if possible one with as many values as most rows and without an empty row behind it."""
+    """The row that names the columns of a table: the first that may, if possible with as many values as most rows and
+    without an empty row behind it; None if there is none."""
     counts = [sum(map(bool, values)) for _, _, values in rows]
     usual = max(set(counts), key=lambda count: (counts.count(count), count), default=0)
     possible = [at for at, (_, _, values) in enumerate(rows) if _is_header(values, [*rows[:at], *rows[at + 1 :]])]
@@ -168,8 +158,7 @@ def _header_at(rows: Sequence[Row]) -> int | None:
 
 
 def _column_names(rows: Sequence[Row], at: int) -> list[str]:
-    """The names of the columns, by the row that holds them. A value above that several columns share belongs to their
-    names, and those that are still equal are numbered."""
+    """The names of the columns. A value above that several share belongs to them, and equal ones are numbered."""
     above = rows[at - 1][2] if at and rows[at - 1][1] + 1 == rows[at][0] else ()
     names: list[str] = []
     for column, name in enumerate(rows[at][2]):
@@ -187,7 +176,6 @@ def _column_names(rows: Sequence[Row], at: int) -> list[str]:
 
 
 def _named(header: Sequence[str], column: int, value: str) -> str:
-    """A value with its column's name, if there are names; `column` counts from 0."""
     if not header:
         return value
     name = header[column] if column < len(header) and header[column] else f"column {column + 1}"
@@ -195,7 +183,6 @@ def _named(header: Sequence[str], column: int, value: str) -> str:
 
 
 def row_blocks(rows: Iterable[Row], name: str = "", page: int | None = None) -> Iterator[Block]:
-    """The blocks of a table: its column names, if one of the first rows holds them, and its rows."""
     rows = iter(rows)
     first = list(islice(rows, _HEADER_ROWS))
     at = _header_at(first)
@@ -223,7 +210,6 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    """Reads a table."""
     csv.field_size_limit(2**31 - 1)
     decoded = file.text()
     sample = [*islice(_lines(decoded.text, []), _SAMPLE_LINES)]
@@ -232,16 +218,15 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 
 def _lines(text: str, row: list[str]) -> Iterator[str]:
-    """The lines of a text, each with its LF, which are also appended to `row`. A list of all lines would take ten times
-    the text's memory."""
+    """The lines of a text, also appended to `row`. A list of all would take ten times the text's memory."""
     for match in _LINE.finditer(text):
         row.append(match[0])
         yield match[0]
 
 
 def _delimiter(sample: Sequence[str], usual: str) -> str:
-    """The delimiter that splits most of the first rows into an equal number of columns, at least two. The usual
-    delimiter wins ties, and is the default."""
+    """The one that splits most of the first rows into an equal number of columns, at least two; the usual one wins
+    ties."""
 
     def agreement(delimiter: str) -> float:
         widths = [len(row) for row in csv.reader(sample, delimiter=delimiter) if row]
@@ -268,18 +253,16 @@ def _rows(text: str, delimiter: str) -> Iterator[Row]:
 
 
 _DATES = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])
-"""Built-in number formats that show dates and times (ECMA-376, part 1, 18.8.30)."""
+"""Built-in formats of dates and times (ECMA-376, part 1, 18.8.30)."""
 
 _DATE_CODE = re.compile(r"[ymdhs]", re.IGNORECASE)
 _LITERAL_FORMAT = re.compile(r"\"[^\"]*\"|\\.|\[[^\]]*\]|_.|\*.")
 _CELL = re.compile(r"([A-Z]{1,3})([0-9]{1,7})")
 _EPOCH, _EPOCH_1904 = datetime(1899, 12, 30), datetime(1904, 1, 1)
 _MOST_DAYS = 2_958_466
-"""The last day of the year 9999."""
 
 
 def extract_xlsx(file: OpenedFile) -> DocumentBlocks:
-    """Reads an XLSX file."""
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "xl/workbook.xml"
         workbook = archive.xml(main)
@@ -308,7 +291,6 @@ def extract_xlsx(file: OpenedFile) -> DocumentBlocks:
 
 
 def _beside(archive: Archive, sheet: str) -> Iterator[tuple[int, str]]:
-    """The comments of a sheet, and the texts of its shapes and charts, with their rows."""
     for kind, part in archive.relations(sheet).values():
         if part not in archive.names:
             continue
@@ -341,7 +323,6 @@ class _SheetReader:
         self._formats = _formats(archive.xml(styles)) if styles in archive.names else {}
 
     def rows(self, part: str) -> Iterator[Row]:
-        """The rows of a sheet that are not empty."""
         number = 0
         merged = _MergedCells(self._archive.matches(part, _MERGED))
         for row in self._archive.elements(part, "row"):
@@ -368,7 +349,7 @@ class _SheetReader:
                 yield number, number, [values.get(i, "") for i in range(1, max(values) + 1)]
 
     def _value(self, cell: Any) -> str:
-        """The text of a cell: numbers as the sheet shows them, dates in ISO form."""
+        """Numbers are as the sheet shows them, dates in ISO form."""
         kind = cell.get("t", "n")
         if kind == "inlineStr":
             return _cell_text(cell)
@@ -427,10 +408,9 @@ _MOST_MERGED, _WIDEST = 100_000, 64
 
 
 class _MergedCells:
-    """The merged cells of a sheet. Each row and each column of one has its value, if the row has other values."""
+    """Each row and each column of a merged cell has its value, if the row has other values."""
 
     def __init__(self, found: Iterable[re.Match[bytes]]) -> None:
-        """Takes the matches of `_MERGED`."""
         self._starts: dict[int, list[tuple[int, int, int]]] = {}
         self._open: list[tuple[int, int, int, str]] = []
         for match in islice(found, _MOST_MERGED):
@@ -439,7 +419,6 @@ class _MergedCells:
             self._starts.setdefault(int(top), []).append((*columns, int(bottom)))
 
     def fill(self, number: int, values: dict[int, str]) -> None:
-        """Adds the values of merged cells to a row. The rows come in their order."""
         self._open = [each for each in self._open if each[2] >= number]
         starts = self._starts.get(number, ())
         begun = [
@@ -458,7 +437,6 @@ class _MergedCells:
 
 @lru_cache(1024)
 def _column(letters: str) -> int:
-    """1 for `A`, 27 for `AA`."""
     number = 0
     for letter in letters:
         number = number * 26 + ord(letter) - 64
@@ -470,7 +448,7 @@ def _column(letters: str) -> int:
 
 
 def _formats(styles: Any) -> dict[str, str | None]:
-    """The number formats of the cell styles that have one, by the style's index; None for those that show dates."""
+    """The number formats of cell styles by index; None for those that show dates."""
     codes: dict[str, str | None] = {**BUILT_IN, **{str(number): None for number in _DATES}}
     for entry in styles.iter("{*}numFmt"):
         code = entry.get("formatCode", "")

@@ -1,10 +1,6 @@
-"""The worker process: reads files and answers with their chunks, one JSON value per line, on a pipe of its own.
-
-The parent survives every effect of a file on the worker (hang, crash, too much memory): it kills the worker and
-starts a new one. The answers are JSON, so that a worker that a file has taken over can only send text to the parent. On
-systems that can pass descriptors between processes, the parent opens the files, and the worker runs in a sandbox in
-which it cannot open them itself (see `sandbox`).
-"""
+"""The worker process: reads files and answers with their chunks, one JSON value per line, on a pipe of its own. A
+worker that a file has taken over can only send text to the parent. Where descriptors can be passed between processes,
+the parent opens the files, and the sandbox lets the worker open none."""
 
 from __future__ import annotations
 
@@ -30,35 +26,27 @@ from edge.apps.documents.sandbox import enter
 from edge.apps.documents.secrets import ASKED, SecretParts, holds_secrets, without_secrets
 from edge.errors import InputError
 
-_ORPHAN_SECONDS = 10
-"""A worker exits this long after its time limit. Its parent, which should have killed it, must then be gone."""
-
+_ORPHAN_SECONDS = 10  # A worker exits this long after its time limit, in case its parent is gone.
 _LIBRARIES_NBYTES = 64 * 10**6
 """Address space for the code of libraries that are loaded later. The parent does not count it."""
 
-_RECOGNIZER_NBYTES = 128 * 10**6
-"""Additional address space for numpy and onnxruntime, if the extra `ocr` is installed."""
+_RECOGNIZER_NBYTES = 128 * 10**6  # Additional address space for numpy and onnxruntime, if the extra `ocr` is installed.
 
 STACK_NBYTES = 4 << 20
 """Largest stack of the main thread."""
 
-_THREAD_STACK_NBYTES = 512 << 10
-"""Stack of the thread that ends an orphan; all of it counts as in use."""
-
+_THREAD_STACK_NBYTES = 512 << 10  # Stack of the thread that ends an orphan; all of it counts as in use.
 _CLOSED_NBYTES = 2 << 20
-"""Anonymous pages of libraries in mappings that become read-only after loading: 0.3 MB for the interpreter, 1.1 MB with
-the libraries that recognize text."""
+"""Pages of libraries that become read-only after loading: 0.3 MB for the interpreter, 1.1 MB with text recognition."""
 
 _NO_ROOM = re.compile("failed to map segment|annot allocate memory")
 """What the loader says if a library does not fit the limit."""
 
 _PIECE = 1 << 16
-_NOISE = 1 << 16
-"""Largest output of libraries on stderr that is kept for the parent, in bytes."""
+_NOISE = 1 << 16  # Largest output of libraries on stderr that is kept for the parent, in bytes.
 
 
 def main(*, memory: int, everything_importable: bool) -> None:
-    """Serves requests from stdin until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     requests: Iterator[tuple[dict[str, Any], int | None]]
     if PASSES_DESCRIPTORS:
@@ -79,7 +67,6 @@ def main(*, memory: int, everything_importable: bool) -> None:
 
 
 def _requests_with_files(channel: socket.socket) -> Iterator[tuple[dict[str, Any], int]]:
-    """Requests, each with the descriptor of its file."""
     while True:
         line, descriptors = b"", list[int]()
         while not line.endswith(b"\n"):
@@ -98,8 +85,8 @@ def _say(answers: BinaryIO, value: Any, *, flush: bool = True) -> None:
 
 
 def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
-    """Yields the kind and title of a file, its chunks, and an end; or the picture of a page; or an error. Before that,
-    `parts` tells that the file holds others, which another attempt may leave out."""
+    """Yields the kind and title of a file, its chunks, and an end; or the picture of a page; or an error. `parts` comes
+    first if the file holds others, which another attempt may leave out."""
     path, attempt = Path(request["path"]), Attempt(request.get("attempt", Attempt.FIRST))
     try:
         if "page" in request:
@@ -139,13 +126,10 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
 
 
 def _limit(memory: int) -> None:
-    """Makes the system refuse memory beyond a limit, where possible, because the parent only samples and may be late.
-    The size of the only file that is open for writing, stderr, is limited as well.
-
-    Linux counts private writable mappings against `RLIMIT_DATA`, whether their pages are in use or not. Anonymous
-    memory is at most that limit plus the main thread's stack plus the pages that the loader wrote before it made their
-    mappings read-only. `RLIMIT_AS` bounds the rest of the address space.
-    """
+    """Makes the system refuse memory beyond a limit, because the parent only samples. Linux counts private writable
+    mappings against `RLIMIT_DATA`, to which the main thread's stack and pages that the loader wrote before it made them
+    read-only are added; `RLIMIT_AS` bounds the rest. The size of stderr, the only file open for writing, is limited
+    too."""
     threading.stack_size(_THREAD_STACK_NBYTES)
     sys.dont_write_bytecode = (
         True  # Python would cut off a large module's file at the limit, and fail to import it later

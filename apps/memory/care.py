@@ -34,13 +34,12 @@ from edge.apps.memory.records import (
 from edge.apps.memory.searching import DEPTH
 from edge.apps.memory.store import DATABASE, MemoryRebuild
 from edge.apps.options import Setup
-from edge.apps.store import checking, repairing
+from edge.apps.store import care as store_care
 from edge.apps.store.backup import Store
-from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, checking_budget
+from edge.apps.store.care import CheckReport, OpenedStore, RepairReport, StoreCare, bring_rows, checking_budget
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.planning import retrieval_plan
-from edge.apps.store.repairing import RepairReport, bring_rows
 from edge.apps.store.rows import Row, Table, held, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.config import counted
@@ -192,7 +191,7 @@ def _check(path: Folder, setup: Setup, read_data: bool) -> CheckReport:
 
     `edge memory repair` brings back everything that can still be read.
     """
-    return checking.check(_care(path, setup), read_data=read_data)
+    return store_care.check(_care(path, setup), read_data=read_data)
 
 
 def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
@@ -205,7 +204,7 @@ def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
         "the repair", config, embedder=None, reranker=None, rerank=True, candidates=DEPTH, writes=True, databases=1
     )
     budget = checking_budget(config.memory, care.path, "memories", whole)
-    return repairing.repair(care, budget=budget, progress=progress)
+    return store_care.repair(care, budget=budget, progress=progress)
 
 
 def _care(path: Folder, setup: Setup) -> MemoryCare:

@@ -27,8 +27,6 @@ from edge.tuning.tuner import ParameterChoice, TuningCandidates, grid, least_pro
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Parameters with the accelerator's design for them."""
-
     choice: ParameterChoice
     design: ChipDesign
 
@@ -79,8 +77,8 @@ def index(recall: float, place: str, out: Path | None, collection: Path | None, 
 
 
 def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
-    """The parameters and the design that answer most queries per second on the chip. It scans codes of pq and opq; the
-    host chooses the lists and rotates queries. Each scan returns as many results as are scored exactly afterwards."""
+    """For most queries per second. The chip scans codes of pq and opq; the host chooses lists and rotates queries. Each
+    scan returns as many results as are scored exactly afterwards."""
     assert goal.recall is not None
     best: Planned | None = None
     refused = ""
@@ -104,7 +102,6 @@ def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
 
 
 def write_design(folder: Path, found: Planned) -> None:
-    """Writes the design in Verilog, the constraints of its clock, and a report."""
     from edge.devices.fpga.simulation import component_of, constraints, verilog
 
     text = verilog(component_of(found.design.shape))
@@ -119,7 +116,6 @@ def write_design(folder: Path, found: Planned) -> None:
 
 
 def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
-    """The choice as a dictionary with stable keys."""
     choice = found.choice if isinstance(found, Planned) else found
     figures: dict[str, Any] = {
         **asdict(choice.parameters), "nprobe": choice.nprobe, "recall": choice.expected.recall, "rows": choice.rows,

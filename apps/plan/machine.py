@@ -1,5 +1,5 @@
-"""The profile of this machine for a collection: its measurement, the conditions it is valid under, and its file.
-Answers are measured under several schedules, each visit of a schedule in a process of its own."""
+"""The profile of this machine for a collection: answers are measured under several schedules, each visit of one in a
+process of its own."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ from edge.text.control_characters import escaped
 Floats = npt.NDArray[np.float64]
 
 _WORKER = "edge.apps.plan.machine"
-"""This module itself, run as a program."""
 
 STAGES = ("embed", "search", "rerank", "write")
 
 ROUNDS = 3
-"""Number of visits of each schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A memory limit in bytes, a reranking depth (0 without reranking), a number of passages, the number and kind of
-    answers at a time, and whether the process is like a server: with its libraries, and the documents' KV states."""
+    """A memory limit in bytes, a reranking depth (0: without), a number of passages, the number and kind of answers at
+    a time, and whether the process has a server's libraries and keeps the documents' KV states."""
 
     memory: int
     depth: int
@@ -54,9 +52,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The answers of one process: seconds of each answer, whole and by stage (those of `write` before its first text
-    are `start`), and whether it was written or refused; answers per second over all of them; the high-water mark of the
-    process's anonymous memory; and troubles of the collection that its user should read."""
+    """The answers of one process: seconds of each, whole and by stage (`start`: of `write` before the first text),
+    whether it was written, answers per second, the peak of anonymous memory, and troubles of the collection."""
 
     seconds: Sequence[float]
     stages: Mapping[str, Sequence[float]]
@@ -77,11 +74,8 @@ def visited(
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[Setting, list[Visit]]:
-    """Visits every schedule `rounds` times, in turns, so that a change of the machine's speed meets all of them.
-
-    The first question warms up and is not counted. No KV states of an earlier process are used, so that every question
-    costs as much as with passages that were never read before. Only visits that are like a server keep states.
-    """
+    """Visits every schedule `rounds` times, in turns, so that a change of the machine's speed meets all. The first
+    question warms up. KV states of earlier processes are not used, so that passages cost as much as new ones."""
     common = {
         "collection": str(place), "questions": list(questions), "pipeline": pipeline, "max_tokens": max_tokens,
         "flags": {
@@ -107,7 +101,7 @@ def visited(
 
 
 def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
-    """The times of a schedule: of each question the median over the visits, and their mean over the questions."""
+    """Of each question the median over the visits, and their mean over the questions."""
 
     def typical(values: Sequence[Sequence[float]]) -> Floats:
         return np.asarray(np.median(np.asarray(values, np.float64), axis=0))
@@ -132,7 +126,7 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
 
 
 DEPTHS: Sequence[int] = (0, 8, 30, 60)
-"""The reranking depths that are measured; 0 means without reranking."""
+"""0 means without reranking."""
 
 PASSAGES: Sequence[int] = (2, 4, 8)
 
@@ -140,12 +134,10 @@ _FILE = "profile-{}.json"
 
 
 def profile_path(collection: Path, conditions: Mapping[str, str]) -> Path:
-    """The path of a collection's profile under some conditions."""
     return collection / _FILE.format(digest(conditions)[:12])
 
 
 def conditions(config: Config, pipeline: str) -> dict[str, str]:
-    """The conditions that the times depend on: the machine, the pipeline, the models and the threads."""
     return {
         "pipeline": pipeline,
         "machine": f"{platform.machine()} {_processor()}, {psutil.cpu_count()} processors, "
@@ -168,7 +160,6 @@ def _processor() -> str:
 
 
 def options_of(depth: int, passages: int, max_tokens: int) -> AskOptions:
-    """The options of an answer with a reranking depth (0: without reranking) and a number of passages."""
     return AskOptions(
         passages=passages, pool=max(depth or AskOptions().pool, passages), rerank=depth > 0, max_tokens=max_tokens
     )
@@ -185,9 +176,8 @@ def measure_limit(
     answers: Sequence[int],
     say: Callable[[str], None],
 ) -> LimitProfile:
-    """Measures answers under the configuration's memory limit, with each reranking depth. Without reranking and at the
-    middle depth, each number of passages is measured. If `answers` are given, the process is also measured as a server
-    at the middle depth, with one answer and so many at a time, exact and shared. See `visited`."""
+    """Measures answers with each reranking depth; each number of passages without reranking and at the middle depth;
+    and the process as a server with so many `answers` at a time, exact and shared."""
     from edge.apps.serve.limits import load_libraries
 
     if answers:
@@ -225,7 +215,7 @@ def measure_limit(
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Asks every question once. The first one warms up and is not reported."""
+    """The first question warms up and is not reported."""
     from edge.apps.assistant.assistant import Assistant
     from edge.apps.collection.collection import Collection
     from edge.apps.serve.limits import load_libraries

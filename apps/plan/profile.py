@@ -36,7 +36,7 @@ _FEWEST = 2
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A file of questions, one per line, and how they are answered. Without `llm` the configured model writes."""
+    """One question per line. Without `llm` the configured model writes."""
 
     file: Path
     llm: str | None
@@ -45,7 +45,6 @@ class Questions:
     collection: Path | None
 
     def read(self) -> list[str]:
-        """The questions, at least two."""
         questions = [line.strip() for line in read_text(str(self.file)).splitlines() if line.strip()]
         if len(questions) < _FEWEST:
             raise InputError(f"{self.file} has {len(questions)} questions; at least {_FEWEST} are needed, one per line")
@@ -62,12 +61,10 @@ rounds_option = click.option(
 
 
 def say(text: str) -> None:
-    """Prints a line about the progress to stderr."""
     click.echo(text, err=True)
 
 
 def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
-    """Adds the options of `Questions`, which the function gets as `questions`, with two help texts."""
     return gathered(
         "questions",
         Questions,
@@ -145,7 +142,6 @@ def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: 
 
 _DEFAULT = AskOptions()
 DEPTHS = (0, _DEFAULT.pool)
-"""The reranking depths that `edge ask` has settings for: none, and the default."""
 
 
 @click.command("here")
@@ -219,7 +215,6 @@ def known_profile(config: Config, pipeline: str, collection: Path | None) -> Mac
 
 
 def chosen(found: list[Prediction], within: float | None, memory: int | None) -> Prediction:
-    """The choice with the deepest reranking among those that are fast and small enough."""
     fitting = [
         p for p in found
         if (within is None or p.seconds <= within) and (memory is None or p.limit <= memory)
@@ -241,12 +236,11 @@ def command(p: Prediction, pipeline: str, llm: str) -> str:
 
 
 def settings_text(p: Prediction, pipeline: str, llm: str) -> str:
-    """A choice as a settings file. A comment above it gives the whole command, since some options have no setting."""
+    """A comment gives the whole command, since some options have no setting."""
     return f"# {command(p, pipeline, llm)}\nmemory = {p.limit}\n"
 
 
 def row(p: Prediction) -> dict[str, Any]:
-    """A choice as a dictionary with stable keys."""
     return {
         "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "written": p.written,
         "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": dict(p.stages),
@@ -255,8 +249,8 @@ def row(p: Prediction) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """What a server runs: its limit in bytes, answers at a time and their kind (see `edge.config.Config`), passages and
-    reranking of questions that do not say, and the generator (empty for the best sentences)."""
+    """A server's limit in bytes, answers at a time and their kind (see `edge.config.Config`), passages and reranking of
+    questions that do not say, and the generator (empty for the best sentences)."""
 
     memory: int
     answers: int
@@ -287,7 +281,6 @@ class ServerPlan:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options of a question that does not say."""
         return {"passages": self.passages, "rerank": self.rerank}
 
 

@@ -30,19 +30,13 @@ from edge.planner.tables import (
 )
 
 _OPTIONS = AskOptions()
-_PASSAGE = 200
-"""The approximate number of tokens of a collection's passage."""
-
-_QUESTION = 120
-"""The approximate number of tokens of the instructions and the question."""
-
+_PASSAGE = 200  # Tokens of a collection's passage, about.
+_QUESTION = 120  # Tokens of the instructions and the question, about.
 _READ = _QUESTION + _OPTIONS.given(writes=True) * _PASSAGE
-_ANSWER = 128
-"""The approximate number of tokens of an answer; at most 256 are written."""
+_ANSWER = 128  # Tokens of an answer, about; at most 256 are written.
 
 EMBEDDER = Model("embedder", 22.7e6, 6, 384, weight_nbytes=4)
 RERANKER = Model("reranker", 22.7e6, 6, 384, weight_nbytes=4)
-"""The sizes of the default models."""
 
 
 def _schemas() -> dict[str, RagSchema]:
@@ -90,9 +84,8 @@ def _schemas() -> dict[str, RagSchema]:
 
 
 PIPELINE_SCHEMAS: Mapping[str, RagSchema] = _schemas()
-"""The schemas by the names of `--pipeline`. They assume a collection of a million passages, the default embedder and
-reranker, and a generator of 8 billion weights. Lengths of replies are the prompts' limits, or about half of them where
-models stop early."""
+"""By the names of `--pipeline`, for a million passages, the default embedder and reranker, and a generator of 8 billion
+weights. Lengths of replies are the prompts' limits, or about half where models stop early."""
 
 
 GOALS: Mapping[str, Callable[[Plan], float]] = {
@@ -101,12 +94,11 @@ GOALS: Mapping[str, Callable[[Plan], float]] = {
     "tpot": lambda plan: plan.outcome.tpot,
     "memory": lambda plan: plan.outcome.nbytes,
 }
-"""The goals by which a schedule is chosen. Ties are broken by the other goals in this order."""
+"""Ties are broken by the other goals in this order."""
 
 _ROWS = 12
 
 _STAGES = 6
-"""The number of stages of the longest published pipeline."""
 
 
 @click.command("rag")
@@ -137,13 +129,7 @@ _STAGES = 6
 )
 @json_option
 def rag(
-    schema: str,
-    device: str,
-    accelerators: int,
-    memory: str | None,
-    goal: str,
-    ttft: float | None,
-    as_json: bool,
+    schema: str, device: str, accelerators: int, memory: str | None, goal: str, ttft: float | None, as_json: bool
 ) -> None:
     """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
 
@@ -175,8 +161,8 @@ def rag(
 
 
 def grid(schema: RagSchema, device: str, accelerators: int) -> dict[str, StageTable]:
-    """The modelled table of each stage. Numbers of devices and batch sizes are powers of two, as in the source; for a
-    pipeline with more stages than any published one they are powers of four and eight."""
+    """Devices and batches are powers of two, as in the source; of four and eight for longer pipelines than published
+    ones."""
     long = len(schema.stages()) > _STAGES
     chips = [2**i for i in range(0, accelerators.bit_length(), 2 if long else 1)]
     servers = [count for count in (1, 2, 4, 8, 16, 32) if count * HOST.accelerators <= accelerators] or [1]
@@ -188,7 +174,6 @@ def grid(schema: RagSchema, device: str, accelerators: int) -> dict[str, StageTa
 
 
 def read_schema(text: str) -> RagSchema:
-    """The schema with this name, or the schema that a file describes."""
     named = {**PIPELINE_SCHEMAS, **PUBLISHED}
     if text in named:
         return named[text]
@@ -198,7 +183,6 @@ def read_schema(text: str) -> RagSchema:
 
 
 def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:
-    """The best plan by `goal` among those with a time to first token of at most `ttft`."""
     fast = [plan for plan in found if ttft is None or plan.outcome.ttft <= ttft]
     if not fast:
         raise InputError(
@@ -210,8 +194,7 @@ def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:
 
 
 def arranged(plan: Plan) -> str:
-    """The groups of stages that share devices, with batch sizes and numbers of devices: `[encode 2 + prefill 128] x
-    64`."""
+    """Such as `[encode 2 + prefill 128] x 64`."""
     groups = []
     for group in plan.schedule.groups:
         stages = " + ".join(f"{choice.stage} {choice.point.batch}" for choice in group.choices)
@@ -222,7 +205,7 @@ def arranged(plan: Plan) -> str:
 
 
 def table(plans: Sequence[Plan], chosen: Plan, rows: int) -> Iterator[str]:
-    """Yields a header and about `rows` plans, picked evenly by time to first token. The chosen plan is marked."""
+    """A header and about `rows` plans, picked evenly by time to first token."""
     yield f"  {'TTFT':>9}{'per token':>11}{'req/s':>9}{'per device':>12}{'memory':>10}  stages with their batches"
     step = max(1, -(-len(plans) // rows))
     for number, plan in enumerate(plans):
@@ -238,7 +221,7 @@ def table(plans: Sequence[Plan], chosen: Plan, rows: int) -> Iterator[str]:
 
 
 def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
-    """The group that limits the throughput, and the slowest stage in it."""
+    """The group that limits the throughput, and its slowest stage."""
     stages = {stage.name: stage for stage in problem.schema.stages()}
 
     def each(group: Group) -> dict[str, float]:
@@ -263,7 +246,7 @@ def sentence(problem: Problem, plan: Plan) -> str:
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """A plan as a dictionary with stable keys, in seconds, bytes and requests per second."""
+    """In seconds, bytes and requests per second."""
     o = plan.outcome
     return {
         "ttft_s": o.ttft, "tpot_s": o.tpot, "throughput": o.throughput, "devices": o.devices,

@@ -1,7 +1,5 @@
-"""Backups: a consistent copy of a database and of the segments that it names, and the replacement of one database by
-another in one transaction. Other processes may write meanwhile. A kill at any moment leaves either the old or the new
-content whole; processes that have the database open see the new content afterwards.
-"""
+"""Backups: a consistent copy of a database and of the segments that it names, and the replacement of a database in one
+transaction. Other processes may write meanwhile. A kill leaves either the old or the new content whole."""
 
 from __future__ import annotations
 
@@ -34,13 +32,11 @@ _PATIENCE_S = 30.0
 _PIECE = 1 << 20
 
 _LOG_PATIENCE_MS = 2_000
-"""How long to wait for readers before the log is emptied."""
 
 
 def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool] = lambda: True) -> bool:
-    """Replaces the content of the database `path` by that of `source`, all at once; returns whether it did. `path` may
-    be damaged or missing. If SQLite cannot open it, no process can use it, and its file is replaced. `ready` is called
-    when no other process can write any more; if it returns False, nothing is replaced."""
+    """Replaces the content of the database `path`, which may be damaged or missing; returns whether it did. `ready` is
+    called when no other process can write any more; if it returns False, nothing is replaced."""
     with translated(path, verbs, _PATIENCE_S):
         try:
             return _overwritten(path, source, ready)
@@ -59,7 +55,7 @@ def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool]
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Copies a file, and waits until the copy is durable under its name."""
+    """Waits until the copy is durable under its name."""
     partial = target.with_name(target.name + ".tmp")
     with source.open("rb") as old, partial.open("wb") as new:
         shutil.copyfileobj(old, new, _PIECE)
@@ -70,7 +66,6 @@ def copy_whole(source: Path, target: Path) -> None:
 
 
 def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
-    """Copies the pages of `source` in one transaction of `path`; returns whether it did. Raises apsw's errors."""
     new, old = plain(source), plain(path)
     try:
         old.set_busy_timeout(int(_PATIENCE_S * 1000))
@@ -90,7 +85,6 @@ def _overwritten(path: Path, source: Path, ready: Callable[[], bool]) -> bool:
 
 
 def put_aside(path: Path) -> Path:
-    """Copies a database and its log into a new folder; returns the path of the copied database."""
     folder = aside(path.parent)
     with as_storage_error(f"{path} cannot be copied to {folder}"):
         for source in (path, log_of(path)):
@@ -102,7 +96,6 @@ def put_aside(path: Path) -> Path:
 
 
 def aside(parent: Path) -> Path:
-    """Makes a new folder for copies of damaged files."""
     name = f"damaged-{datetime.now():%Y%m%d-%H%M%S}"
     for number in range(100):
         folder = parent / (f"{name}-{number}" if number else name)
@@ -119,14 +112,11 @@ def aside(parent: Path) -> Path:
 _MANIFEST = "edge-backup.json"
 _VERSION = 1
 
-_TRIES = 10
-"""Attempts to copy all segments. Maintenance in another process may remove a segment before it is copied."""
+_TRIES = 10  # Maintenance in another process may remove a segment before it is copied.
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A collection or memory in its folder."""
-
     kind: str
     path: Path
     database: str
@@ -165,8 +155,8 @@ def back_up(store: Store, target: Path) -> int:
 
 
 def restore(store: Store, source: Path, *, force: bool) -> int:
-    """Verifies a backup and puts it in the place of a store; returns its bytes. The old store stays unchanged until one
-    transaction replaces it. Other processes may read and write meanwhile."""
+    """Verifies a backup and puts it in the place of a store, which stays unchanged until one transaction replaces it;
+    returns its bytes."""
     entries = _verified(store, source)
     _refuse_unknown(store, source / store.database)
     path = store.path / store.database
@@ -179,7 +169,6 @@ def restore(store: Store, source: Path, *, force: bool) -> int:
 
 
 def _refuse_unknown(store: Store, path: Path) -> None:
-    """Raises `StoreUnavailable` for a backup whose schema this version does not know."""
     with translated(path, store.verbs, _PATIENCE_S):
         db = plain(path)
         try:
@@ -212,7 +201,6 @@ def _put_back(store: Store, source: Path, segments: list[str]) -> None:
 
 
 def _copy(store: Store, draft: Path) -> list[str]:
-    """Copies the database and its segments; returns the names of the segments."""
     (draft / SEGMENTS).mkdir()
     for _ in range(_TRIES):
         with translated(store.path / store.database, store.verbs, _PATIENCE_S):
@@ -236,7 +224,6 @@ def _copy(store: Store, draft: Path) -> list[str]:
 
 
 def _copy_database(source: Path, target: Path) -> list[str]:
-    """Copies the last committed state of a database; returns the names of its segments."""
     target.unlink(missing_ok=True)
     old, new = plain(source), plain(target)
     try:
@@ -255,7 +242,6 @@ def _copy_database(source: Path, target: Path) -> list[str]:
 
 
 def _verified(store: Store, source: Path) -> dict[str, dict[str, Any]]:
-    """Reads the list of files of a backup, and verifies each file by its checksum."""
     try:
         document = json.loads(read_small(source / _MANIFEST))
         kind, version, entries = document["kind"], document["version"], dict(document["files"])

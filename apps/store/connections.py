@@ -1,9 +1,5 @@
-"""Connections to our databases: opened, and kept in a pool. Code in a file's schema never runs. `WriterLock`: one
-writer of a collection or memory at a time, across threads and processes.
-
-The databases are plain SQLite files, which any SQLite program may open. The checksums of our rows (`rows`) prove what
-we have written, whichever program moved the log into the file.
-"""
+"""Connections to our databases, in a pool. Code in a file's schema never runs. `WriterLock`: one writer of a store at a
+time, across threads and processes."""
 
 from __future__ import annotations
 
@@ -22,24 +18,17 @@ from edge.apps.store.rows import ALWAYS_READ, Leasing, register
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 
-_JOURNAL_BYTES = 16 << 20
-"""The log file is cut back to this size when a checkpoint has emptied it."""
-
-_SYNCHRONOUS = "FULL"
-"""When SQLite flushes its files: at every commit. Files that a committed state no longer names are deleted, so the
-commit must be durable first."""
+_JOURNAL_BYTES = 16 << 20  # The log is cut back to this size by a checkpoint.
+_SYNCHRONOUS = "FULL"  # At every commit, because files that a committed state no longer names are deleted.
 
 EMPTIED = "the file is empty, and was not"
-"""The error text for a file that `is_emptied`."""
 
 
 WRITING = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-"""Flags of a connection to a `writing_uri`."""
 
 
 def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> Leasing:
-    """Opens the database file that an SQLite URI names, for one thread at a time; `writable` makes it if it is missing.
-    `cache` is in bytes; a lock of another process is waited for `busy_seconds`."""
+    """Opens the database file that an SQLite URI names, for one thread at a time. `cache` is in bytes."""
     db = Leasing(uri, flags=WRITING if writable else apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY)
     try:
         db.set_busy_timeout(int(busy_seconds * 1000))
@@ -64,7 +53,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> Lea
 
 
 def plain(path: Path) -> apsw.Connection:
-    """A connection to a file whose schema may be damaged. It reads nothing of the file yet."""
+    """Its schema may be damaged. It reads nothing of the file yet."""
     if is_emptied(path):
         raise apsw.CorruptError(EMPTIED)
     if is_frozen(path):
@@ -73,39 +62,25 @@ def plain(path: Path) -> apsw.Connection:
 
 
 def is_emptied(path: Path) -> bool:
-    """Whether a database file is empty but once held data: it has a log, or there are segments of its vectors. SQLite
-    would treat the file as a new database and delete the log, which may hold all data."""
+    """Whether a database file is empty but once held data: SQLite would treat it as new and delete the log."""
     if not path.exists() or path.stat().st_size:
         return False
     return has_log(path) or any((path.parent / SEGMENTS).glob("*.blk"))
 
 
 PAGE_CACHE = 2 << 20
-"""Default bytes of pages that a connection keeps."""
 
 CONNECTION_BYTES = 512 << 10
-"""Memory of a connection besides its page cache: prepared statements, the schema, FTS5's pending terms."""
 
-_PER_VALUE = 8
-"""The limit of the whole process, as a multiple of the longest value that is read or written. A memory is stored in so
-many copies, so no limit refuses a value that was written under it."""
-
+_PER_VALUE = 8  # The limit of the process as a multiple of the longest value: a memory is stored in so many copies.
 _IDLE = 2
-"""Connections that stay open between transactions: one for a reader and one for a writer."""
 
-_MOST = 4
-"""Simultaneous transactions. Many threads would otherwise each hold a page cache."""
-
-_PATIENCE_S = 1.0
-"""Wait when `_MOST` connections are in use. Then one more is opened, because their users may wait for this thread."""
+_MOST = 4  # Simultaneous transactions.
+_PATIENCE_S = 1.0  # Then one more connection is opened, because the users of the others may wait for this thread.
 
 
 class _Handle:
-    """One connection and the lease of its cache. Both end together.
-
-    Attributes:
-        frozen: size and time of the file at opening if it was opened as immutable, otherwise None.
-    """
+    """A connection and the lease of its cache. `frozen`: size and time of a file that was opened as immutable."""
 
     def __init__(self, connection: Connection, lease: Lease, frozen: tuple[int, int] | None) -> None:
         self.connection = connection
@@ -114,12 +89,9 @@ class _Handle:
 
 
 class ConnectionPool:
-    """Lends connections to transactions. Thread-safe."""
-
     def __init__(
         self, path: Path, *, budget: MemoryBudget, read_only: bool, cache: int, busy_seconds: float, verbs: str
     ) -> None:
-        """Opens no connection yet; the arguments are those of `Database`."""
         self.path = path
         self.read_only = read_only
         self.busy_seconds = busy_seconds
@@ -133,12 +105,10 @@ class ConnectionPool:
         self._closed = False
 
     def current(self) -> Connection | None:
-        """The connection of this thread's open transaction."""
         return getattr(self._own, "connection", None)
 
     @contextmanager
     def borrowed(self) -> Iterator[Connection]:
-        """Borrows a connection that no other thread uses meanwhile."""
         handle = self._take()
         self._own.connection = handle.connection
         try:
@@ -177,7 +147,7 @@ class ConnectionPool:
             raise
 
     def _idle_one(self) -> _Handle | None:
-        """An idle connection that sees the current content of the file; None if there is none."""
+        """One that sees the current content of the file."""
         while self._idle:
             handle = self._idle.pop()
             if handle.frozen is None or handle.frozen == self._frozen():
@@ -209,16 +179,13 @@ class ConnectionPool:
         return _Handle(db, lease, frozen)
 
     def _frozen(self) -> tuple[int, int] | None:
-        """Size and time of the file if it must be opened as immutable, otherwise None. A write by another process
-        changes them."""
+        """Size and time of a file that must be opened as immutable: a write by another process changes them."""
         if not (self.read_only and is_frozen(self.path)):
             return None
         stat = self.path.stat()
         return stat.st_size, stat.st_mtime_ns
 
     def close(self) -> None:
-        """Starts no new transactions, waits until other threads have ended theirs, and closes the connections. Closing
-        twice is harmless."""
         own = self.current() is not None
         with self._changed:
             self._closed = True
@@ -237,19 +204,14 @@ def _close(connection: Connection, lease: Lease) -> None:
 
 
 LOCK = "writer.lock"
-"""Name of the lock file in the folder of a store."""
 
 
 class WriterLock:
-    """Held while files are indexed, removed or compacted, and while a store is repaired or restored. Readers do not
-    take it.
-
-    The lock is SQLite's own, on a file beside the database. It works on every platform, and the system releases it when
-    the process dies. It is held longer than any transaction, so it cannot be a lock on the database itself.
-    """
+    """Held while files are indexed, removed or compacted, and while a store is repaired or restored; readers do not
+    take it. It is SQLite's own lock, on a file beside the database, because it is held longer than any transaction. The
+    system releases it when the process dies."""
 
     def __init__(self, path: Path, *, seconds: float = 30.0) -> None:
-        """`path` is the lock file; `seconds` is the wait for another writer."""
         self._path = path
         self._seconds = seconds
         self._threads = threading.RLock()
@@ -257,7 +219,7 @@ class WriterLock:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Waits for other writers, and excludes them while the block runs. The same thread may enter again."""
+        """The same thread may enter again."""
         if not self._threads.acquire(timeout=self._seconds):
             raise self._busy("thread")
         try:
@@ -277,7 +239,6 @@ class WriterLock:
             self._threads.release()
 
     def is_held(self) -> bool:
-        """Whether any process, this one included, is writing now."""
         if not self._path.exists():
             return False
         try:

@@ -1,8 +1,5 @@
-"""`Database`: one SQLite file with write-ahead logging, numbered migrations, and a few connections for all threads.
-
-A write is one transaction: other connections see all of it or nothing. Readers see the last committed state, and a
-writer never blocks them. Every connection's page cache is held under a lease of the memory budget.
-"""
+"""`Database`: one SQLite file with write-ahead logging, numbered migrations, and a few connections for all threads. A
+write is one transaction. Readers see the last committed state, and a writer never blocks them."""
 
 from __future__ import annotations
 
@@ -30,15 +27,13 @@ from edge.ivf.base import Connection
 from edge.resident import Closing
 
 Migration = str | Callable[[Connection], None] | None
-"""One step of a schema: a script of SQL statements, or a function that runs inside the step's transaction. None stands
-for a step from before the first release: a store that got no further is refused, and a new one skips it."""
+"""A script of SQL statements, or a function that runs inside the step's transaction. None stands for a step from before
+the first release: a store that got no further is refused, and a new one skips it."""
 
 
 _LOG_PAGES = 1_000
-"""Pages in the log at which a commit also moves the log into the database file."""
 
-_LOG_PATIENCE_MS = 2_000
-"""Wait for other readers before the log is emptied: most readers take milliseconds, some never end."""
+_LOG_PATIENCE_MS = 2_000  # Most readers take milliseconds, some never end.
 
 
 class Database(Closing):
@@ -60,16 +55,8 @@ class Database(Closing):
         busy_seconds: float = 30.0,
         verbs: str = "edge",
     ) -> None:
-        """Opens the file, makes it if it is missing, and brings its schema up to date.
-
-        Args:
-            migrations: the whole history of the schema, oldest first. The file stores how many were applied, so only
-                append to the list.
-            read_only: creates and migrates nothing.
-            cache: bytes of pages that each connection may keep.
-            busy_seconds: how long to wait while another process writes.
-            verbs: the command that has the verbs `check` and `repair` for this database, as messages name it.
-        """
+        """Opens the file, makes it if it is missing, and brings its schema up to date. `migrations` is its whole
+        history: only append to it. `verbs` is the command that messages name for `check` and `repair`."""
         self.path = path
         self.read_only = read_only
         self.verbs = verbs
@@ -117,15 +104,14 @@ class Database(Closing):
                 _end(db)
 
     def vacuum(self) -> bool:
-        """Rewrites the file without its free pages and empties the log; returns whether the log could be emptied. If
-        so, no transaction that began earlier is still open in any process."""
+        """Rewrites the file without its free pages and empties the log; see `settle`."""
         with self._writing, self._pool.borrowed() as db, self._translated():
             db.execute("VACUUM")
         return self.settle()
 
     def settle(self) -> bool:
-        """Moves the log into the file as far as open readers allow; returns whether the log could be emptied. If so, no
-        transaction that began earlier is still open in any process."""
+        """Moves the log into the file; returns whether it could be emptied: then no earlier transaction is open
+        anywhere."""
         with self._writing, self._pool.borrowed() as db, self._translated():
             # SQLite empties the log only when nobody reads an older state (https://sqlite.org/c3ref/wal_checkpoint_v2).
             db.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
@@ -134,12 +120,10 @@ class Database(Closing):
         return not busy
 
     def damaged(self, what: str) -> DamagedStore:
-        """The error for damage in the stored data; `what` completes the sentence after the file's name."""
         return damaged(self.path, what, self.verbs)
 
     def close(self) -> None:
-        """Starts no new transactions, waits until other threads have ended theirs, and closes the connections. Closing
-        twice is harmless."""
+        """Waits until other threads have ended their transactions. Closing twice is harmless."""
         self._pool.close()
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
@@ -174,7 +158,7 @@ class Database(Closing):
                 db.execute(f"PRAGMA user_version = {number}").fetchall()
 
     def _refuse_foreign(self, db: Connection) -> None:
-        """Raises `DamagedStore` for a schema with triggers, views or virtual tables that this program does not make."""
+        """For triggers, views or virtual tables that this program does not make."""
         row = db.execute(
             "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') "
             "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%' AND sql NOT LIKE '% USING fts5(text, content=%') LIMIT 1"
@@ -184,13 +168,11 @@ class Database(Closing):
             raise damaged(self.path, f"holds a {what}, {row[1]!a}, that edge-rag does not make", self.verbs)
 
     def _translated(self) -> AbstractContextManager[None]:
-        """Raises SQLite's errors as ours, in one sentence with the file's name."""
         return translated(self.path, self.verbs, self._pool.busy_seconds)
 
 
 def _commit(db: apsw.Connection) -> None:
-    """Commits, and moves the log into the file if it has become long. An error after the commit is ignored: SQLite
-    tries the checkpoint again later."""
+    """Also moves a long log into the file. An error after the commit is ignored: SQLite tries again later."""
     lengths: list[int] = []
 
     def committed(_: apsw.Connection, __: str, pages: int) -> int:
@@ -209,7 +191,6 @@ def _commit(db: apsw.Connection) -> None:
 
 
 def _end(db: Connection) -> None:
-    """Rolls back an uncommitted transaction."""
     if db.in_transaction:
         with contextlib.suppress(apsw.Error):  # the original error is the one to report
             db.execute("ROLLBACK")
@@ -220,7 +201,7 @@ def _version(db: Connection) -> int:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one. `executescript` would commit the surrounding transaction."""
+    """`executescript` would commit the surrounding transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,9 +1,6 @@
-"""`Erasure`: what was erased from a store; `compact`: a store's files without what was deleted.
-
-SQLite leaves deleted rows in free pages and in the log, its full-text index in pages that wait to be merged, and the
-vector index in segments that wait to be rewritten. `compact` writes all of them anew. A transaction that erases rows
-records this as unfinished work, and whoever opens the store next finishes it.
-"""
+"""`Erasure`: what was erased from a store; `compact`: a store's files without what was deleted. SQLite leaves deleted
+rows in free pages and in the log, its full text and the vector index in parts that wait to be merged. A transaction
+that erases rows records this as unfinished work, and whoever opens the store next finishes it."""
 
 from __future__ import annotations
 
@@ -24,10 +21,8 @@ from edge.ivf.base import Connection, MaintenanceReport
 from edge.ivf.index import VectorIndex
 
 ERASING = "erasing"
-"""The kind of trouble of an unfinished erasure."""
 
 _PATIENCE_S = 30.0
-"""How long to wait while another thread or process maintains the vectors."""
 
 _BEYOND = (
     "backups, exports and copies elsewhere",
@@ -38,18 +33,15 @@ _BEYOND = (
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What is gone from every file of a store."""
-
     erased: Mapping[str, int]
     beyond: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
         return {"erased": dict(self.erased), "not_reached": list(self.beyond)}
 
 
 def erasure(database: Path, erased: Mapping[str, int]) -> Erasure:
-    """The report of a finished erasure. Copies of the database that a repair or a killed restore left are named."""
+    """Copies of the database that a repair or a killed restore left are named."""
     copies = {file.parent for file in database.parent.glob(f"*/{database.name}")}
     copies |= set(database.parent.glob("damaged-*"))
     return Erasure(erased, (*map(str, sorted(copies)), *_BEYOND))
@@ -57,8 +49,7 @@ def erasure(database: Path, erased: Mapping[str, int]) -> Erasure:
 
 @contextmanager
 def erasing(database: Database) -> Iterator[Connection]:
-    """A write transaction that overwrites what it deletes, and records that the rest of the files must be written anew.
-    A repair may read rows from pages, and could not tell that a row was deleted whose history is gone."""
+    """A write transaction that overwrites what it deletes, and records that the other files must be written anew."""
     with database.write() as db:
         db.execute("PRAGMA secure_delete = ON").fetchall()
         try:
@@ -75,8 +66,8 @@ def compact(
     run: Callable[[Callable[[], MaintenanceReport]], MaintenanceReport],
     progress: Callable[[str, int, int], None] | None = None,
 ) -> bool:
-    """Writes the full text, the vectors and the database without what was deleted, and empties the log. Returns False
-    if another process is reading an older state: then the log and the old segments stay."""
+    """Writes the full text, the vectors and the database without what was deleted, and empties the log. False if
+    another process is reading an older state, which keeps the log and the old segments."""
     deadline = time.monotonic() + _PATIENCE_S
     while index is not None and run(lambda: index.maintain(database.write, full=True, progress=progress)).busy:
         if time.monotonic() > deadline:
@@ -89,8 +80,8 @@ def compact(
 
 
 def finish(database: Database, work: Callable[[], bool]) -> None:
-    """Ends an erasure by `work`, which calls `compact`. A `StorageError` says that something is left; the store's next
-    opening tries again."""
+    """Ends an erasure by `work`, which calls `compact`. `StorageError` if something is left; the next opening tries
+    again."""
     if not work():
         raise StorageError(
             f"what was erased is deleted, but {database.path.parent} still holds bytes of it, because another process "
@@ -101,8 +92,7 @@ def finish(database: Database, work: Callable[[], bool]) -> None:
 
 
 def end_erasure(database: Database, lock: WriterLock, work: Callable[[], object]) -> None:
-    """Ends an erasure that was interrupted, when a store is opened, unless another process is at it. What prevents it
-    is only logged: the store can be used, and every command tells that the erasure is unfinished."""
+    """Ends an interrupted erasure when a store is opened. What prevents it is only logged: the store can be used."""
     try:
         with database.read() as db:
             begun = is_noted(db, ERASING)

@@ -1,6 +1,5 @@
 """What is wrong with a store: SQLite's errors as ours, each one sentence with the file's name and the remedy; and
-`Health`, the unfinished work and the damage of a collection or memory, as every command reports it.
-"""
+`Health`, the unfinished work and the damage of a collection or memory."""
 
 from __future__ import annotations
 
@@ -23,23 +22,20 @@ _DAMAGED_READS = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLI
 """Extended codes of I/O errors that mean damage: a wrong checksum, or a file that is too short."""
 
 _NOT_OURS = (apsw.ConstraintError, apsw.MisuseError, apsw.ThreadingViolationError, apsw.BindingsError)
-"""Errors that only a bug in this program causes."""
 
 _NO_STATEMENT = re.compile(
     "syntax error|incomplete input|unrecognized token|unterminated string|no such function|wrong number of arguments"
     "|ambiguous column|transaction|savepoint"
 )
-"""What SQLite says of a statement that no tables could make right: of a bug in this program, too."""
+"""What SQLite says of a statement that no tables could make right."""
 
 _TOO_LARGE = re.compile("too many|too large|too complex|parser stack overflow")
-"""What SQLite says of a statement that exceeds one of its limits."""
 
 _REFUSALS = (apsw.BusyError, apsw.CantOpenError, apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.ReadOnlyError)
 
 
 class StoreUnavailable(StorageError):
-    """A collection or memory cannot be used as requested: a newer version wrote it, it is not writable, another process
-    is writing, or the disk is full. The error does not mean that stored data is damaged."""
+    """A store cannot be used as requested; its data is not damaged."""
 
 
 class DamagedStore(StorageError):
@@ -47,21 +43,18 @@ class DamagedStore(StorageError):
 
 
 class WrongValue(Exception):
-    """A stored value is of a kind that this program does not write. `translated` raises it as `DamagedStore`."""
+    """A stored value that this program does not write. `translated` raises it as `DamagedStore`."""
 
 
 def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
-    """The error for a damaged database."""
     return DamagedStore(f"{path} {what}; `{verbs} check` says what is lost, `{verbs} repair` mends what it can")
 
 
 def not_writable(folder: Path) -> StoreUnavailable:
-    """The error for a store in a folder that cannot be written to."""
     return StoreUnavailable(f"{folder} cannot be written to, so nothing in it can be changed")
 
 
 def refuse_schema(path: Path, version: int, migrations: Sequence[object]) -> None:
-    """Refuses a database whose schema is newer than this program, or older than the first release."""
     if version > len(migrations):
         raise StoreUnavailable(
             f"{path} was written by a newer version of edge-rag (schema {version}; this one knows {len(migrations)}): "
@@ -76,8 +69,7 @@ def refuse_schema(path: Path, version: int, migrations: Sequence[object]) -> Non
 
 @contextmanager
 def damage_suppressed() -> Iterator[None]:
-    """Suppresses errors in the block that mean damaged data. Errors that the disk, the system or another process causes
-    do not mean damage, and are raised."""
+    """Errors that the disk, the system or another process causes do not mean damage, and are raised."""
     try:
         yield
     except (apsw.Error, UnicodeDecodeError) as error:
@@ -86,8 +78,8 @@ def damage_suppressed() -> Iterator[None]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the disk, the system or another process caused an error of SQLite's. Other errors mean damaged data: also
-    those of statements, since the schema of a damaged file may hold anything."""
+    """Whether the disk, the system or another process caused an error. Others mean damaged data, also those of
+    statements, since the schema of a damaged file may hold anything."""
     if isinstance(error, apsw.IOError):
         return getattr(error, "extendedresult", None) not in _DAMAGED_READS
     return isinstance(error, _REFUSALS)
@@ -148,18 +140,12 @@ HEALTH_TABLE = """
 CREATE TABLE IF NOT EXISTS health(kind TEXT PRIMARY KEY, text TEXT NOT NULL, remedy TEXT NOT NULL,
     since TEXT NOT NULL) WITHOUT ROWID;
 """
-"""The table of troubles that stay recorded until they are over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One problem of a store.
-
-    Attributes:
-        kind: `rebuilding`, `missing vectors`, `indexing`, `compacting`, `erasing` or `damaged`.
-        text: describes the problem, as a sentence without its period.
-        remedy: the command that ends it; empty while a running process is already ending it.
-    """
+    """One problem of a store: a sentence without its period, and the command that ends it, empty while a process is at
+    it."""
 
     kind: str
     text: str
@@ -178,23 +164,15 @@ _NOTED = {
     "indexing": ("a run was interrupted", "index"),
     "missing vectors": ("some texts have no vector, because a repair was interrupted", "repair"),
 }
-"""The text of each kind of recorded trouble, and the verb that ends it."""
 
-_ENDS = {
-    "erasing": "ends it",
-    "damaged": "mends what it can",
-    "missing vectors": "makes them",
-}
+_ENDS = {"erasing": "ends it", "damaged": "mends what it can", "missing vectors": "makes them"}
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """All troubles of a store; empty if the store is complete and no damage is known."""
-
     troubles: tuple[Trouble, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether the store has no trouble."""
         return not self.troubles
 
     def __iter__(self) -> Iterator[Trouble]:
@@ -209,12 +187,10 @@ class Health:
         return "unfinished" if kinds else "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """The state and the troubles behind it, ready for JSON."""
         return {"state": self.state, "troubles": [asdict(trouble) for trouble in self.troubles]}
 
 
 def gathered(db: Connection, verbs: str, *found: Trouble | None) -> Health:
-    """The recorded troubles together with those in `found`, one of each kind."""
     troubles = {trouble.kind: trouble for trouble in noted(db, verbs)}
     for trouble in found:
         if trouble is not None:
@@ -223,23 +199,20 @@ def gathered(db: Connection, verbs: str, *found: Trouble | None) -> Health:
 
 
 def note(db: Connection, kind: str) -> None:
-    """Records a trouble of one of the kinds of `_NOTED` until it is over."""
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
     text, verb = _NOTED[kind]
     db.execute("INSERT OR IGNORE INTO health VALUES (?, ?, ?, ?)", (kind, text, verb, since))
 
 
 def is_noted(db: Connection, kind: str) -> bool:
-    """Whether a trouble of this kind is recorded."""
     return db.execute("SELECT 1 FROM health WHERE kind = ?", (kind,)).fetchone() is not None
 
 
 def forget(db: Connection, kind: str) -> None:
-    """Removes the record of a trouble that is over."""
     db.execute("DELETE FROM health WHERE kind = ?", (kind,))
 
 
 def noted(db: Connection, verbs: str) -> list[Trouble]:
-    """The recorded troubles. Only their kinds are read: the texts come from this program, not from the file."""
+    """Only their kinds are read: the texts come from this program, not from the file."""
     kinds = [kind for kind in _NOTED if is_noted(db, kind)]
     return [Trouble(kind, text, f"{verbs} {verb}") for kind in kinds for text, verb in [_NOTED[kind]]]

@@ -1,8 +1,5 @@
-"""The folder of a collection or memory, and whether its files can be written.
-
-A folder holds only one of the two: maintenance removes segments that the database does not name. A folder that is not
-writable, such as on a read-only disk, can be read, and no file in it changes.
-"""
+"""The folder of a collection or memory, and whether its files can be written. A folder holds only one of the two:
+maintenance removes segments that the database does not name."""
 
 from __future__ import annotations
 
@@ -14,16 +11,13 @@ from edge.files import output_file
 
 COLLECTION = "edge.db"
 MEMORY = "memory.db"
-"""File names of the databases."""
 
 SEGMENTS = "segments"
-"""Name of the folder, beside a database, that holds its vectors."""
 
 _WHAT = {COLLECTION: "a collection", MEMORY: "a memory"}
 
 
 def claim(folder: Path, database: str) -> None:
-    """Makes the folder of a store if it is missing."""
     # Path.exists raises OSError if a name is too long; such a folder cannot be made, either.
     if not os.path.exists(folder / database):
         for other, what in _WHAT.items():
@@ -33,23 +27,19 @@ def claim(folder: Path, database: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes the folder of a database if it is missing."""
     with as_storage_error(f"{path} cannot be made"):
         output_file.make_folder(path)
 
 
 def log_of(path: Path) -> Path:
-    """The log of a database file."""
     return path.with_name(path.name + "-wal")
 
 
 def can_be_written(folder: Path) -> bool:
-    """Whether files in an existing folder can be made and changed."""
     return os.access(folder, os.W_OK)
 
 
 def has_log(path: Path) -> bool:
-    """Whether a write-ahead log that is not empty lies beside a database file."""
     try:
         return log_of(path).stat().st_size > 0
     except OSError:
@@ -57,16 +47,14 @@ def has_log(path: Path) -> bool:
 
 
 def is_frozen(path: Path) -> bool:
-    """Whether a database file must be opened as immutable. Readers of a log write a shared-memory file beside it, which
-    is impossible in a folder that is not writable."""
+    """Readers of a log write a shared-memory file beside it, which is impossible in a folder that is not writable."""
     return path.exists() and not can_be_written(path.parent) and not has_log(path)
 
 
 def reading_uri(path: Path) -> str:
-    """The SQLite URI that opens a database file for reading."""
     return path.absolute().as_uri() + ("?mode=ro&immutable=1" if is_frozen(path) else "?mode=ro")
 
 
 def writing_uri(path: Path) -> str:
-    """The SQLite URI that opens a database file for writing, and makes it. A path as such would have to be UTF-8."""
+    """A path as such would have to be UTF-8."""
     return f"{path.absolute().as_uri()}?mode=rwc"

@@ -1,8 +1,6 @@
-"""`LexicalIndex`: BM25 over texts in SQLite's FTS5; `Statistics`: the figures that scores need; and misspelled words.
-
-The table is contentless: the texts are stored elsewhere in the database, and a caller that deletes a row passes its
-text. Scores are computed here and not by FTS5, because FTS5 only knows the rows of its own table: the rows of several
-tables are scored alike if all are scored with the sum of their statistics."""
+"""`LexicalIndex`: BM25 over texts in SQLite's FTS5; `Statistics`: the figures that scores need; misspelled words. The
+table is contentless: a caller that deletes a row passes its text. Scores are computed here, so that rows of several
+tables are scored with the sum of their statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +20,6 @@ from edge.errors import InputError
 from edge.ivf.base import Connection
 
 LONGEST_QUERY = 100_000
-"""The most characters of a query. Its words are held several times while passages are looked for and shown."""
 
 Floats64 = npt.NDArray[np.float64]
 
@@ -35,39 +32,25 @@ FUNCTION_WORDS = frozenset({
     "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "would",
     "you", "your",
 })  # fmt: skip
-"""English function words and question words. They say how a question is asked, not what it is about."""
+"""English function words and question words."""
 
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
-_WIDE = 20
-"""How many times as many rows as are wanted are looked at, before all are, if the first ones are too few."""
-
+_WIDE = 20  # Rows to look at, as a multiple of those wanted, before all are.
 _PAGE_NBYTES = 4000
-"""Bytes of a page of the index."""
 
-_POSTINGS = 100_000
-"""Rows that a query may score, about a tenth of a second. The rarest terms come first; later terms are left out."""
-
-_COMMON = 0.5
-"""Terms in more than this share of the rows are ignored: BM25 gives them no weight."""
-
+_POSTINGS = 100_000  # Rows that a query may score, about a tenth of a second; the terms of the rarest come first.
+_COMMON = 0.5  # Terms in more than this share of the rows have no weight in BM25.
 _LITTLE = 1e-3
-"""Share of the weight that such terms have where a snippet is chosen."""
 
 _SATURATION, _LENGTH = 1.2, 0.75
-"""The parameters k1 and b of BM25, with the values of FTS5."""
 
-_LEAST_WEIGHT = 1e-6
-"""The weight of a term in half of the rows or more, as in FTS5."""
-
+_LEAST_WEIGHT = 1e-6  # Of a term in half of the rows or more, as in FTS5.
 _REMEMBERED = 4_096
-"""Terms whose row count is cached."""
 
 _MATCH = np.dtype([("id", np.int64), ("score", np.float64)])
-"""A row, and the score that FTS5 gave it."""
 
 POSTING_NBYTES = 120
-"""Memory for each row that a query scores."""
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
@@ -78,7 +61,7 @@ _NAME = re.compile(
     r"(?<![A-Za-z0-9_+#])(?:[A-Za-z][A-Za-z0-9]{0,9}\+\+|[A-Za-z]#)(?![A-Za-z_+#])"
     r"|(?<![A-Za-z0-9_.])\.(?:NET|Net|net)(?![A-Za-z_])|(?<=[A-Za-z])\.NET(?![A-Za-z_])"
 )
-"""Names with signs that FTS5 takes for gaps: `C++` (also in `C++20`), `C#`, `.NET` (also in `ASP.NET`)."""
+"""Names with signs that FTS5 takes for gaps."""
 
 _NUMBER = re.compile(
     "(?<![A-Za-z0-9_.,'\u2019])[1-9][0-9]{0,2}"
@@ -89,18 +72,15 @@ _NUMBER = re.compile(
 
 _DIGIT = re.compile("[0-9][,.'\u2019\u00a0\u2009\u202f][0-9]{3}")
 _SIGN_OF_NAME = re.compile(r"\+\+|[A-Za-z]#|\.[Nn]")
-"""What a number, or a name with signs, holds at least."""
 
 _SIGNED = re.compile(f"{_NUMBER.pattern}|{_NAME.pattern}")
 _SHOWN = re.compile(rf"{_SIGNED.pattern}|[^\W_]+")
 _ASKED = re.compile(rf"{_BEGINNING.pattern}|{_SIGNED.pattern}|[^\W_]+")
-"""The words of a passage and of a query as people see them: `C++` and `1,200` are one word each."""
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002fa1f](?:q[0-9]{4})*"
 )
-"""A character, with its marks, of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer,
-Burmese): each becomes a token of its own."""
+"""A character of a script without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese)."""
 
 _OPTIONAL = re.compile(
     "[\u00ad\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u200b-\u200d\u2060\ufe00-\ufe0f]"
@@ -129,22 +109,19 @@ class Statistics:
         return Statistics(self.rows + other.rows, self.words + other.words, counts)
 
     def rarity(self, term: str) -> float:
-        """The logarithm of the odds that a row does not hold a term."""
         count = self.counts[term]
         return math.log((self.rows - count + 0.5) / (count + 0.5))
 
     def weight(self, term: str) -> float:
-        """The weight of a term in a score."""
         rarity = self.rarity(term)
         return rarity if rarity > 0 else _LEAST_WEIGHT
 
     def damping(self, lengths: Floats64) -> Floats64:
-        """The number of occurrences at which a term's score reaches half of its bound, for rows of some lengths [n]."""
+        """The number of occurrences at which a term's score reaches half of its bound, for lengths [n]."""
         return _SATURATION * (1 - _LENGTH + _LENGTH * lengths / (self.words / self.rows))
 
     def whole_score(self, terms: Iterable[str]) -> float:
-        """The score of a row of average length that holds every term once. A term that no row holds has the largest
-        weight."""
+        """The score of a row of average length that holds every term once."""
         return sum(max(0.0, self.rarity(term)) for term in terms)
 
     def significant(self, terms: Iterable[str]) -> list[str]:
@@ -169,16 +146,9 @@ class LexicalIndex:
     """
 
     def __init__(self, table: str, *, ignored: frozenset[str] = frozenset(), signs: bool = False) -> None:
-        """Opens the index.
-
-        Args:
-            table: the name that was passed to `create`.
-            signs: find `C++`, `C#` and `.NET` as words, and `1,200` as 1200. It must be the same for all changes of a
-                table.
-            ignored: words in lower case that are left out of a query, unless it consists of them alone. Phrases in
-                quotes stay, and so do words with other capitals than a sentence's first one: "May", "WHO" and "IT" are
-                names.
-        """
+        """`ignored` words are left out of a query, unless it consists of them alone; phrases stay, and words with other
+        capitals than a sentence's first one ("May", "IT"). `signs`: find `C++`, `C#` and `.NET` as words, and `1,200`
+        as 1200."""
         self.table = table
         self._ignored = ignored
         self._signs = signs
@@ -188,15 +158,14 @@ class LexicalIndex:
 
     @staticmethod
     def create(table: str) -> str:
-        """The statements that make the table, for a migration. A page of the index fits in one page of the database:
-        then the loss of a whole page is detected, even if it became a page of zeros."""
+        """The statements that make the table. A page of the index fits in one page of the database, so that the loss of
+        a whole page is detected."""
         return (
             f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
             f"INSERT INTO {table}({table}, rank) VALUES ('pgsz', {_PAGE_NBYTES});\n"
         )
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
-        """Adds rows; an id must not be there yet."""
         rows = zip(ids, map(self._indexed, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
 
@@ -206,11 +175,9 @@ class LexicalIndex:
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
     def clear(self, db: Connection) -> None:
-        """Deletes all rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('delete-all')")
 
     def terms(self, query: str) -> list[str]:
-        """The different words, beginnings of words and phrases of a query, as FTS5 strings."""
         found = list(dict.fromkeys(_terms(query, self._ignored, self._signs)))
         return found or list(dict.fromkeys(_terms(query, signs=self._signs)))
 
@@ -218,7 +185,6 @@ class LexicalIndex:
         return _spaced(text, self._signs)
 
     def statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
-        """The figures of the committed rows, for some terms of queries."""
         wanted = dict.fromkeys(terms)
         # FTS5's totals and its list of segments. The list changes with every change of a row.
         blocks = db.execute(f"SELECT block FROM {self.table}_data WHERE id IN (1, 10) ORDER BY id").fetchall()
@@ -245,16 +211,9 @@ class LexicalIndex:
         where: str = "",
         params: Sequence[object] = (),
     ) -> list[tuple[int, float]]:
-        """The `k` best rows as (id, BM25 score), best first, and the rows whose scores equal the last of them. Rows
-        with equal scores are in the order of their ids.
-
-        Any text is a valid query. A row matches if it holds one of its words, one of its phrases in double quotes, or
-        a word that begins like one of its words with a star behind it.
-
-        Args:
-            whole: the statistics of all rows that compete; those of this table if not given.
-            where: an SQL condition on `rowid` with its `params`, such as `rowid IN (SELECT ...)`.
-        """
+        """The `k` best rows as (id, BM25 score), best first, and those that equal the last of them; ties by id. A row
+        matches if it holds one of the query's words, phrases in double quotes, or beginnings of words. `whole` has the
+        statistics of all rows that compete; `where` is an SQL condition on `rowid` with its `params`."""
         own = self.statistics(db, self.terms(query))
         whole = whole or own
         terms = [term for term in whole.significant(own.counts) if own.counts[term]] if k > 0 else []
@@ -279,7 +238,6 @@ class LexicalIndex:
         self, db: Connection, terms: Sequence[str], rows: npt.NDArray[np.void], own: Statistics, whole: Statistics,
         k: int,
     ) -> list[tuple[int, float]]:  # fmt: skip
-        """The `k` best of rows that FTS5 has scored, as of `search`, by scores with the statistics `whole`."""
         rows = rows[np.argsort(rows["id"])]
         among = "IN (SELECT value FROM json_each(?))"
         ids = json.dumps(rows["id"].tolist())
@@ -305,35 +263,31 @@ class LexicalIndex:
         return list(zip(rows["id"][order].tolist(), scores[order].tolist(), strict=True))
 
     def whole_score(self, db: Connection, query: str) -> float:
-        """`Statistics.whole_score` of the words and phrases of a query."""
         statistics = self.statistics(db, self.terms(query))
         return statistics.whole_score(statistics.counts)
 
     def optimize(self, db: Connection) -> None:
-        """Merges the index into one b-tree. This frees the space of deleted rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
 
 def shown_terms(query: str) -> dict[str, str]:
-    """The words of a query, each with its FTS5 string. Function words are left out beside others."""
+    """Function words are left out beside others."""
     every = [word[0] for word in _ASKED.finditer(unicodedata.normalize("NFC", query))]
     told = [word for word in every if word.lower() not in FUNCTION_WORDS] or every
     return {word: next(_terms(word, signs=True), '""') for word in told}
 
 
 def shown_words(text: str, start: int = 0, end: int | None = None) -> Iterator[re.Match[str]]:
-    """The words of a part of a passage as people see them: `C++` and `1,200` are one word each."""
     return _SHOWN.finditer(text, start, len(text) if end is None else end)
 
 
 def plain_word(word: str) -> str:
-    """A name or number with signs as the letters and digits that it is found by; any other word unchanged."""
+    """A name or number with signs as it is found; any other word unchanged."""
     return word if word.isalnum() else _SIGNED.sub(_letters, word)
 
 
 def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
-    """The query's words with their inverse document frequencies. Snippets are chosen by them, and mark them. Words that
-    most rows have hardly count."""
+    """The query's words with their inverse document frequencies. Words that most rows have hardly count."""
     words = shown_terms(query)
     chosen = set(statistics.significant(dict.fromkeys(words.values())))
     return {
@@ -344,14 +298,13 @@ def shown_weights(query: str, statistics: Statistics) -> dict[str, float]:
 
 
 def bounded_query(text: str) -> str:
-    """Returns the text of a query."""
     if len(text) > LONGEST_QUERY:
         raise InputError(f"the query has {len(text):,} characters, and {LONGEST_QUERY:,} are the most")
     return text
 
 
 def _bounds(terms: Sequence[str], own: Statistics, whole: Statistics) -> tuple[float, float]:
-    """The least and the most by which the statistics `whole` multiply the score of a row. A margin covers rounding."""
+    """By how much the statistics `whole` multiply the score of a row, at least and at most."""
     rarer = [whole.weight(term) / own.weight(term) for term in terms]
     longer = (whole.words / whole.rows) / (own.words / own.rows)
     return 0.999999 * min(rarer) * min(1.0, longer), 1.000001 * max(rarer) * max(1.0, longer)
@@ -360,8 +313,8 @@ def _bounds(terms: Sequence[str], own: Statistics, whole: Statistics) -> tuple[f
 def _score(
     scores: Floats64, lengths: Floats64, own_weight: float, own: Statistics, weight: float, whole: Statistics
 ) -> Floats64:
-    """The part of BM25 that one term adds to the scores of rows [n], with the statistics `whole`. FTS5 does not tell
-    how often a row holds a term, but its own score follows from that number, and the number from the score."""
+    """The part of BM25 that one term adds to the scores of rows [n]. How often a row holds it follows from FTS5's
+    score."""
     share, damping = scores / own_weight, own.damping(lengths)
     count = np.rint(share * damping / (_SATURATION + 1 - share))
     return weight * (count * (_SATURATION + 1) / (count + whole.damping(lengths)))
@@ -378,8 +331,8 @@ def _integers(block: bytes) -> list[int]:
 
 
 def _spelled(text: str) -> str:
-    """A text in letters and digits that FTS5 keeps together: one form of each character, no accents that it does not
-    know, and numbers for marks and pictures, which it takes for gaps."""
+    """Letters and digits that FTS5 keeps together: one form of each character, no accents that it does not know, and
+    numbers for marks and pictures, which it takes for gaps."""
     if text.isascii():
         return text
     return _SIGN.sub(_numbered, _OPTIONAL.sub("", unicodedata.normalize("NFKC", text)).translate(_SAME))
@@ -393,15 +346,15 @@ def _numbered(sign: re.Match[str]) -> str:
 
 
 def _letters(sign: re.Match[str]) -> str:
-    """A name with signs in letters, as people write it where they cannot write the sign; a number as its digits."""
+    """As people write a name where they cannot write the sign; a number as its digits."""
     if sign[0][0].isdigit():
         return "".join(filter(str.isdigit, sign[0]))
     return sign[0].lower().replace("+", "plus").replace("#", "sharp").replace(".", "dot")
 
 
 def _spaced(text: str, signs: bool = False) -> str:
-    """A text as it is indexed: spelled for FTS5, with spaces around characters that are words, and with the parts of
-    `CamelCase` behind it; if `signs` count, also with the letters of `C++` and the digits of `1,200`."""
+    """As a text is indexed: spaces around characters that are words, the parts of `CamelCase` behind it, and if `signs`
+    count, the letters of `C++` and the digits of `1,200`."""
     if signs:
         for written, pattern in ((_DIGIT, _NUMBER), (_SIGN_OF_NAME, _NAME)):
             if written.search(text):  # which most texts end with
@@ -411,8 +364,7 @@ def _spaced(text: str, signs: bool = False) -> str:
 
 
 def _terms(query: str, ignored: frozenset[str] = frozenset(), signs: bool = False) -> Iterator[str]:
-    """Phrases, words and beginnings of words of a query as FTS5 strings, without the `ignored` words. The query's text
-    can never act as an operator."""
+    """Phrases, words and beginnings of words of a query as FTS5 strings, which can never act as operators."""
     query = _spelled(query).strip()
     query = query[:1].lower() + query[1:] if query[1:2].islower() else query
     for phrase, free in _PART.findall(query):
@@ -430,7 +382,6 @@ def _terms(query: str, ignored: frozenset[str] = frozenset(), signs: bool = Fals
 
 
 def _written(word: str) -> Iterator[str]:
-    """A word of a query as FTS5 strings."""
     parts = _spaced(word).split()
     if _CAMEL.fullmatch(word):
         yield from (_quoted(parts[:1]), _quoted(parts[1:]))
@@ -445,39 +396,31 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 SHORTEST = 5
-"""The fewest letters of a word that is looked up. Shorter words resemble too many others."""
+"""Letters of a word that is looked up. Shorter words resemble too many others."""
 
-_LONG = 7
-"""From this length two letters may differ, otherwise one."""
-
+_LONG = 7  # From this length two letters may differ.
 _ENDING = 5
-"""The most letters that the stem of a word is shorter."""
 
-_FIRST = 500
-"""Characters of a query whose words are looked up. A longer text is no question."""
-
+_FIRST = 500  # Characters of a query whose words are looked up.
 _STEMS = 8
-"""The most stems whose rows are read."""
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def unknown_words(query: str, ignored: Iterable[str] = ()) -> list[str]:
-    """The first words of a query that are long enough to be looked up. A query with phrases in quotes has none: a
-    phrase is searched as it is."""
+    """A query with phrases in quotes has none."""
     if '"' in query:
         return []
     return [word for word in words_of(query) if len(word) >= SHORTEST and word.casefold() not in ignored]
 
 
 def words_of(query: str) -> list[str]:
-    """The words of letters of a query, each once."""
     return list(dict.fromkeys(_LETTERS.findall(query[:_FIRST])))
 
 
 def stems_like(db: Connection, table: str, word: str) -> dict[str, int]:
     """The stems in a full-text table that the beginning of a word resembles, each with the number of its rows, most
-    similar first, of equal ones the most frequent. A stem begins with the word's first letter."""
+    similar first, then most frequent. A stem begins with the word's first letter."""
     folded = folded_word(word)
     first, most = folded[0], _most(folded)
     db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table}_words USING fts5vocab(main, {table}, row)")
@@ -494,13 +437,11 @@ def stems_like(db: Connection, table: str, word: str) -> dict[str, int]:
 
 
 def nearest_in(word: str, texts: Iterable[str]) -> str:
-    """The word of some texts that is nearest to a misspelled word, as `nearest_word` chooses."""
     return nearest_word(word, Counter(other.lower() for text in texts for other in _LETTERS.findall(text)))
 
 
 def nearest_word(word: str, counts: Mapping[str, int]) -> str:
-    """The word that is nearest to a misspelled word; empty if too many letters differ. Of equally near ones, the most
-    frequent is taken."""
+    """Empty if too many letters differ; of equally near words the most frequent."""
     folded = folded_word(word)
     best = min(
         (
@@ -516,12 +457,10 @@ def nearest_word(word: str, counts: Mapping[str, int]) -> str:
 
 
 def respelled(query: str, words: Mapping[str, str]) -> str:
-    """A query with other words in place of some."""
     return _LETTERS.sub(lambda match: words.get(match[0], match[0]), query) if words else query
 
 
 def folded_word(word: str) -> str:
-    """A word in lower case without accents, as the index holds it."""
     plain = unicodedata.normalize("NFKD", word.lower())
     return "".join(char for char in plain if not unicodedata.combining(char))
 
@@ -531,8 +470,8 @@ def _most(word: str) -> int:
 
 
 def _distances(word: str, other: str) -> list[int]:
-    """The number of letters to insert, delete, replace or exchange with their neighbours between a word and each
-    beginning of another (Damerau 1964, optimal string alignment)."""
+    """Letters to insert, delete, replace or exchange with their neighbours between a word and each beginning of another
+    (Damerau 1964, optimal string alignment)."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for at, letter in enumerate(word, 1):

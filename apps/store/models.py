@@ -24,8 +24,8 @@ AnyReranker = TypeVar("AnyReranker", bound=Closable)
 
 
 class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
-    """Opens models on first use, in one budget, and closes them on `close`. If both do not fit at once, one is closed
-    to make room for the other. Thread-safe; each model runs one request at a time."""
+    """Opens models on first use, in one budget. If both do not fit at once, one is closed to make room for the other.
+    Thread-safe; each model runs one request at a time."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
         reranker: object,
         identity: Callable[[], EmbedderIdentity | None],
     ) -> None:
-        """Opens nothing yet. Models that are passed open or lent are closed by their owner. `identity` gives the model
-        that made the stored vectors; None while there are none."""
+        """Models that are passed open or lent are closed by their owner. `identity`: of the model that made the
+        vectors."""
         self._budget = budget
         self._config = config
         self._trace = trace
@@ -73,23 +73,16 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
         self, operation: str, *, rerank: bool, candidates: int, writes: bool = False,
         extra: Sequence[OperationStage] = (), query: int = 0,
     ) -> OperationPlan:  # fmt: skip
-        """The plan that `check_room` checks."""
         return retrieval_plan(
             operation, self._config, embedder=self.named_embedder(), reranker=self._chosen_reranker,
             rerank=rerank, candidates=candidates, writes=writes, extra=extra, query=query,
         )  # fmt: skip
 
     def make_way(self, work: Callable[[], Result]) -> Result:
-        """See `ModelPool.make_way`."""
         return self._pool.make_way(work)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """Vectors of texts, [n, dim] float32.
-
-        Raises:
-            ModelError: the embedder is missing, or another one made the stored vectors.
-            BudgetExceeded: the limit is too small for it.
-        """
+        """[n, dim] float32. `ModelError` if the embedder is missing, or another one made the stored vectors."""
 
         def embedded(embedder: Any) -> npt.NDArray[np.float32]:
             return embedder.embed(texts, query=query)  # type: ignore[no-any-return]
@@ -97,19 +90,17 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
         return self._use_embedder(embedded)
 
     def named_embedder(self) -> Any:
-        """The embedder that the caller passed open or lends, or the name of the one to open. Without a choice by the
-        caller or the configuration, it is the store's own embedder and not today's default."""
+        """The embedder that the caller passed, or the name of the one to open. Without a choice by the caller or the
+        configuration, it is the store's own."""
         if self._chosen is not None and not isinstance(self._chosen, str | Path):
             return self._chosen
         identity = self._identity()
         return str(self._chosen or self._config.embedder or (self._source(identity) if identity else ""))
 
     def close(self) -> None:
-        """Closes the models that were opened here. They are opened again when needed."""
         self._pool.close()
 
     def _source(self, identity: EmbedderIdentity) -> str:
-        """The name or path by which the store's own embedder is opened."""
         return identity.source
 
     @abstractmethod
@@ -117,7 +108,7 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
         """Raises `ModelError` if another embedder made the stored vectors."""
 
     def _use_embedder(self, work: Callable[[AnyEmbedder], Result]) -> Result:
-        """What `work` returns for the embedder, which must be the one that made the vectors. Raises as `embed`."""
+        """What `work` returns for the embedder, which must be the one that made the vectors."""
 
         def compared(embedder: AnyEmbedder) -> Result:
             own = fingerprint(embedder)
@@ -135,6 +126,6 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
 
 
 def fingerprint(model: object) -> str:
-    """The fingerprint that identifies a model: that of its packed weights, its own attribute, or its class name."""
+    """That of its packed weights, its own attribute, or its class name."""
     packed = getattr(model, "model", model)
     return str(getattr(packed, "fingerprint", type(model).__qualname__))

@@ -1,4 +1,4 @@
-"""Plans the memory that retrieval needs, for collections and memories: embedder, index and reranker in their order."""
+"""Plans the memory that retrieval needs: embedder, index and reranker in their order."""
 
 from __future__ import annotations
 
@@ -22,26 +22,19 @@ from edge.runtimes.needs import EngineNeeds, engine_needs, request_nbytes
 CONNECTION = PAGE_CACHE + CONNECTION_BYTES
 
 BATCH_NBYTES = 6 << 20
-"""Memory of a batch of passages that are indexed: text, tokens, vectors, and SQLite's pages."""
+"""Of passages that are indexed: text, tokens, vectors, and SQLite's pages."""
 
 INDEXING = (OperationStage("reading files while others are embedded", own=WORKER_NBYTES + BATCH_NBYTES + CONNECTION),)
-"""Memory that indexing files needs beside the embedder."""
 
-_INDEX = 6 << 20
-"""Bytes of the index's tables, of the lists that a search has in memory at a time, and of its heap of results."""
-
-_PER_CANDIDATE = 32 << 10
-"""Bytes of a candidate: its database row, the objects made of it, and its tokens, vectors and scores when judged."""
-
+_INDEX = 6 << 20  # Bytes of tables, of the lists in memory at a time, and of a heap of results.
+_PER_CANDIDATE = 32 << 10  # Bytes of its row, the objects made of it, and its tokens, vectors and scores.
 _CODECS = ("faiss",)
 
-_VECTORS = 3
-"""How often the vectors of new memories are in memory: as made, mixed with those of earlier turns, and as stored."""
+_VECTORS = 3  # As made, mixed with those of earlier turns, and as stored.
 
 
 def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> EngineNeeds | None:
-    """The memory needs of a model that will be opened; None if it is open already, or cannot be opened. The error is
-    reported when it is opened."""
+    """None for a model that is open already, or cannot be opened, which is reported when it is opened."""
     if chosen is not None and not isinstance(chosen, str | Path):
         return None
     try:
@@ -56,8 +49,7 @@ def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> Eng
 def retrieval(
     embedder: EngineNeeds | None, reranker: EngineNeeds | None, candidates: int, *, writes: bool = False, query: int = 0
 ) -> list[OperationStage]:
-    """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit. `query` is
-    what encoding the query takes (see `query_nbytes`)."""
+    """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit."""
     hits = candidates * _PER_CANDIDATE
     stages = [OperationStage("a second connection to the database", kept=CONNECTION)]
     if embedder is not None:
@@ -84,7 +76,6 @@ def retrieval_plan(
     databases: int = 0,
     query: int = 0,
 ) -> OperationPlan:
-    """The plan of an operation that retrieves."""
     first = model_needs(embedder, "embedder", config, config.embedder or DEFAULT_EMBEDDER)
     second = model_needs(reranker, "reranker", config, config.reranker or DEFAULT_RERANKER) if rerank else None
     held = (0 if first is None else first.own) + (0 if second is None else second.held)
@@ -94,13 +85,11 @@ def retrieval_plan(
 
 
 def holding(plan: OperationPlan, nbytes: int) -> OperationPlan:
-    """The plan of an operation that holds texts and their vectors meanwhile."""
     return OperationPlan(plan.operation, (OperationStage("holding the texts", kept=nbytes), *plan.stages))
 
 
 def embedded_nbytes(embedder: object, config: Config, texts: Sequence[str]) -> tuple[int, int]:
-    """The memory of the vectors of some texts, and the most that embedding them may need; 0 for an embedder that is
-    missing, which is reported when it is opened."""
+    """The memory of the vectors of some texts, and the most that embedding them may need; 0 for a missing embedder."""
     if isinstance(embedder, str | Path | None):
         try:
             with resolve(embedder or config.embedder or DEFAULT_EMBEDDER, kind="embedder",
@@ -126,7 +115,6 @@ def opened_budget(
     extra: Sequence[OperationStage] = (),
     databases: int = 1,
 ) -> MemoryBudget:
-    """The memory budget of an operation that opens databases first."""
     held = anonymous_resident()
     if held + databases * CONNECTION <= limit:
         return MemoryBudget(limit)
@@ -140,7 +128,6 @@ def opened_budget(
 def check_texts(
     operation: str, kind: Kind, config: Config, texts: Sequence[str], max_tokens: int | None, query: str = ""
 ) -> None:
-    """Checks, before the model is opened, that a request over texts in memory fits the limit."""
     plan = texts_plan(operation, kind, config, texts, max_tokens, query)
     held = anonymous_resident()
     if held + plan.nbytes > config.memory:
@@ -150,7 +137,6 @@ def check_texts(
 def texts_plan(
     operation: str, kind: Kind, config: Config, texts: Sequence[str], max_tokens: int | None, query: str = ""
 ) -> OperationPlan:
-    """The memory plan of a request over texts that are in memory already."""
     chosen = config.reranker or DEFAULT_RERANKER if kind == "reranker" else config.embedder or DEFAULT_EMBEDDER
     with resolve(chosen, kind=kind, directory=config.models_dir or None) as model:
         spec = model.spec

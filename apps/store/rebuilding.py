@@ -1,9 +1,6 @@
-"""The vectors of a store: which embedder made them, and how all are made again after some were damaged or lost.
-
-One transaction deletes all vectors and records that a rebuild is under way, or records that new rows get their vectors
-later. Each batch of new vectors is a transaction of its own and records its last row. So a killed rebuild continues at
-that row. Meanwhile, searches find rows without a vector by their words.
-"""
+"""The vectors of a store: which embedder made them, and how all are made again. One transaction deletes all and records
+that a rebuild is under way, or that new rows get their vectors later; each batch is a transaction that records its last
+row. Meanwhile, searches find rows without a vector by their words."""
 
 from __future__ import annotations
 
@@ -37,8 +34,6 @@ Made = TypeVar("Made")
 
 
 class Source(Protocol[Made]):
-    """Rows that have vectors."""
-
     def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, Made]]:
         """Rows with an id above `after`, by ascending id: the id of the vector and the data that it is made from."""
 
@@ -50,8 +45,6 @@ class Source(Protocol[Made]):
 
 
 class Index(Protocol):
-    """The methods of the vector index that a rebuild calls."""
-
     def add(self, db: Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
     def clear(self, db: Connection) -> None: ...
 
@@ -72,12 +65,11 @@ class Rebuilding(Generic[Made]):
                 db.execute("INSERT INTO settings VALUES (?, '0')", (_LAST,))
 
     def postpone(self, db: Connection, last: int) -> None:
-        """Records that rows with an id above `last` have no vectors until `finish`. Does nothing if some rows wait for
-        theirs already."""
+        """Rows with an id above `last` have no vectors until `finish`."""
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_LAST, str(last)))
 
     def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
-        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way."""
+        """What searches report; None if no rebuild is under way."""
         last = _last(db)
         if last is None:
             return None
@@ -126,20 +118,16 @@ def _last(db: Connection) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """The model that made a store's vectors."""
-
     name: str
     source: str
     fingerprint: str
     dim: int
 
     def to_json(self) -> str:
-        """The stored form, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
-        """Reads the output of `to_json`."""
         try:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):

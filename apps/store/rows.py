@@ -1,5 +1,4 @@
-"""Rows that prove themselves by a checksum, so that a flipped bit in any of them is noticed; and the memory of values
-that are read, and of a JSON text once it is parsed."""
+"""Rows that prove themselves by a checksum, and the memory of values that are read and of JSON once it is parsed."""
 
 from __future__ import annotations
 
@@ -25,17 +24,13 @@ Value = str | bytes | int | float | None
 Row = tuple[Any, ...]
 
 ROW_SUM = "edge_row_sum"
-"""Name of `row_sum` in SQL."""
 
 
 _NOTHING = b"NoneType 0;"
 
 
 def row_sum(table: str, *values: Value) -> bytes:
-    """The checksum of a row of `table`, 8 bytes. It is stored in the row's column `checksum`.
-
-    A whole number counts as the same value in a column of floats, which returns 1 as 1.0.
-    """
+    """The checksum of a row of `table`, 8 bytes. A whole number counts as the same value in a column of floats."""
     digest = blake2b(table.encode(), digest_size=8)
     for value in values:
         if value is None:
@@ -50,12 +45,10 @@ def row_sum(table: str, *values: Value) -> bytes:
 
 
 def register(db: Connection) -> None:
-    """Makes `row_sum` available in the SQL of a connection, under the name `ROW_SUM`."""
     db.create_scalar_function(ROW_SUM, row_sum, -1, deterministic=True)
 
 
 def whole(value: object) -> int:
-    """The number in a setting."""
     try:
         return int(str(value))
     except ValueError:
@@ -69,16 +62,13 @@ class Leasing(apsw.Connection):
 
 
 ALWAYS_READ = 1 << 20
-"""Bytes of values that are read at any limit."""
 
 _PER_ROW = 256
-"""Memory of a row beside its texts."""
 
-_REST = 4 << 20
-"""Memory of what is then done with rows, for a refusal: the limit that it names must be enough for all."""
+_REST = 4 << 20  # Memory of what is then done with rows, for the limit that a refusal names.
 
 PER_JSON = 32
-"""Memory of a character of JSON that is parsed: three make an empty list of 56 bytes in another list."""
+"""Memory of a character of JSON: three make an empty list of 56 bytes in another list."""
 
 
 class HeldList(list[Held]):
@@ -88,8 +78,6 @@ class HeldList(list[Held]):
 
 
 class HeldDict(dict[Key, Held]):
-    """What was made of rows, by key; as `HeldList`."""
-
     rows: object = None
 
 
@@ -97,7 +85,7 @@ def held(
     db: Connection, rows: Iterable[Row], make: Callable[[Row], Held], more: Callable[[Row], int] = lambda _: 0
 ) -> HeldList[Held]:
     """What `make` makes of rows that are held beside each other. Anybody may have written the file, and many values
-    that each pass could together exceed the limit: `BudgetExceeded` then names one that is enough."""
+    could together exceed the limit: `BudgetExceeded` then names one that is enough."""
     if not isinstance(db, Leasing):
         raise TypeError("rows are held within the budget of a pooled connection")
     nbytes = -ALWAYS_READ
@@ -124,7 +112,6 @@ def held(
 def held_by_key(
     db: Connection, rows: Iterable[Row], make: Callable[[Row], tuple[Key, Held]] = tuple
 ) -> HeldDict[Key, Held]:
-    """The keys and values that `make` makes of rows. They are held as `held` does."""
     pairs = held(db, rows, make)
     found = HeldDict(pairs)
     found.rows = pairs
@@ -133,12 +120,7 @@ def held_by_key(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose rows prove themselves.
-
-    Attributes:
-        columns: its columns, the integer key first.
-        proves: whether a row of these columns is what was stored.
-    """
+    """A table whose rows prove themselves; the integer key is its first column."""
 
     name: str
     columns: tuple[str, ...]
@@ -146,26 +128,19 @@ class Table:
 
 
 _ASCII, _WIDE, _PER_MARK = 8, 24, 260
-"""Memory of a text parsed by pydantic or Python's `json`, with one more copy of the arguments, which a tool may make:
-per byte of ASCII text, per byte if wider characters make Python's strings wide, and per mark of its structure."""
+"""Memory of a text parsed by pydantic or Python's `json`, with one more copy that a tool may make: per byte of ASCII
+text, per byte if wider characters make Python's strings wide, and per mark of its structure."""
 
 _TYPED_ASCII, _TYPED_WIDE, _TYPED_MARK = 2, 8, 180
-"""Likewise for a text parsed by msgspec, with one more copy of its texts. Measured without the copy: 1 and 4 bytes per
-byte of a text, and 83 bytes per mark for objects of one field, no two of which have the same name."""
+"""Likewise for msgspec. Measured without the copy: 1 and 4 bytes per byte, and 83 per mark for objects of one field."""
 
 _QUOTE = ord('"')
 _MARKS: npt.NDArray[np.bool_] = np.isin(np.arange(256), list(b"[{,:"))
 
 
 class JsonSize:
-    """Counts the marks of a JSON text piece by piece, without keeping or parsing it.
-
-    Attributes:
-        length: bytes so far.
-        structure: number of marks outside strings that begin a value or separate two values. Each costs an object when
-            parsed.
-        wide: whether a non-ASCII byte was read, or an escape that may stand for a non-ASCII character.
-    """
+    """Counts the marks of a JSON text (outside strings, those that begin or separate values) without keeping it; `wide`
+    if a character is not ASCII."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -175,7 +150,6 @@ class JsonSize:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Reads the next bytes."""
         self.length += len(data)
         # An escaped quote ends no string. Blanks take the places of such pairs; half a pair waits for the next piece.
         plain = (self._rest + data).replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
@@ -188,7 +162,7 @@ class JsonSize:
             self._in_string = int(inside[-1])
 
     def nbytes(self, *, typed: bool = False) -> int:
-        """The most memory, in bytes, that the text so far takes while it is parsed or written."""
+        """The most memory that the text so far takes while it is parsed or written."""
         if typed:
             return self.length * (_TYPED_WIDE if self.wide else _TYPED_ASCII) + self.structure * _TYPED_MARK
         return self.length * (_WIDE if self.wide else _ASCII) + self.structure * _PER_MARK

@@ -32,8 +32,7 @@ _PATIENCE_S = 5.0
 _MOST_HOLES = 500_000
 """Failed reads of key ranges in one table, after which the rest of the table is looked for in the pages."""
 
-_LEAST_ROW = 40
-"""A row takes at least so many bytes of a file."""
+_LEAST_ROW = 40  # A row takes at least so many bytes of a file.
 
 
 class Wreck:
@@ -87,7 +86,6 @@ class Wreck:
                 yield row
 
     def _found(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """The rows that SQLite finds."""
         self.lost[table] = 0
         if self._db is None:
             self.lost[table] = 1
@@ -139,10 +137,7 @@ class Wreck:
         """The largest key that the table may have."""
         assert self._db is not None
         largest = 0
-        for sql in (
-            f"SELECT max({key}) FROM {table}",
-            f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
-        ):
+        for sql in (f"SELECT max({key}) FROM {table}", f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"):
             with damage_suppressed():
                 largest = max([largest, *(row[0] or 0 for row in self._db.execute(sql))])
         # Neither can be read: assume as many rows as the file could hold.
@@ -171,7 +166,6 @@ def opened(copy: Path, layout: Mapping[str, Sequence[str]]) -> Iterator[Wreck]:
 
 
 def layout_of(db: Connection) -> dict[str, list[str]]:
-    """The columns of each table of an open database, in the order of the table."""
     tables = [row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     return {table: [row[1] for row in db.execute(f"PRAGMA table_info({table})")] for table in tables}
 
@@ -189,15 +183,10 @@ def _move_log(path: Path) -> None:
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
-_PAGE = 4096
-"""Bytes of a page in every database of this program."""
-
+_PAGE = 4096  # Bytes of a page in every database of this program.
 _LOG_HEADER, _FRAME = 32, 24
-_LEAF = 13
-"""The type of a page with rows of a table."""
-
-_WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
-"""Bytes of a whole number by its type in a record."""
+_LEAF = 13  # The type of a page with rows of a table.
+_WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # Bytes of a whole number by its type in a record.
 
 
 class Pages:
@@ -211,7 +200,6 @@ class Pages:
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the page numbers in the log."""
         self._file: BinaryIO = path.open("rb")
         self._log: BinaryIO | None = log_of(path).open("rb") if log_of(path).exists() else None
         self.count = -(-path.stat().st_size // _PAGE)
@@ -224,7 +212,6 @@ class Pages:
         self.unused = self._freed(int.from_bytes(first[32:36], "big")) if known else frozenset()
 
     def read(self, number: int) -> bytes:
-        """The bytes of a page; fewer or none if the file ends before."""
         if self._log is not None and number in self.logged:
             self._log.seek(self.logged[number])
             return self._log.read(_PAGE)
@@ -232,7 +219,6 @@ class Pages:
         return self._file.read(_PAGE)
 
     def close(self) -> None:
-        """Closes the files."""
         self._file.close()
         if self._log is not None:
             self._log.close()
@@ -256,7 +242,6 @@ class Pages:
         return found
 
     def _freed(self, trunk: int) -> frozenset[int]:
-        """The pages of the list of free pages that begins at `trunk`."""
         freed: set[int] = set()
         while trunk and trunk not in freed and len(page := self.read(trunk)) == _PAGE:
             freed.add(trunk)
@@ -352,7 +337,6 @@ def _types(record: bytes) -> tuple[list[int], int]:
 
 
 def _values(record: bytes) -> list[Value]:
-    """The values of a record."""
     types, at = _types(record)
     values: list[Value] = []
     for kind in types:

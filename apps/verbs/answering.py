@@ -15,7 +15,7 @@ from edge.scheduling.waiting_line import current_urgency
 
 
 def ask(home: Home, asked: Ask, listener: Listener) -> dict[str, Any]:
-    """Answers a question; the listener takes the answer's text while it is written."""
+    """The listener takes the answer's text while it is written."""
     with home.assistant(asked) as assistant:
         health = assistant.collection.health()
         listener.troubles([str(trouble) for trouble in health])
@@ -33,7 +33,7 @@ def ask(home: Home, asked: Ask, listener: Listener) -> dict[str, Any]:
 
 
 def written(stream: AnswerStream, show: Callable[[str], None] | None = None) -> Answer:
-    """The finished answer. `show` is called with each piece of its text; a withdrawn request ends the writing."""
+    """`show` is called with each piece of the text; a withdrawn request ends the writing."""
     urgency = current_urgency()
     with stream, urgency.heard(stream.cancel):
         for text in stream:

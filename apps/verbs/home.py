@@ -46,14 +46,14 @@ class Home(Protocol):
         """The assistant that answers a question."""
 
     def memory(self, asked: OfMemory, *, make: bool = False) -> AbstractContextManager[Memory]:
-        """The memory of a request, bound to its scope; made if there is none and `make` is given."""
+        """Bound to the scope of a request; made if there is none and `make` is given."""
 
     def ending(self, cancel: Callable[[], None]) -> AbstractContextManager[None]:
-        """A block in which the user may end an answer by `cancel`."""
+        """The user may end an answer by `cancel` inside."""
 
 
 class OwnHome:
-    """This process. A context manager around its work; a command whose work the server does never enters it."""
+    """This process. A command whose work the server does never enters it."""
 
     trace: Trace
     _watch: ResidentWatch
@@ -61,11 +61,7 @@ class OwnHome:
     def __init__(
         self, config: Config, trace: Path | None = None, *, max_tokens: int | None = None, kv_cache: bool = True
     ) -> None:
-        """
-        Args:
-            trace: file for a trace, see `write_trace`.
-            max_tokens: longest sequence of reranker and embedder.
-            kv_cache: whether documents' KV states are kept."""
+        """`trace`: file for a trace. `max_tokens`: longest sequence of reranker and embedder."""
         self.config = config
         self.limit = config.memory
         self._file = trace
@@ -86,25 +82,21 @@ class OwnHome:
         self._watch.__exit__(*error)
 
     def peak(self) -> int:
-        """See `Home`."""
         self._watch.sample()
         return self._watch.high_water
 
     def write_trace(self) -> None:
-        """Writes the trace of what was done here, if one is wanted."""
         if self._file is not None and self._worked:
             self.trace.write(self._file)
 
     @contextmanager
     def collections(self, places: Mapping[str, str], candidates: int) -> Iterator[Together]:
-        """See `Home`. Raises as `Together.opened` does."""
         from edge.apps.collection.collection import Together
 
         with Together.opened(list(places), self.config, self.trace, candidates=candidates) as opened:
             yield opened
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
-        """See `Home`. Raises as `check_texts` and `Reranker` do."""
         from edge.apps.store.planning import check_texts
         from edge.runtimes.reranker import Reranker
 
@@ -113,7 +105,6 @@ class OwnHome:
             return work(reranker)
 
     def embed(self, asked: Embed, work: Callable[[Embedder], Result]) -> Result:
-        """See `Home`. Raises as `check_texts` and `Embedder` do."""
         from edge.apps.store.planning import check_texts
         from edge.runtimes.embedder import Embedder
 
@@ -123,7 +114,6 @@ class OwnHome:
 
     @contextmanager
     def assistant(self, asked: Ask) -> Iterator[Assistant]:
-        """See `Home`. Raises as `Together.opened` and `Assistant` do."""
         from edge.apps.assistant.assistant import Assistant
 
         with self.collections(asked.collections or {}, 2 * asked.pool) as collections:
@@ -136,7 +126,6 @@ class OwnHome:
 
     @contextmanager
     def memory(self, asked: OfMemory, *, make: bool = False) -> Iterator[Memory]:
-        """See `Home`. Raises as `Memory` does."""
         from edge.apps.memory.memory import Memory
 
         ids: dict[str, Any] = asked.ids
@@ -144,5 +133,5 @@ class OwnHome:
             yield memory
 
     def ending(self, cancel: Callable[[], None]) -> AbstractContextManager[None]:
-        """See `Home`: Ctrl-C."""
+        """Ctrl-C."""
         return interruptible(cancel)

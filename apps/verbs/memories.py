@@ -13,7 +13,6 @@ from edge.errors import InputError
 from edge.public_calls import checked_arguments
 
 MOST = 10_000
-"""The most memories of one request."""
 
 RESULTS, LISTED = 10, 20
 """Memories that a search and a list return if it is not said how many."""
@@ -90,7 +89,6 @@ class ListOptions(RequestOptions):
 
     @property
     def count(self) -> int:
-        """The most memories that are returned."""
         return _count(self.top_k, self.limit, LISTED)
 
 
@@ -159,10 +157,6 @@ class RecallOptions(RequestOptions):
     show_expired: bool = option(False, _EXPIRED, "--show-expired")
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InputError: a number is outside its bounds.
-        """
         RequestOptions.__post_init__(self)
         both = self.recency + self.importance
         if both > 1:
@@ -172,12 +166,10 @@ class RecallOptions(RequestOptions):
 
     @property
     def count(self) -> int:
-        """The most results."""
         return _count(self.top_k, self.limit, RESULTS)
 
     @property
     def weighs(self) -> bool:
-        """Whether recency or importance decides the order, too."""
         return self.recency > 0 or self.importance > 0
 
 
@@ -206,14 +198,12 @@ class ChangeOptions(RequestOptions):
     forgotten: bool | None = option(None, "A forgotten memory is hidden, not deleted.", "--forget/--recall")
 
     def __post_init__(self) -> None:
-        """Reads the words that remove a value."""
         RequestOptions.__post_init__(self)
         for name, word in _REMOVING.items():
             if getattr(self, name) == word:
                 object.__setattr__(self, name, None)
 
     def to_json(self) -> dict[str, Any]:
-        """As `RequestOptions.to_json`; a removed value is its word."""
         removed = {name: word for name, word in _REMOVING.items() if getattr(self, name) is None}
         return RequestOptions.to_json(self) | removed
 
@@ -223,8 +213,6 @@ _REMOVING = {"expiration_date": "never", "valid_from": "said", "valid_until": "n
 
 @dataclass(frozen=True, kw_only=True)
 class OfMemory(RequestOptions):
-    """Whose memory a request is about, and where it is. Without any id the user `default` is meant."""
-
     user_id: str | None = option(None, "Whose memory; `default` if no id is given.", "--user-id")
     agent_id: str | None = option(None, "Which agent's memory.", "--agent-id")
     run_id: str | None = option(None, "Which session's memory.", "--run-id")
@@ -232,21 +220,16 @@ class OfMemory(RequestOptions):
 
     @property
     def ids(self) -> dict[str, str | None]:
-        """The ids of its scope."""
         return {"user_id": self.user_id, "agent_id": self.agent_id, "run_id": self.run_id}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remember(OfMemory, RememberOptions):
-    """Texts to remember."""
-
     texts: Sequence[str] = option((), "The texts.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(OfMemory, RecallOptions):
-    """A search for memories about `query`."""
-
     query: str = option("", "A question or a description.")
 
 
@@ -257,8 +240,6 @@ class ListMemories(OfMemory, ListOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OneMemory(OfMemory):
-    """One memory, by its id."""
-
     memory_id: str = option("", "The id of the memory.")
 
 
@@ -269,8 +250,6 @@ class Change(OneMemory, ChangeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Delete(OfMemory):
-    """Memories to delete: those of some ids, or all of the scope."""
-
     memory_ids: Sequence[str] = option((), "The ids of the memories.")
     everything: bool = option(False, "Every memory of the ids given.", "--all")
     purge: bool = option(False, "Erase them with their history, also what was deleted before.", "--purge")
@@ -278,13 +257,9 @@ class Delete(OfMemory):
 
 @dataclass(frozen=True, kw_only=True)
 class Supersede(OneMemory):
-    """A memory that ends where the memory `by` takes its place; without `by` it holds again."""
-
     by: str | None = option(None, "The id of the memory that takes its place.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class History(OneMemory):
-    """The changes of a memory."""
-
     whole_chain: bool = option(False, "With the memories that it superseded and that superseded it.", "--chain")

@@ -1,8 +1,5 @@
-"""`RequestOptions`: the options of one kind of request. Each stands once, as a field: the command line, JSON requests,
-tools of MCP and Python calls take it from there.
-
-An option is a field that `option` makes. Its place of work is all that a new option needs besides.
-"""
+"""`RequestOptions`: the options of one kind of request. Each stands once, as a field that `option` makes: the command
+line, JSON requests, tools of MCP and Python calls take it from there."""
 
 from __future__ import annotations
 
@@ -21,17 +18,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The description of an option, beside its field's name, type and default.
-
-    Attributes:
-        help: one sentence or two for people. The help of a flag names the effect of the flag.
-        what: the option in an error message, such as "the number of results".
-        flags: its names on the command line; the flag of an option that is on by default turns it off.
-        json: its name in JSON, if that is not the field's name.
-        least, most: the bounds of a number.
-        metavar: the placeholder of its value on the command line.
-        choices: the only texts that it takes, if not all.
-    """
+    """Beside its field's name, type and default: a sentence or two of help (of a flag, its effect; one that is on by
+    default is turned off), what an error message calls it, its flags, its name in JSON if that differs, the bounds of a
+    number, the placeholder on the command line, and the only texts that it takes."""
 
     help: str
     what: str
@@ -50,8 +39,8 @@ _TYPES: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "Moment": object, "Conditions": list, "Sequence[str]": list,
     "Mapping[str, Any]": dict, "Mapping[str, str]": Mapping,
 }  # fmt: skip
-"""The type of an option's values on the command line and in JSON, by its field's annotation: `list` for a list of
-texts, `dict` for a JSON object, `Mapping` for one of texts, `object` for a moment."""
+"""By a field's annotation, on the command line and in JSON: `list` of texts, `dict` for an object, `Mapping` for one of
+texts, `object` for a moment."""
 
 _JSON_TYPES: dict[type, dict[str, Any]] = {
     int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"}, str: {"type": "string"},
@@ -69,18 +58,14 @@ def metadata(
     metavar: str | None = None,
     choices: tuple[str, ...] = (),
 ) -> dict[str, Option]:
-    """The `Option` as metadata of a field."""
     return {"option": Option(help, what, flags, json, least, most, metavar, choices)}
 
 
 def option(default: Any, help: str, *flags: str, **more: Any) -> Any:
-    """A field with these metadata."""
     return field(default=default, metadata=metadata(help, *flags, **more))
 
 
 class RequestOptions:
-    """Base of the options of one kind of request, which command lines, JSON and Python calls share."""
-
     __slots__ = ()
 
     @classmethod
@@ -95,13 +80,12 @@ class RequestOptions:
 
     @classmethod
     def options(cls) -> dict[str, tuple[Field[Any], Option]]:
-        """The fields with their options, by their names in JSON."""
         found = ((each, each.metadata["option"]) for each in fields(cast("Any", cls)) if "option" in each.metadata)
         return {option.json or each.name: (each, option) for each, option in found}
 
     @classmethod
     def from_json(cls: type[Options], values: Mapping[str, Any]) -> Options:
-        """Reads the options from a JSON object, which may hold other members. A null counts as absent."""
+        """From a JSON object, which may hold other members. A null counts as absent."""
         options = cls.options().items()
         return cls(**{
             each.name: _read(name, value_type(each), values[name])
@@ -110,7 +94,7 @@ class RequestOptions:
         })  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """The members that `from_json` reads as these options; those with their defaults are left out."""
+        """As `from_json` reads them; defaults are left out."""
         found: dict[str, Any] = {}
         for name, (each, _) in self.options().items():
             value = getattr(self, each.name)
@@ -121,7 +105,6 @@ class RequestOptions:
 
     @classmethod
     def schema(cls) -> dict[str, dict[str, Any]]:
-        """The members of a JSON object with these options, as properties of a JSON schema."""
         found: dict[str, dict[str, Any]] = {}
         for name, (each, option) in cls.options().items():
             described = f"false: {option.help}" if each.default is True else option.help
@@ -133,13 +116,11 @@ class RequestOptions:
 
     @classmethod
     def add_to(cls, command: Command) -> Command:
-        """Adds the options to a command's function, which gets them as its argument `options`. One that is not given
-        has the field's default."""
+        """Adds the options to a command's function, which gets them as its argument `options`."""
         return cls.adding()(command)
 
     @classmethod
     def adding(cls, **usual: Any) -> Callable[[Command], Command]:
-        """As `add_to`, with defaults of this command."""
         import click
 
         taken = [(each, option) for each, option in cls.options().values() if option.flags]
@@ -172,7 +153,6 @@ class RequestOptions:
         return decorate
 
     def __post_init__(self) -> None:
-        """Checks the bounds of the numbers."""
         for each, option in self.options().values():
             value = getattr(self, each.name)
             if option.choices and value is not None and value not in option.choices:
@@ -190,7 +170,6 @@ _CLICK_TYPES: dict[type, type] = {list: str, dict: str, object: str}
 
 
 def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
-    """A JSON object given on the command line."""
     if text is None:
         return None
     name = parameter.opts[-1]
@@ -206,18 +185,15 @@ def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
 
 
 def value_type(each: Field[Any]) -> Any:
-    """The type of an option's values on the command line and in JSON (see `_TYPES`)."""
     return _TYPES[str(each.type).removesuffix(" | None")]
 
 
 _ENTRIES = 100_000
-"""The most entries of a list in JSON. Each of them is looked at."""
 
 _KINDS: dict[type, str] = {list: "a list", dict: "an object", bool: "true or false"}
 
 
 def _read(name: str, kind: type, value: Any) -> Any:
-    """A value of JSON as its field takes it."""
     if kind is list:
         texts = [value] if isinstance(value, str) else value
         if isinstance(texts, list) and len(texts) <= _ENTRIES and all(isinstance(text, str) for text in texts):

@@ -16,8 +16,8 @@ from edge.runtimes.scoring import LayerReport
 
 
 def rerank(home: Home, asked: Rerank, listener: Listener) -> dict[str, Any]:
-    """Ranks texts: index, score and relevance of each, best first, and the figures of the pass. With `explain` also the
-    pruning rule, and what was decided after each layer."""
+    """Index, score and relevance of each text, best first, and the figures of the pass. With `explain` also the pruning
+    rule, and what was decided after each layer."""
     ranking: Ranking = home.rerank(asked, lambda reranker: reranker.explain(
         asked.query, asked.texts, asked.top_k, retrieved=asked.retrieved, mode=asked.mode,  # type: ignore[arg-type]
         threshold=asked.threshold, every_layer=asked.explain,
@@ -41,14 +41,13 @@ def _layer(report: LayerReport) -> dict[str, Any]:
 
 
 def _rule(ranking: Ranking) -> str:
-    """The pruning rule, for people."""
     if ranking.margin is not None:
         return f"drops candidates more than {ranking.margin:.2f} deviations behind"
     return "never prunes" if ranking.threshold == math.inf else f"prunes above CV {ranking.threshold:.3f}"
 
 
 def embed(home: Home, asked: Embed, listener: Listener) -> dict[str, Any]:
-    """Embeds texts: the vectors, and the figures of the last pass."""
+    """The vectors, and the figures of the last pass."""
     if not asked.texts:
         raise InputError("there is no text to embed")
     passes: list[RunStats] = []
@@ -57,5 +56,5 @@ def embed(home: Home, asked: Embed, listener: Listener) -> dict[str, Any]:
 
 
 def _stats(home: Home, stats: RunStats) -> dict[str, Any]:
-    """The figures of a pass. Its peak is that of the whole work."""
+    """Its peak is that of the whole work."""
     return replace(stats, peak_resident=max(stats.peak_resident, home.peak())).to_json()

@@ -1,5 +1,4 @@
-"""The work of the verbs of a memory, for the command's own process and for the server. Each result is under `result`,
-with the state of the memory and its troubles beside it."""
+"""The work of a memory's verbs. Each result is under `result`, with the state of the memory beside it."""
 
 from __future__ import annotations
 
@@ -7,52 +6,38 @@ from typing import Any
 
 from edge.apps.memory.memory import Memory
 from edge.apps.verbs.home import Home
-from edge.apps.verbs.memories import (
-    Change,
-    Delete,
-    History,
-    ListMemories,
-    OneMemory,
-    Recall,
-    Remember,
-    Supersede,
-)
+from edge.apps.verbs.memories import Change, Delete, History, ListMemories, OneMemory, Recall, Remember, Supersede
 from edge.apps.verbs.verb import Listener
 
 
 def remember(home: Home, asked: Remember, listener: Listener) -> dict[str, Any]:
-    """Remembers texts."""
     with home.memory(asked, make=True) as memory:
         return _told(memory, memory.add(list(asked.texts), options=asked))
 
 
 def recall(home: Home, asked: Recall, listener: Listener) -> dict[str, Any]:
-    """Finds memories."""
     with home.memory(asked) as memory:
         return _told(memory, memory.search(asked.query, options=asked))
 
 
 def list_memories(home: Home, asked: ListMemories, listener: Listener) -> dict[str, Any]:
-    """Lists memories."""
     with home.memory(asked) as memory:
         return _told(memory, memory.get_all(options=asked))
 
 
 def get(home: Home, asked: OneMemory, listener: Listener) -> dict[str, Any]:
-    """Reads one memory."""
     with home.memory(asked) as memory:
         return _told(memory, memory.get(asked.memory_id))
 
 
 def change(home: Home, asked: Change, listener: Listener) -> dict[str, Any]:
-    """Changes a memory; the result is the changed one."""
     with home.memory(asked) as memory:
         memory.update(asked.memory_id, options=asked)
         return _told(memory, memory.get(asked.memory_id))
 
 
 def delete(home: Home, asked: Delete, listener: Listener) -> dict[str, Any]:
-    """Deletes memories; the result says which, and with `purge` what was erased."""
+    """Says which, and with `purge` what was erased."""
     with home.memory(asked) as memory:
         if asked.everything:
             done = [memory.delete_all(purge=asked.purge)]
@@ -66,14 +51,12 @@ def delete(home: Home, asked: Delete, listener: Listener) -> dict[str, Any]:
 
 
 def supersede(home: Home, asked: Supersede, listener: Listener) -> dict[str, Any]:
-    """Ends a memory, or lets it hold again; the result is the memory."""
     with home.memory(asked) as memory:
         memory.supersede(asked.memory_id, asked.by)
         return _told(memory, memory.get(asked.memory_id))
 
 
 def history(home: Home, asked: History, listener: Listener) -> dict[str, Any]:
-    """Lists the changes of a memory."""
     with home.memory(asked) as memory:
         return _told(memory, memory.history(asked.memory_id, whole_chain=asked.whole_chain))
 

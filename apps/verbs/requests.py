@@ -1,5 +1,5 @@
-"""What is asked of files and of models: `SearchOptions` and `AskOptions` for Python calls, and the requests `Search`,
-`Ask`, `Rerank` and `Embed` of the verbs, which add what is asked about."""
+"""What is asked of files and of models: options for Python calls, and the requests of the verbs, which add what is
+asked about."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MOST = 10_000
-"""The most results, or candidates to rerank, of one request."""
 
 POOL = 60
 """Fused candidates that a search reranks."""
 
 READ = 6
-"""Number of passages that are judged for an answer and quoted from. Of 71 paraphrased questions of the
-benchmark `answers`, 92 % have their answer in the first six passages and 82 % in the first four."""
+"""Passages that are judged and quoted from. Of 71 paraphrased questions of the benchmark `answers`, 92 % have their
+answer in the first six and 82 % in the first four."""
 
 GIVEN = 4
-"""Number of passages that a language model is given. Reading each of them delays the first word of the answer."""
+"""Passages that a language model is given. Each delays the first word of the answer."""
 
 
 _WHERE = metadata(
@@ -80,32 +79,24 @@ class SearchOptions(RequestOptions):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InputError: a number is outside its bounds, or a filter is invalid.
-        """
         RequestOptions.__post_init__(self)
         object.__setattr__(self, "where", Filters.of(self.where))
 
     @property
     def filters(self) -> Filters:
-        """The conditions on the files."""
         return Filters.of(self.where)
 
     @property
     def candidates(self) -> int:
-        """How many passages are retrieved: twice as many as results, because neighbouring hits are merged, and at least
-        `POOL` for the reranker, whose scores compare with those, and for results that are one a file."""
+        """Twice as many as results, because neighbours are merged, and at least `POOL` for scores that compare."""
         return max(POOL, self.judged) if self.rerank or self.files else 2 * self.top_k
 
     @property
     def judged(self) -> int:
-        """How many of them the reranker reads."""
         return max(self.pool, 2 * self.top_k)
 
 
 def search_options(top_k: int | None, options: SearchOptions | None, named: Mapping[str, Any]) -> SearchOptions:
-    """The options of a Python call that takes them together or one by one. Raises as `SearchOptions.of` does."""
     return SearchOptions.of(options, **(named if top_k is None else {**named, "top_k": top_k}))
 
 
@@ -149,14 +140,7 @@ class AskOptions(RequestOptions):
     lookahead: bool = option(True, "Fetch index lists only when they are searched.", "--no-lookahead")
     temperature: float = option(0.0, "0: the most probable answer.", "--temperature", what="the temperature", least=0)
     max_tokens: int = option(256, "Longest answer.", "--max-tokens", what="the length of an answer", least=1)
-    seed: int = option(
-        0,
-        "The same seed gives the same answer.",
-        "--seed",
-        what="the seed",
-        least=0,
-        most=2**32 - 2,
-    )
+    seed: int = option(0, "The same seed gives the same answer.", "--seed", what="the seed", least=0, most=2**32 - 2)
     rounds: int = option(
         3, "The most rounds, for pipelines that have rounds.", "--rounds", what="the number of rounds", least=1
     )
@@ -167,41 +151,31 @@ class AskOptions(RequestOptions):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InputError: a number is outside its bounds, or a filter is invalid.
-        """
         RequestOptions.__post_init__(self)
         object.__setattr__(self, "where", Filters.of(self.where))
         object.__setattr__(self, "pool", max(self.pool, self.passages or 1))
 
     @property
     def filters(self) -> Filters:
-        """The conditions on the files."""
         return Filters.of(self.where)
 
     @property
     def read(self) -> int:
-        """The number of passages that are judged."""
         return min(READ, self.pool) if self.passages is None else self.passages
 
     def given(self, *, writes: bool) -> int:
-        """The number of passages that a generator is given; `writes` tells a language model from one that quotes."""
+        """`writes` tells a language model from a generator that quotes."""
         return min(GIVEN, self.read) if self.passages is None and writes else self.read
 
 
 @dataclass(frozen=True, slots=True)
 class Search(SearchOptions):
-    """A search of collections for the passages that answer `query`."""
-
     query: str = option("", "What is searched for.")
     collections: Mapping[str, str] | None = option(None, "The directories of the collections, by name.")
 
 
 @dataclass(frozen=True, slots=True)
 class Ask(AskOptions):
-    """A question to collections, answered by a pipeline."""
-
     question: str = option("", "What is asked.")
     collections: Mapping[str, str] | None = option(None, "The directories of the collections, by name.")
     pipeline: str = option("plain", "How the answer comes about.")
@@ -227,15 +201,13 @@ class Rerank(RequestOptions):
 
 @dataclass(frozen=True, slots=True)
 class Embed(RequestOptions):
-    """Texts to embed."""
-
     texts: Sequence[str] = option((), "The texts.")
     model: str | None = option(None, "Embedder: a known name or the path of a packed model.", "--model")
     query: bool = option(False, "The texts are questions (models trained with an instruction get it).", "--query")
 
 
 def vectors_of(found: Mapping[str, Any], count: int) -> npt.NDArray[np.float32]:
-    """The vectors of an `Embed`'s result, [n, dim]; a server sends them as base64."""
+    """[n, dim]; a server sends them as base64."""
     import numpy as np
 
     vectors = found["vectors"]

@@ -18,7 +18,7 @@ from edge.apps.verbs.verb import Listener
 
 
 def search(home: Home, asked: Search, listener: Listener) -> SearchOutcome:
-    """Searches collections. The figures of the stages are those of the whole process in that time."""
+    """The figures of the stages are those of the whole process in that time."""
     started, before = time.perf_counter(), home.trace.snapshot()
     with home.collections(asked.collections or {}, max(POOL, 2 * asked.top_k)) as opened:
         found = look(opened, asked.query, asked)
@@ -28,7 +28,7 @@ def search(home: Home, asked: Search, listener: Listener) -> SearchOutcome:
 
 
 def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
-    """Searches open collections; the result has no costs. Raises as `Together.search` does."""
+    """Without costs."""
     without = Query.parse(checked_query(query)).without
     opened.check_search(query, options)
     spelled = opened.spelled(query)
@@ -45,7 +45,6 @@ def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
 def figures(
     counters: Mapping[str, float], before: Mapping[str, float], seconds: float, peak: int, limit: int
 ) -> dict[str, Any]:
-    """The costs of a search, from the counters of a trace before and after it."""
     grown = {name: value - before.get(name, 0) for name, value in counters.items()}
     stages = {f"{stage}_s": grown.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank")}
     index = {name: int(grown.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits")}
@@ -55,11 +54,9 @@ def figures(
 
 
 UNKNOWN = "; neither the passages nor the embedder know a word of the query"
-"""The reason for an empty result where the query is nonsense."""
 
 
 def _nothing(opened: Together, query: str, where: Filters) -> str:
-    """A reason for an empty result, if the words, the requested types or an empty collection may be the reason."""
     searched = opened.collections.values()
     if not any(collection.files() for collection in searched):
         return "; nothing is indexed yet"

@@ -71,17 +71,14 @@ class Verb:
 
     @property
     def path(self) -> str:
-        """Its path over the server's Unix socket."""
         return f"{OWN}/{self.name.replace(' ', '/')}"
 
     @property
     def request(self) -> type[RequestOptions]:
-        """The class of what is asked."""
         kind: type[RequestOptions] = _imported(self.kind)
         return kind
 
     def run(self, home: Home, asked: RequestOptions, listener: Listener) -> Any:
-        """Does the work. Raises its errors."""
         return _imported(self.work)(home, asked, listener)
 
 
@@ -92,8 +89,6 @@ def _imported(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a verb has done."""
-
     result: Any
     server: str
     seconds: float
@@ -121,7 +116,6 @@ def do(verb: Verb, asked: RequestOptions, home: OwnHome, *, alone: str = "", lis
 
 
 def served(connection: OwnServer, verb: Verb, asked: RequestOptions, listener: Listener) -> Any:
-    """The server's result."""
     if verb.streams:
         return _Streamed(connection, verb, asked, listener).result()
     try:

@@ -1,4 +1,4 @@
-"""Shards as actors of Ray, on several nodes of one machine."""
+"""Shards as actors of Ray, on several nodes of one machine, and verbs that wait for Ray when its head dies."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import psutil
 import pytest
 from naive.spread import QUERIES, Small, invented, told
 from naive.spread import nodes as start_nodes
+from naive.spread_kills import started
 
 from edge.apps.cluster.indexing import index
 from edge.apps.cluster.messages import ShardLost
@@ -139,3 +140,23 @@ def is_ours(process: psutil.Process) -> bool:
         return process.cmdline()[0].startswith(("ray::Shard", "ray::Reader"))
     except (psutil.NoSuchProcess, IndexError):
         return False
+
+
+def test_every_verb_ends_when_the_head_dies_and_a_repeated_run_goes_on(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "7" * 64, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        monkeypatch.setenv(name, value)
+    child = started("headless", tmp_path, model_folder)
+    try:
+        assert child.wait(300) == 0, (tmp_path / "errors").read_text(errors="replace")[-2000:]
+    finally:
+        child.kill()
+        child.communicate()
+    *verbs, last = (line.split("\t", 1) for line in (tmp_path / "log").read_text("utf-8").splitlines())
+    names = ["readers", "index", "status", "load", "grow", "publish", "train", "search"]
+    assert [name for name, _ in verbs] == names
+    for name, text in verbs:
+        assert "Ray's head (" in text, (name, text)
+        assert text.startswith(("Unreachable: ", "ShardLost: ")), (name, text)
+    assert last == ["again", "30\t30\t()"]

@@ -28,23 +28,9 @@ NAMED = {("/mcp", "search"), ("/mcp", "status")}
 """Tools whose results name the collection, or its folders."""
 
 CHANGING = (
-    "seconds",
-    "_s",
-    "created",
-    "id",
-    "started",
-    "pid",
-    "resident",
-    "used",
-    "free",
-    "event",
-    "_at",
-    "modified",
-    "duration",
-    "file",
-    "limit",
-    "_ns",
-)
+    "seconds", "_s", "created", "id", "started", "pid", "resident", "used", "free", "event", "_at", "modified",
+    "duration", "file", "limit", "_ns",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import CollectionCare
 from edge.apps.documents.base import Stamp
-from edge.apps.store.checking import check
+from edge.apps.store.care import check
 
-TIMES = (-(2**62), -(10**14), -1, 0, 2**33, 10_413_792_000, 10**12, 10**15, 2**62)
+TIMES = (-(2**62), -1, 0, 2**33, 10_413_792_000, 2**62)
 """Seconds since 1970; 10,413,792,000 is the year 2300. A file system stores the nearest time that it knows."""
 
 NAMES = ("note.txt", "server.pem", "empty.txt", "picture.bin", ".hidden", "mail.eml", "page.html")

@@ -12,7 +12,7 @@ from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.damage import CollectionCare, place_of
 from edge.apps.collection.schema import migrations
 from edge.apps.store.backup import Store, back_up, restore
-from edge.apps.store.checking import check
+from edge.apps.store.care import check
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import Config

@@ -1,9 +1,11 @@
-"""Indexing and searching as a whole, on tiny random models."""
+"""Indexing and searching as a whole, on tiny random models; readers beside a writer, and many paths at once."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -364,3 +366,91 @@ def test_an_unchanged_secret_leaves_when_it_is_not_asked_for(collection: Collect
     folder.write(".edgeignore", "!*.txt\n")
     assert collection.index().unchanged == 1
     assert [Path(file.path).name for file in collection.files()] == ["note.txt"]
+
+
+MARK = re.compile(r"v(\d+)")
+
+
+def test_searches_see_whole_states_while_files_change(
+    collection: Collection, folder: Any, consistent: Callable[[Collection], None]
+) -> None:
+    def write(version: int) -> None:
+        for name in ("a", "b", "c"):
+            paragraph = f"The river of {name} in version v{version} floods the valley. " * 30
+            folder.write(f"{name}.md", f"# {name}\n\n{paragraph}")
+
+    write(0)
+    collection.index(folder.path)
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    searches = 0
+
+    def read(rerank: bool) -> None:
+        nonlocal searches
+        try:
+            while not stop.is_set():
+                hits = collection.search("river valley", 10, rerank=rerank)
+                assert hits
+                for path in {hit.path for hit in hits}:
+                    versions = {v for hit in hits if hit.path == path for v in MARK.findall(hit.text)}
+                    assert len(versions) == 1, (Path(path).name, versions)
+                searches += 1
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read, args=(rerank,)) for rerank in (False, False, True)]
+    for thread in threads:
+        thread.start()
+    for version in range(1, 6):
+        write(version)
+        assert collection.index(folder.path).indexed == 3
+    collection.delete(folder.path / "c.md")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+    assert searches >= 3
+    consistent(collection)
+
+
+def test_two_collections_on_one_directory(make: Callable[..., Collection], small: Any) -> None:
+    """As two processes would: each its own connections, caches and snapshots."""
+    writer, reader = make(), make(read_only=False)
+    writer.index(small.path)
+    assert len(reader.files()) == 3
+    first = {hit.path for hit in reader.search("river", 5)}
+    small.write("new.txt", "A new river.")
+    writer.index(small.path)
+    assert {hit.path for hit in reader.search("river", 5)} == first | {str(small.path / "new.txt")}
+    reader.delete(small.path / "new.txt")
+    assert {hit.path for hit in writer.search("river", 5)} == first
+
+
+COUNT = 1_000
+
+
+def test_a_thousand_paths_are_indexed_updated_and_removed(
+    collection: Collection, folder: Any, consistent: Callable[[Collection], None]
+) -> None:
+    paths = [folder.write(f"{number}.txt", f"Text {number}.") for number in range(COUNT)]
+    first = collection.index(paths)
+    assert (first.indexed, first.failed, len(collection.roots)) == (COUNT, 0, COUNT)
+    assert collection.index().unchanged == COUNT
+    for path in paths[:3]:
+        folder.write(path.name, "Something else.")
+    changed = collection.update(paths)
+    assert (changed.indexed, changed.unchanged) == (3, COUNT - 3)
+    assert collection.delete(paths[1:]) == COUNT - 1
+    assert (collection.roots, len(collection.files())) == ([str(paths[0])], 1)
+    consistent(collection)
+
+
+def test_a_thousand_paths_below_one_root(collection: Collection, folder: Any) -> None:
+    folder.write("kept.txt", "Kept.")
+    collection.index(folder.path)
+    paths = [folder.write(f"{number % 7}/{number}.txt", "The same.") for number in range(COUNT)]
+    assert collection.update(paths).indexed == COUNT
+    for path in paths:
+        path.unlink()
+    assert collection.update(paths).removed == COUNT
+    assert [file.path for file in collection.files()] == [str(folder.path / "kept.txt")]

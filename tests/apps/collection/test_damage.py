@@ -18,8 +18,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.models import CollectionModels
 from edge.apps.store.backup import overwrite
-from edge.apps.store.checking import CheckReport, check
-from edge.apps.store.repairing import repair
+from edge.apps.store.care import CheckReport, check, repair
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CorruptBlock, StorageError
@@ -195,7 +194,7 @@ def test_a_repair_that_was_interrupted_leaves_what_was_there_or_what_is_new(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("edge.apps.store.repairing.overwrite", killed)
+        patch.setattr("edge.apps.store.care.overwrite", killed)
         with pytest.raises(KeyboardInterrupt):
             mended(whole, tiny_config)
     assert path.read_bytes() == data
@@ -204,48 +203,22 @@ def test_a_repair_that_was_interrupted_leaves_what_was_there_or_what_is_new(
     assert {row for row in right if row[0] != "mine"} <= stored(whole, tiny_config)
 
 
-CUTS = ["emptied", "in the header", "in the first page", "after a page", "in a page", "at the last byte"]
-
-
-def cut_at(size: int, place: str) -> int:
-    """The length to which a database of `size` bytes is cut."""
-    middle = size // PAGE // 2 * PAGE
-    return dict(zip(CUTS, [0, 60, 3000, middle, middle + 1800, size - 1], strict=True))[place]
-
-
-@pytest.mark.parametrize("place", CUTS)
+@pytest.mark.parametrize("place", ["emptied", "in the header", "in a page", "at the last byte"])
 def test_a_database_that_was_cut_off_is_repaired(whole: Path, tiny_config: Config, docs: Path, place: str) -> None:
     right = stored(whole, tiny_config)
     path = whole / "edge.db"
     size = path.stat().st_size
+    middle = size // PAGE // 2 * PAGE + 1800
+    cut = {"emptied": 0, "in the header": 60, "in a page": middle, "at the last byte": size - 1}[place]
     with path.open("r+b") as file:
-        file.truncate(cut_at(size, place))
+        file.truncate(cut)
     assert not checked(whole, tiny_config, read_data=True, noting=False).sound
     report = mended(whole, tiny_config, [str(docs)])
     assert report.after.findings == []
     assert report.aside is not None
-    assert (report.aside / "edge.db").stat().st_size == cut_at(size, place)
+    assert (report.aside / "edge.db").stat().st_size == cut
     assert any("a new database holds" in action for action in report.actions)
     assert {row for row in right if row[0] != "mine"} <= stored(whole, tiny_config)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_log_that_was_cut_off_leaves_the_commits_before(
-    make: Make, docs: Path, tmp_path: Path, tiny_config: Config, share: float
-) -> None:
-    with make("live") as collection:
-        collection.index(docs)
-        right = results(collection)
-        shutil.copytree(tmp_path / "live", tmp_path / "killed")
-    log = tmp_path / "killed" / "edge.db-wal"
-    with log.open("r+b") as file:
-        file.truncate(int(log.stat().st_size * share))
-    (tmp_path / "killed" / "edge.db-shm").unlink()
-    with make("killed") as again:  # SQLite recovers the commits up to the cut
-        again.index(docs)
-        assert again.health()
-        assert results(again) == right
-    assert checked(tmp_path / "killed", tiny_config, read_data=True).findings == []
 
 
 def test_the_log_of_an_emptied_database_is_brought_back(
@@ -319,7 +292,7 @@ def test_a_repair_that_others_disturbed_says_once_what_it_did(
         done.append(len(done) > 0 and overwrite(*given, **options))
         return done[-1]
 
-    monkeypatch.setattr("edge.apps.store.repairing.overwrite", disturbed)
+    monkeypatch.setattr("edge.apps.store.care.overwrite", disturbed)
     report = mended(whole, tiny_config)
     assert done == [False, True]
     assert report.after.findings == []

@@ -12,7 +12,7 @@ import pytest
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import CollectionCare
-from edge.apps.store.checking import check
+from edge.apps.store.care import check
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, EdgeError

@@ -17,7 +17,7 @@ from typing import Any
 
 from edge.apps.collection.collection import Collection
 
-KILLS = 50
+KILLS = 30
 FILES = 24
 MARK = re.compile(r"f\d+p\d+v\d+")
 
@@ -129,7 +129,7 @@ def taken_in(collection: Collection, hashes: dict[str, bytes]) -> set[str]:
     return found
 
 
-def test_fifty_kills(tmp_path: Path, consistent: Callable[[Collection], None], make: Callable[..., Any]) -> None:
+def test_thirty_kills(tmp_path: Path, consistent: Callable[[Collection], None], make: Callable[..., Any]) -> None:
     chance = random.Random(1)
     files = Files(tmp_path.resolve() / "files", chance)
     script = tmp_path / "writer.py"

@@ -1,25 +1,33 @@
-"""Reading ahead: bounded, under leases, and over when its reader stops."""
+"""Reading ahead: bounded, under leases, and over when its reader stops; batches that do not fit beside it; progress."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from naive.waiting import PATIENCE_S, until
 
 from edge.apps.collection.catalog import Catalog
-from edge.apps.collection.preparation import Preparation, Prepared, content_hash
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.indexing import Advance
+from edge.apps.collection.preparation import Preparation, Prepared, content_hash, with_more_memory
 from edge.apps.collection.report import Tally
 from edge.apps.collection.schema import migrations
 from edge.apps.documents.base import Chunk, Extracted
+from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
-from edge.errors import CapabilityError, InputError
+from edge.errors import BudgetExceeded, CapabilityError, InputError
+from edge.ivf.index import VectorIndex
+from edge.trace import Trace
+from tests.apps.collection.conftest import Folder, Make
 
 
 class Texts:
@@ -214,3 +222,121 @@ def test_who_stops_does_not_wait_for_a_slow_file(prepare: Callable[..., Preparat
         assert begun.wait(60)
     assert given_up == ["00.txt"]
     assert "texts to embed" not in budget.holders()
+
+
+def refusal() -> BudgetExceeded:
+    return BudgetExceeded("index writer needs more", owner="index writer", asked=1, free=0, needed=1)
+
+
+class Reading:
+    """An extractor that can be paused."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+
+    def extract(self, path: Path) -> Any:
+        raise AssertionError("nothing is read here")
+
+    def interrupt(self) -> None:
+        raise AssertionError("nothing is read here")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.is_paused = True
+        yield
+        self.is_paused = False
+
+
+def test_work_is_done_again_only_if_the_memory_was_not_enough() -> None:
+    reading, seen = Reading(), []
+
+    def work() -> str:
+        seen.append(reading.is_paused)
+        if not reading.is_paused:
+            raise refusal()
+        return "done"
+
+    assert with_more_memory(reading, lambda: "at once") == "at once"
+    assert with_more_memory(reading, work) == "done"
+    assert seen == [False, True]
+    with pytest.raises(BudgetExceeded):
+        with_more_memory(None, work)
+
+
+def test_a_batch_that_did_not_fit_is_written_whole_while_no_file_is_read(
+    make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch, consistent: Callable[[Collection], None]
+) -> None:
+    """The second attempt replaces the old passages, as the first one would have done."""
+    folder.write("a.md", "The river floods in spring.\n\n" * 3)
+    folder.write("b.md", "Bread needs time.\n")
+    collection = make()
+    collection.index([folder.path])
+    folder.write("a.md", "# Glaciers\n\nThe glacier melts in summer.\n")
+    folder.write("c.md", "The mill is very old.\n")
+    paused: list[bool] = []
+    pausing = Extractor.paused
+    adding = VectorIndex.add
+
+    @contextmanager
+    def watched(self: Extractor) -> Iterator[None]:
+        with pausing(self):
+            paused.append(True)
+            yield
+            paused.pop()
+
+    def refused(self: VectorIndex, db: Any, ids: Any, vectors: Any) -> None:
+        adding(self, db, ids, vectors)
+        if not paused:
+            raise refusal()
+
+    monkeypatch.setattr(Extractor, "paused", watched)
+    monkeypatch.setattr(VectorIndex, "add", refused)
+    collection.index([folder.path])
+    fresh = make("fresh")
+    monkeypatch.undo()
+    fresh.index([folder.path])
+    for query in ("river", "glacier", "mill", "bread"):
+        expected = [(hit.path, hit.text) for hit in fresh.search(query, rerank=False)]
+        assert [(hit.path, hit.text) for hit in collection.search(query, rerank=False)] == expected
+    consistent(collection)
+
+
+def files(folder: Path, sizes: dict[str, int]) -> list[str]:
+    for name, size in sizes.items():
+        (folder / name).write_bytes(b"x" * size)
+    return [str(folder / name) for name in sizes]
+
+
+def test_the_estimate_follows_what_was_read_and_ends_exact(tmp_path: Path) -> None:
+    said: list[tuple[int, int, str]] = []
+    paths = files(tmp_path, {**{f"{i}.pdf": 100_000 for i in range(10)}, **{f"{i}.txt": 10_000 for i in range(10)}})
+    advance = Advance(lambda *told: said.append(told), [*paths, str(tmp_path / "gone")], Trace(), 6)
+    for path in paths:  # a PDF of 100 kB has 5 passages, a text of 10 kB has 12
+        pdf = path.endswith(".pdf")
+        advance.read(path, 100_000 if pdf else 10_000, 5 if pdf else 12)
+    first, second = f"{said[0][1]:,} passages searchable", f"{said[1][1]:,} passages searchable"
+    assert said[0][0::2] == (0, f"0 of 21 files read, 0 of about {first}")
+    assert said[1][2] == f"1 of 21 files read, 0 of about {second}: 0.pdf"
+    totals = [total for _, total, _ in said]
+    assert totals[-1] == 170
+    assert all(100 < total < 350 for total in totals[3:])  # after three files it is near, and stays near
+    with advance.embedding():
+        for done in (100, 170):
+            advance.embedded(done, 170)
+    assert said[-2:] == [(done, 170, f"20 of 21 files read, {done} of 170 passages searchable") for done in (100, 170)]
+
+
+def test_layers_move_it_within_a_batch(tmp_path: Path) -> None:
+    said: list[int] = []
+    trace = Trace()
+    advance = Advance(lambda done, total, place: said.append(done), files(tmp_path, {"a.txt": 1000}), trace, 4)
+    advance.read(str(tmp_path / "a.txt"), 1000, 8)
+    with advance.embedding():
+        for _ in range(4):
+            trace.count("forward.evaluations", 8)
+        advance.embedded(8, 16)
+        trace.count("forward.evaluations", 8)
+        for _ in range(9):  # some of them another search's
+            trace.count("forward.evaluations", 8)
+    trace.count("forward.evaluations", 8)  # nobody listens any more
+    assert said[2:] == [2, 4, 6, 8, 8, 10, 12, 14, *[16] * 7]

@@ -79,9 +79,9 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("query", "names"),
-    [
+def test_what_a_query_looks_up_and_leaves_out(collection: Collection) -> None:
+    collection.add(list(WORDS.values()), ids=list(WORDS))
+    for query, names in (
         ("lex: C++", {"cpp"}),
         ("lex: c#", {"sharp"}),
         ("lex: .NET", {"net"}),
@@ -94,19 +94,16 @@ WORDS = {
         ("explained -without", {"c", "sharp", "cpp", "net"}),
         ('the town -"1,200 people"', WORDS.keys() - {"people"}),
         ("lex: 1200 NOT castle", {"price", "people"}),
-    ],
-)
-def test_what_a_query_looks_up_and_leaves_out(collection: Collection, query: str, names: set[str]) -> None:
-    collection.add(list(WORDS.values()), ids=list(WORDS))
-    found = {hit.path for hit in collection.search(query, 50, rerank=False)}
-    if "lex:" in query or query[0] in '"g':
-        assert found == names
-    else:  # by meaning everything is found, but for what is left out
-        assert found >= names
-        assert not found & left_out_of(query)
-    assert {hit.path for hit in collection.candidates(query)} == found
-    for hit in collection.search(query, 50, rerank=False):
-        assert hit.marks or "lex:" not in query
+    ):
+        hits = collection.search(query, 50, rerank=False)
+        found = {hit.path for hit in hits}
+        if "lex:" in query or query[0] in '"g':
+            assert found == names, query
+        else:  # by meaning everything is found, but for what is left out
+            assert found >= names, query
+            assert not found & left_out_of(query), query
+        assert {hit.path for hit in collection.candidates(query)} == found, query
+        assert all(hit.marks or "lex:" not in query for hit in hits), query
 
 
 def left_out_of(query: str) -> set[str]:

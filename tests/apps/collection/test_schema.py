@@ -1,18 +1,24 @@
-"""The schema of a collection, and the checksums of its rows."""
+"""The schema of a collection, the checksums of its rows, and the kinds of a passage's parts, from file to client."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apsw import Connection
 
+from edge.apps.assistant.units import units
+from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.hits import Hit, hit_from_json, merge
 from edge.apps.collection.schema import passage
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
+from tests.apps.collection.conftest import Folder
 
 Make = Callable[..., Collection]
 
@@ -80,3 +86,58 @@ def test_a_search_verifies_every_row_that_it_returns(make: Make, small: Any, cha
         db.execute(change)
     with pytest.raises(DamagedStore, match="is not what was stored"):
         found(collection)
+
+
+TEXT = "# Rent\n\nIt is due\nmonthly. Pay it.\n\n- by bank\n\n~~~\npay(870)\n~~~\n"
+KINDS = [("heading", "Rent"), ("sentence", "It is due monthly."), ("sentence", "Pay it."), ("item", "by bank")]
+
+
+def about_rent(collection: Collection) -> list[Hit]:
+    return collection.search("when is the rent due", rerank=False)
+
+
+def shown(hit: Hit) -> list[tuple[str, str]]:
+    return [(unit.kind, unit.text) for unit in units(hit.text, hit.kinds)]
+
+
+def test_a_file_has_them_and_a_client_gets_them(collection: Collection, folder: Folder) -> None:
+    folder.write("a.md", TEXT)
+    collection.index([folder.path])
+    (hit,) = about_rent(collection)
+    assert hit.kinds
+    assert shown(hit) == [*KINDS, ("setting", "`pay(870)`")]
+    assert hit_from_json(json.loads(json.dumps(asdict(hit)))) == hit
+
+
+def test_added_texts_have_them(collection: Collection) -> None:
+    collection.add("Rent\n====\n\nIt is due monthly. Pay it.\n\n- by bank")
+    (hit,) = about_rent(collection)
+    assert hit.kinds
+    assert shown(hit) == KINDS
+
+
+def test_passages_of_an_older_version_get_them_when_their_file_is_read_again(
+    collection: Collection, folder: Folder
+) -> None:
+    path = folder.write("a.md", TEXT)
+    collection.index([folder.path])
+    with collection.database.write() as db:
+        db.execute("UPDATE chunks SET kinds = NULL, checksum = NULL")
+    (hit,) = about_rent(collection)
+    assert hit.kinds == ()
+    assert shown(hit)[0] == ("heading", "Rent"), "recognized as plain text"
+    path.write_text(TEXT + "\n\n", "utf-8")
+    with collection.database.read() as db:
+        before = [chunk.id for chunk in Catalog().chunks(db, hit.file)]
+    collection.index([folder.path])
+    (again,) = about_rent(collection)
+    assert (again.id, bool(again.kinds)) == (before[0], True), "the same passage, with its kinds"
+
+
+def test_joined_passages_have_the_kinds_of_both(collection: Collection, folder: Folder) -> None:
+    folder.write("a.md", TEXT)
+    collection.index([folder.path])
+    (hit,) = about_rent(collection)
+    below = replace(hit, id=hit.id + 1, text="Another one.", kinds=((1, 12),), ordinals=(1, 1))
+    (both,) = merge([hit, below], 5)
+    assert shown(both) == [*shown(hit), ("sentence", "Another one.")]

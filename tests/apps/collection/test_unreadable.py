@@ -80,90 +80,73 @@ def relative(folder: Path) -> list[Path]:
     return [path.relative_to(folder.resolve()) for path in found]
 
 
+@pytest.mark.parametrize("why", ["denied", "too many rules"])
 def test_an_unreadable_folder_keeps_its_files(
-    collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None]
+    collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None], why: str
 ) -> None:
+    """Also files that its rules name, until they can be read."""
     collection.index(small.path)
-    deny(small.path / "kitchen")
-    for report in (collection.index(), collection.update([small.path / "kitchen"])):
-        assert (report.removed, report.unreadable) == (0, (str(small.path / "kitchen"),))
+    kitchen, rules = small.path / "kitchen", small.path / "kitchen" / ".gitignore"
+    deny(kitchen) if why == "denied" else rules.write_text("*.md\n" * 14_000)
+    for report in (collection.index(), collection.update([kitchen])):
+        assert (report.removed, report.unreadable) == (0, (str(kitchen),))
     assert names(collection) == ALL
     assert collection.search("bread flour", 3, rerank=False)[0].path.endswith("bread.md")
     deny()
+    rules.unlink(missing_ok=True)
     report = collection.index()
     assert (report.unchanged, report.chunks, report.unreadable) == (3, 0, ())
-    os.remove(small.path / "kitchen" / "bread.md")
+    os.remove(kitchen / "bread.md")
     assert collection.index().removed == 1
     consistent(collection)
 
 
-def test_a_folder_with_too_many_rules_keeps_its_files(
-    collection: Collection, small: Any, consistent: Callable[[Collection], None]
-) -> None:
-    """Also files that the rules name, until they can be read."""
-    collection.index(small.path)
-    (small.path / "kitchen" / ".gitignore").write_text("*.md\n" * 14_000)
-    for report in (collection.index(), collection.update([small.path / "kitchen"])):
-        assert (report.removed, report.unreadable) == (0, (str(small.path / "kitchen"),))
-    assert names(collection) == ALL
-    consistent(collection)
-
-
+@pytest.mark.parametrize(
+    "error", [None, OSError(5, "Input/output error"), Skipped(Reason.UNREADABLE, "cannot be read")]
+)
 def test_an_unreadable_file_keeps_what_was_read_of_it(
-    collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None]
-) -> None:
+    collection: Collection, small: Any, deny: Deny, monkeypatch: pytest.MonkeyPatch,
+    consistent: Callable[[Collection], None], error: Exception | None,
+) -> None:  # fmt: skip
+    """One that cannot be opened, or not be read after all."""
     collection.index(small.path)
     changed = small.write("ice.txt", "Ice is cold, and this cannot be read yet.")
-    deny(changed)
-    for _ in range(2):
-        report = collection.index()
-        assert (report.removed, report.indexed, report.unreadable) == (0, 0, (str(changed),))
+
+    def fail(self: Extractor, path: Path, following: Any) -> Any:
+        raise error or AssertionError("it was opened")
+
+    deny(*[changed] * (error is None))
+    with monkeypatch.context() as patch:
+        patch.setattr(Extractor, "extract", fail)
+        for _ in range(2):
+            report = collection.index()
+            assert (report.removed, report.indexed, report.failed) == (0, 0, 0)
+            assert report.unreadable == (str(changed),)
     assert names(collection) == ALL
     assert "blue" in collection.search("ice", 1, rerank=False)[0].text
+    assert collection.status().pending == 0
     deny()
     assert collection.index().indexed == 1
     assert "cold" in collection.search("ice", 1, rerank=False)[0].text
     consistent(collection)
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), Skipped(Reason.UNREADABLE, "cannot be read")])
-def test_a_file_that_cannot_be_read_after_all_keeps_what_was_read_of_it(
-    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+@pytest.mark.parametrize("why", ["cannot be listed", "is empty all of a sudden"])
+def test_a_root_of_which_nothing_is_seen_is_missing(collection: Collection, small: Any, deny: Deny, why: str) -> None:
     collection.index(small.path)
-    small.write("ice.txt", "Ice is cold, and this cannot be read yet.")
-
-    def fail(self: Extractor, path: Path, following: Any) -> Any:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Extractor, "extract", fail)
-        for _ in range(2):
-            report = collection.index()
-            assert (report.failed, report.skipped, report.unreadable) == (0, 1, (str(small.path / "ice.txt"),))
-    assert "blue" in collection.search("ice", 1, rerank=False)[0].text
-    assert collection.status().pending == 0
-    assert collection.index().indexed == 1
-
-
-def test_a_root_that_cannot_be_listed_is_missing(collection: Collection, small: Any, deny: Deny) -> None:
-    collection.index(small.path)
-    deny(small.path)
-    report = collection.index()
-    assert (report.removed, report.missing) == (0, (str(small.path),))
-    assert collection.update([small.path]).missing == (str(small.path),)
-    assert names(collection) == ALL
-
-
-def test_a_root_that_is_empty_all_of_a_sudden_is_missing(collection: Collection, small: Any) -> None:
-    collection.index(small.path)
-    os.rename(small.path, small.path.with_name("unplugged"))
-    small.path.mkdir()
+    away = small.path.with_name("unplugged")
+    if why == "cannot be listed":
+        deny(small.path)
+    else:
+        os.rename(small.path, away)
+        small.path.mkdir()
     for report in (collection.index(), collection.update([small.path])):
         assert (report.removed, report.missing) == (0, (str(small.path),))
     assert names(collection) == ALL
-    small.path.rmdir()
-    os.rename(small.path.with_name("unplugged"), small.path)
+    deny()
+    if away.exists():
+        small.path.rmdir()
+        os.rename(away, small.path)
     assert collection.index().unchanged == 3
 
 

@@ -246,34 +246,28 @@ def made_anew(watched: Watched, path: Path) -> None:
     watched.until(lambda: "second.txt" in watched.names())
 
 
-@pytest.mark.parametrize("renamed", [".", "kitchen"])
-def test_a_root_that_is_renamed_away_and_made_again_is_watched(
-    collection: Collection, small: Any, renamed: str
-) -> None:
-    """By its own name, or by that of a folder above it, of which nobody is notified."""
+@pytest.mark.parametrize("way", ["renamed", "renamed above it", "deleted", "missing at first"])
+def test_a_root_that_goes_and_is_made_again_is_watched(collection: Collection, small: Any, way: str) -> None:
+    """Of a change to the name of a folder above it nobody is notified."""
     root = small.path / "kitchen"
     collection.index(root)
+
+    def go() -> None:
+        if way.startswith("renamed"):
+            (root if way == "renamed" else small.path).rename(small.path.with_name("elsewhere"))
+        else:
+            shutil.rmtree(root)
+
+    if way == "missing at first":
+        go()
     with Watched(collection) as watched:
-        (small.path / renamed).rename(small.path.with_name("elsewhere"))
+        if way == "missing at first":
+            assert watched.reports[0].missing == (str(root),)
+        else:
+            go()
         made_anew(watched, root)
         assert watched.names() == {"first.txt", "second.txt"}
     assert watched.notices == []
-
-
-def test_a_root_that_is_deleted_and_made_again_is_watched(collection: Collection, small: Any) -> None:
-    collection.index(small.path)
-    with Watched(collection) as watched:
-        shutil.rmtree(small.path)
-        made_anew(watched, small.path)
-        assert watched.names() == {"first.txt", "second.txt"}
-
-
-def test_a_root_that_is_missing_at_first_is_waited_for(collection: Collection, small: Any) -> None:
-    collection.index(small.path)
-    shutil.rmtree(small.path)
-    with Watched(collection) as watched:
-        assert watched.reports[0].missing == (str(small.path),)
-        made_anew(watched, small.path)
 
 
 def test_a_comparison_of_everything_waits_for_another_writer(

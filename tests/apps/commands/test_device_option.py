@@ -34,13 +34,10 @@ def indexed(edge_verb: Verb, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "device",
     [
-        "limited:cap=4MB",
-        "remote:cap=4MB",
-        "fpga:cap=4MB",
-        "searchers:of=cpu,count=3,cap=4MB",
+        "limited:cap=4MB", "remote:cap=4MB", "fpga:cap=4MB", "searchers:of=cpu,count=3,cap=4MB",
         "limited:cap=4MB,count=2",
     ],
-)
+)  # fmt: skip
 def test_a_search_on_a_device_finds_the_same(edge_verb: Verb, indexed: Path, device: str) -> None:
     def hits(*options: str) -> list[tuple[str, float]]:
         ended = edge_verb("search", "river", "flood", "-c", str(indexed), "--json", "--no-rerank", *options,

@@ -187,10 +187,11 @@ AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
     "repair of damage": (["repair", "-c", "col"], b"", "1MB"),
     "memory repair": (["memory", "repair", "--path", "mem"], b"", "1MB"),
     "memory repair of damage": (["memory", "repair", "--path", "mem"], b"", "1MB"),
-    "memory add": (["memory", "add", "-", "--path", "mem"], LINES, "60MB"),
-    "the first memory add": (["memory", "add", "-", "--path", "new"], LINES, "60MB"),
+    "memory add": (["memory", "add", "-", "--path", "mem", "--no-supersede"], LINES, "60MB"),
+    "memory add, judged": (["memory", "add", "-", "--path", "mem"], LINES[:40_000], "60MB"),
+    "the first memory add": (["memory", "add", "-", "--path", "new", "--no-supersede"], LINES, "60MB"),
 }
-"""Verbs with their input, and a limit that is too small for them."""
+"""Verbs with their input, and a limit that is too small for them. To judge pairs of many lines takes minutes."""
 
 
 @pytest.mark.parametrize("verb", AT_ONCE)

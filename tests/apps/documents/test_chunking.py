@@ -207,11 +207,8 @@ def test_units_know_their_lines() -> None:
     text = "  One.  \n Two goes\non. Three.\n\nFour."
     units = list(units_of(Block(text, 1, 5), 0, 100))
     assert [(text[u.start : u.end].strip(), u.first, u.last) for u in units] == [
-        ("One.", 0, 0),
-        ("Two goes\non.", 1, 2),
-        ("Three.", 2, 2),
-        ("Four.", 4, 4),
-    ]
+        ("One.", 0, 0), ("Two goes\non.", 1, 2), ("Three.", 2, 2), ("Four.", 4, 4),
+    ]  # fmt: skip
     assert all(isinstance(unit, CutUnit) for unit in units)
 
 

@@ -39,32 +39,13 @@ def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[s
         assert all(chunk.text.strip() and chunk.context for chunk in extracted.chunks)
         assert extracted.warning == ""
     assert kinds == {
-        "plain.txt": "text",
-        "notes.md": "markdown",
-        "manual.rst": "rst",
-        "program.py": "code",
-        "program.c": "code",
-        "table.csv": "csv",
-        "data.json": "json",
-        "records.jsonl": "json",
-        "book.ipynb": "notebook",
-        "page.html": "html",
-        "paper.pdf": "pdf",
-        "letter.docx": "docx",
-        "talk.pptx": "pptx",
-        "novel.epub": "epub",
-        "events.ics": "calendar",
-        "people.vcf": "contacts",
-        "talk.srt": "transcript",
-        "chat.txt": "chat",
-        "export.json": "chat",
-        "slack.json": "chat",
-        "paper.tex": "latex",
-        "books.bib": "bibtex",
-        "letter.rtf": "rtf",
-        "files.zip": "archive",
-        "log.gz": "archive",
-    }
+        "plain.txt": "text", "notes.md": "markdown", "manual.rst": "rst", "program.py": "code", "program.c": "code",
+        "table.csv": "csv", "data.json": "json", "records.jsonl": "json", "book.ipynb": "notebook",
+        "page.html": "html", "paper.pdf": "pdf", "letter.docx": "docx", "talk.pptx": "pptx", "novel.epub": "epub",
+        "events.ics": "calendar", "people.vcf": "contacts", "talk.srt": "transcript", "chat.txt": "chat",
+        "export.json": "chat", "slack.json": "chat", "paper.tex": "latex", "books.bib": "bibtex", "letter.rtf": "rtf",
+        "files.zip": "archive", "log.gz": "archive",
+    }  # fmt: skip
 
 
 def test_the_title_is_the_files_name_where_it_has_none(session_extractor: Extractor, tmp_path: Path) -> None:
@@ -83,37 +64,27 @@ def test_names_that_are_no_text_are_read(session_extractor: Extractor, tmp_path:
     assert [chunk.context for chunk in extracted.chunks] == ["\\xff .txt"]
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "reason"),
-    [
-        ("empty.txt", b"", Reason.EMPTY),
-        ("blank.txt", b" \n\x0c\n", Reason.NO_TEXT),
-        ("binary.txt", b"\x7fELF\0\0", Reason.BINARY),
-        ("picture.svg", b"<svg/>", Reason.UNSUPPORTED),
-        ("large.txt", b"x" * 3000, Reason.TOO_LARGE),
-    ],
-)
-def test_what_holds_nothing_is_skipped_with_its_reason(tmp_path: Path, name: str, data: bytes, reason: Reason) -> None:
-    (tmp_path / name).write_bytes(data)
+def test_what_holds_nothing_or_is_no_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    files = {
+        "empty.txt": b"", "blank.txt": b" \n\x0c\n", "binary.txt": b"\x7fELF\0\0", "a.svg": b"<svg/>",
+        "large.txt": b"x" * 3000,
+    }  # fmt: skip
+    reasons = [Reason.EMPTY, Reason.NO_TEXT, Reason.BINARY, Reason.UNSUPPORTED, Reason.TOO_LARGE]
+    reasons += [Reason.SYMLINK, Reason.UNREADABLE, Reason.SPECIAL]
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "link").symlink_to("large.txt")
     with Extractor(budget=MemoryBudget(10**11, baseline=0), max_bytes=2000) as extractor:
-        with pytest.raises(Skipped) as skipped:
-            extractor.extract(tmp_path / name)
-        assert skipped.value.reason is reason
-
-
-def test_what_is_no_file_is_skipped(session_extractor: Extractor, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("target")
-    (tmp_path / "target").write_text("text")
-    for name, reason in (("link", Reason.SYMLINK), ("nowhere", Reason.UNREADABLE), (".", Reason.SPECIAL)):
-        with pytest.raises(Skipped) as skipped:
-            session_extractor.extract(tmp_path / name)
-        assert skipped.value.reason is reason
-    with pytest.raises(Skipped, match="null"):
-        session_extractor.extract(tmp_path / "nul\0l")
-    if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(Skipped, match="not a regular file"):
-            session_extractor.extract(tmp_path / "pipe")
+        for name, reason in zip([*files, "link", "nowhere", "."], reasons, strict=True):
+            with pytest.raises(Skipped) as skipped:
+                extractor.extract(tmp_path / name)
+            assert skipped.value.reason is reason, name
+        with pytest.raises(Skipped, match="null"):
+            extractor.extract(tmp_path / "nul\0l")
+        if hasattr(os, "mkfifo"):
+            os.mkfifo(tmp_path / "pipe")
+            with pytest.raises(Skipped, match="not a regular file"):
+                extractor.extract(tmp_path / "pipe")
 
 
 def test_one_worker_reads_all_files_and_starts_with_the_first(extractor: Extractor, ask: Ask, trace: Trace) -> None:
@@ -200,12 +171,12 @@ def test_a_worker_that_somebody_killed_is_replaced(extractor: Extractor, ask: As
 
 
 def test_a_file_that_needs_too_much_memory_is_cut_off(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
+    """Also where the system refuses faster than the parent's watch can look."""
     with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=80_000_000) as extractor:
-        with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
-            ask(extractor, "touch 300")
-        with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
-            ask(extractor, "exhaust")
-        assert budget.used == 0
+        for words in ("touch 300", "touch 100000", "exhaust"):
+            with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
+                ask(extractor, words)
+            assert budget.used == 0
         assert ask(extractor, "say on").chunks[0].text == "on"
 
 
@@ -223,14 +194,6 @@ def test_a_file_that_needs_more_memory_gets_it_while_there_is_some(
         assert budget.holders()["document worker"] == 40_000_000
         with budget.reserve("somebody else", 100_000_000), pytest.raises(InputError, match="leaves no more"):
             ask(extractor, "hold 70")
-
-
-def test_the_system_refuses_memory_beyond_the_limit(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
-    """Faster than the parent's watch can look."""
-    with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=40_000_000) as extractor:
-        with pytest.raises(InputError, match=r"needs more than 40\.0 MB of memory"):
-            ask(extractor, "touch 100000")
-        assert ask(extractor, "say on").chunks[0].text == "on"
 
 
 def test_worker_and_result_are_leased(extractor: Extractor, ask: Ask, budget: MemoryBudget) -> None:
@@ -265,16 +228,8 @@ def test_an_idle_worker_is_small_and_lean(extractor: Extractor, ask: Ask) -> Non
     words = ask(extractor, "modules")
     modules = set(" ".join(chunk.text for chunk in words.chunks).split())
     assert not modules & {
-        "numpy",
-        "onnxruntime",
-        "faiss",
-        "psutil",
-        "pypdfium2",
-        "lxml",
-        "markdown_it",
-        "docutils",
-        "click",
-    }
+        "numpy", "onnxruntime", "faiss", "psutil", "pypdfium2", "lxml", "markdown_it", "docutils", "click",
+    }  # fmt: skip
     assert extractor._worker is not None
     assert extractor._worker.resident() < 30_000_000
 
@@ -397,10 +352,10 @@ def test_chunks_too_small_for_a_sentence_are_refused(budget: MemoryBudget) -> No
 
 
 def test_a_long_table_takes_little_memory(tmp_path: Path, budget: MemoryBudget) -> None:
-    """Its rows are read one after the other; as a list they took 130 MB."""
+    """Its rows are read one after the other; as a list they took 650 bytes each."""
     path = tmp_path / "long.csv"
-    path.write_text("first,second\n" + "".join(f"{n % 100},{n % 97}\n" for n in range(200_000)), encoding="utf-8")
+    path.write_text("first,second\n" + "".join(f"{n % 100},{n % 97}\n" for n in range(100_000)), encoding="utf-8")
     with Extractor(budget=budget, memory=48 * 10**6, most_memory=48 * 10**6) as extractor:
         chunks = extractor.extract(path).chunks
-    assert chunks[-1].line_end == 200_001
-    assert sum(chunk.text.count("first: ") for chunk in chunks) == 200_000
+    assert chunks[-1].line_end == 100_001
+    assert sum(chunk.text.count("first: ") for chunk in chunks) == 100_000

@@ -17,20 +17,8 @@ from edge.apps.documents.scanner import scan
 from edge.budget import MemoryBudget
 
 FILES = (
-    "a",
-    "b.txt",
-    "c.log",
-    "d/a",
-    "d/b.txt",
-    "d/e/a",
-    "d/e/c.log",
-    "build/x",
-    "build/keep/y",
-    "#f",
-    "!g",
-    "s p",
-    "é",
-)
+    "a", "b.txt", "c.log", "d/a", "d/b.txt", "d/e/a", "d/e/c.log", "build/x", "build/keep/y", "#f", "!g", "s p", "é",
+)  # fmt: skip
 PARTS = (
     "a", "b", "c", "d", "e", "*", "**", "?", "[a-c]", "[!a]", "[^b]", "[]a]", "[a", "\\*", "\\", ".txt", ".log",
     "build", "keep", "x", "y", "s p", "é", "[[:alpha:]]", "[[:nope:]]", "[z-a]", "[a\\-c]", "#f", "!g", "***",

@@ -149,16 +149,6 @@ def test_words_of_headers(read: Read, header: str, expected: str) -> None:
     assert texts(document)[0] == f"From: {expected} <a@b.c>\nDate: x\nSubject: {expected}"
 
 
-def test_headers_without_encoded_words(read: Read) -> None:
-    raw = "From: a@b.c\nDate: x\nSubject: Grüße\n\nText.\n"
-    assert {read("a.eml", raw.encode(codec)).title for codec in ("utf-8", "cp1252")} == {"Grüße"}
-
-
-def test_japanese_mail_in_seven_bits(read: Read) -> None:
-    body = part("text/plain; charset=iso-2022-jp", "図書館は金曜日に開く。".encode("iso2022_jp"))
-    assert texts(read("a.eml", mail_of(body)))[1:] == ["図書館は金曜日に開く。"]
-
-
 def test_messages_as_programs_store_them(read: Read) -> None:
     body = message("River", "It floods.\n\nFrom here on, all is dry.\n\nFrom A to B.\n").as_bytes()
     counted = b"%d      \n" % len(body) + body + b"<?xml version='1.0'?><plist></plist>\n"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 
 import pytest
+from making.office_files import container
 
 from edge.apps.documents.base import DocumentBlocks
 
@@ -17,14 +16,6 @@ _DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _ODF = "urn:oasis:names:tc:opendocument:xmlns"
-
-
-def container(parts: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as made:
-        for name, text in parts.items():
-            made.writestr(name, text)
-    return buffer.getvalue()
 
 
 def related(kind: str, target: str) -> str:

@@ -141,11 +141,8 @@ def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> 
     )
     blocks = read("a.pdf", data.replace(b"xref\n", pictures + b"xref\n", 1)).blocks
     assert [block.text for block in blocks] == [
-        "Cover letter of the contract.",
-        "Call the plumber",
-        "Twelve roses",
-        texts[0],
-    ]
+        "Cover letter of the contract.", "Call the plumber", "Twelve roses", texts[0],
+    ]  # fmt: skip
 
 
 def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None:
@@ -168,6 +165,11 @@ def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None
         (["a price-", "determining factor"], "a price-determining factor"),
         (["a long-", "term plan of the permit-", "ted area"], "a long-term plan of the permitted area"),
         (["the environ-", "mental, inter-", "national trans-", "port"], "the environmental, international transport"),
+        (
+            ["The mani-", "pulation of objects that are", "well-known is a com-", "plicated, long story - or", "2-",
+             "3 of them."],
+            "The manipulation of objects that are well-known is a complicated, long story - or 2- 3 of them.",
+        ),
         (["das Kranken-", "haus und die Verwal-", "tung"], "das Krankenhaus und die Verwaltung"),
         (["die E-Mail, eine e-", "mail"], "die E-Mail, eine e-mail"),
         (["a key-", "frame, and all keyframe lists"], "a keyframe, and all keyframe lists"),
@@ -228,26 +230,17 @@ def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place(monkeypat
 
 
 RIVER = [
-    "The river floods in spring",
-    "when the snow melts and",
-    "comes down into the valley",
-    "where people live in old",
+    "The river floods in spring", "when the snow melts and", "comes down into the valley", "where people live in old",
     "houses on very high poles.",
-]
+]  # fmt: skip
 BREAD = [
-    "Bread needs time and flour",
-    "and some water with salt",
-    "so that the dough can rise",
-    "for the whole night before",
-    "it goes into a hot oven.",
-]
+    "Bread needs time and flour", "and some water with salt", "so that the dough can rise",
+    "for the whole night before", "it goes into a hot oven.",
+]  # fmt: skip
 BOATS = [
-    "Boats lie on the dry bank",
-    "until the water comes up",
-    "and takes them to the sea",
-    "where fishermen wait for",
+    "Boats lie on the dry bank", "until the water comes up", "and takes them to the sea", "where fishermen wait for",
     "them with their new nets.",
-]
+]  # fmt: skip
 
 
 def rowwise(make: Make, columns: Sequence[Sequence[str]], *, step: int, title: str = "", end: str = "") -> bytes:
@@ -303,8 +296,6 @@ def test_many_gaps_take_no_time(read: Read, make_pdf: Make) -> None:
     assert read("a.pdf", rowwise(make_pdf, columns, step=90)).blocks
 
 
-MakePdf = Callable[..., bytes]
-
 PAGES = [
     [
         (72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring,"), (72, 676, 11, "when the snow melts."),
@@ -340,7 +331,7 @@ def marked_rows(picture: PagePicture) -> list[float]:
 
 
 @pytest.fixture
-def paper(make_pdf: MakePdf, tmp_path: Path) -> Path:
+def paper(make_pdf: Make, tmp_path: Path) -> Path:
     path = tmp_path / "paper.pdf"
     path.write_bytes(make_pdf(PAGES))
     return path
@@ -348,43 +339,43 @@ def paper(make_pdf: MakePdf, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("lines", [(), (1,), (2, 3), (4,)])
 def test_the_lines_of_a_passage_are_marked_and_no_others(
-    extractor: Extractor, paper: Path, lines: tuple[int, ...]
+    session_extractor: Extractor, paper: Path, lines: tuple[int, ...]
 ) -> None:
-    picture = extractor.picture(paper, 1, lines)
+    picture = session_extractor.picture(paper, 1, lines)
     assert (max(picture.width, picture.height), picture.pages, picture.marked) == (LONGER_SIDE, 2, bool(lines))
     found = marked_rows(picture)
     for number, base in enumerate(BASES, 1):
         assert any(base <= height <= base + 6 for height in found) == (number in lines)
 
 
-def test_line_numbers_are_those_of_the_index(extractor: Extractor, paper: Path) -> None:
-    chunk = extractor.extract(paper).chunks[0]
+def test_line_numbers_are_those_of_the_index(session_extractor: Extractor, paper: Path) -> None:
+    chunk = session_extractor.extract(paper).chunks[0]
     assert chunk.lines is not None
     wanted = [number for number, line in zip(chunk.lines, chunk.text.split("\n"), strict=True) if "snow" in line]
-    found = marked_rows(extractor.picture(paper, 1, wanted))
+    found = marked_rows(session_extractor.picture(paper, 1, wanted))
     assert all(670 < height < 690 for height in found)
 
 
-def test_the_second_page_has_lines_of_its_own(extractor: Extractor, paper: Path) -> None:
-    assert extractor.picture(paper, 2, [1]).marked
-    assert not extractor.picture(paper, 2, [2]).marked
+def test_the_second_page_has_lines_of_its_own(session_extractor: Extractor, paper: Path) -> None:
+    assert session_extractor.picture(paper, 2, [1]).marked
+    assert not session_extractor.picture(paper, 2, [2]).marked
 
 
 def test_what_cannot_be_drawn_is_said_and_the_worker_goes_on(
-    extractor: Extractor, paper: Path, make_pdf: MakePdf, tmp_path: Path
+    session_extractor: Extractor, paper: Path, make_pdf: Make, tmp_path: Path
 ) -> None:
     for page in (0, 3, 10**9):
         with pytest.raises(InputError, match=rf"there is no page {page}; the document has 2"):
-            extractor.picture(paper, page)
+            session_extractor.picture(paper, page)
     (tmp_path / "text.pdf").write_text("no PDF at all")
     with pytest.raises(InputError, match="a damaged PDF"):
-        extractor.picture(tmp_path / "text.pdf", 1)
+        session_extractor.picture(tmp_path / "text.pdf", 1)
     (tmp_path / "secret.pdf").write_bytes(make_pdf(PAGES, encrypted=True))
     with pytest.raises(Skipped, match="password"):
-        extractor.picture(tmp_path / "secret.pdf", 1)
+        session_extractor.picture(tmp_path / "secret.pdf", 1)
     with pytest.raises(Skipped):
-        extractor.picture(tmp_path / "none.pdf", 1)
-    assert extractor.extract(paper).kind == "pdf"
+        session_extractor.picture(tmp_path / "none.pdf", 1)
+    assert session_extractor.extract(paper).kind == "pdf"
 
 
 ROWS = base64.b64encode(zlib.compress(b"\0\0\0\0")).decode()

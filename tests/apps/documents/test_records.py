@@ -99,11 +99,8 @@ def test_columns_have_the_names_of_their_header_whatever_is_above_it(
 
 def test_csv_with_more_values_than_columns(read: Read) -> None:
     assert shape(read("a.tsv", "year\tlevel\n1997\t8.2\thigh\n"))[1] == (
-        2,
-        2,
-        "row",
-        "year: 1997\nlevel: 8.2\ncolumn 3: high",
-    )
+        2, 2, "row", "year: 1997\nlevel: 8.2\ncolumn 3: high",
+    )  # fmt: skip
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -65,18 +65,11 @@ def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     found, skipped = listed(tmp_path, exclude=[tmp_path / "collection"], max_bytes=1000)
     assert found == ["kept.txt"]
     assert skipped == {
-        ".hidden": Reason.HIDDEN,
-        ".folder": Reason.HIDDEN,
-        ".gitignore": Reason.HIDDEN,
-        "sub/.edge": Reason.EXCLUDED,
-        "collection": Reason.EXCLUDED,
-        "skip.log": Reason.IGNORED,
-        "empty": Reason.EMPTY,
-        "large.txt": Reason.TOO_LARGE,
-        "binary.txt": Reason.BINARY,
-        "old.doc": Reason.UNSUPPORTED,
+        ".hidden": Reason.HIDDEN, ".folder": Reason.HIDDEN, ".gitignore": Reason.HIDDEN, "sub/.edge": Reason.EXCLUDED,
+        "collection": Reason.EXCLUDED, "skip.log": Reason.IGNORED, "empty": Reason.EMPTY,
+        "large.txt": Reason.TOO_LARGE, "binary.txt": Reason.BINARY, "old.doc": Reason.UNSUPPORTED,
         "fake.pdf": Reason.UNSUPPORTED,
-    }
+    }  # fmt: skip
 
 
 KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\n" + b"b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ" * 3 + b"\n-----END"
@@ -184,12 +177,8 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
 def test_roots_that_overlap_give_each_file_once(tmp_path: Path) -> None:
     write(tmp_path, "a", "sub/b", "sub/.deep/c", "sub/.deep/d.txt")
     roots: Sequence[Path] = (
-        tmp_path,
-        tmp_path / "sub",
-        tmp_path,
-        tmp_path / "sub" / ".deep" / "c",
-        tmp_path / "sub" / "..",
-    )
+        tmp_path, tmp_path / "sub", tmp_path, tmp_path / "sub" / ".deep" / "c", tmp_path / "sub" / "..",
+    )  # fmt: skip
     found, skipped = listed(*roots)
     assert sorted(found) == ["a", "sub/.deep/c", "sub/b"]
     assert skipped == {"sub/.deep": Reason.HIDDEN}

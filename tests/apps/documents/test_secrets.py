@@ -108,11 +108,11 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_only_the_part_with_a_secret_is_left_out(extractor: Extractor, tmp_path: Path, name: str) -> None:
+def test_only_the_part_with_a_secret_is_left_out(session_extractor: Extractor, tmp_path: Path, name: str) -> None:
     text, secret = FILES[name]
     path = tmp_path / name.replace(" ", "-")
     path.write_bytes(text.encode())
-    found = extractor.extract(path)
+    found = session_extractor.extract(path)
     shown = "\n".join(
         (found.title, *(f"{chunk.context}\n{chunk.text}" for chunk in found.chunks), *map(str, found.mails.values()))
     )
@@ -126,14 +126,14 @@ def test_only_the_part_with_a_secret_is_left_out(extractor: Extractor, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["npm", "Hugging Face", "PyPI", "Stripe", "age"])
-def test_a_file_of_nothing_but_tokens_is_left_out(extractor: Extractor, tmp_path: Path, name: str) -> None:
+def test_a_file_of_nothing_but_tokens_is_left_out(session_extractor: Extractor, tmp_path: Path, name: str) -> None:
     token = TOKENS[name]
     assert holds_secrets("token", f"\n{token}\n".encode())
     assert holds_secrets("tokens", f"{token}\n{TOKENS['GitHub']}\n".encode())
     path = tmp_path / "keys.txt"
     path.write_text(f"# created: 2026\n{token}\n")
     with pytest.raises(Skipped, match="all of its text may be secret"):
-        extractor.extract(path)
+        session_extractor.extract(path)
 
 
 def test_what_is_learned_knows_the_same_kinds() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from datetime import date, datetime, time
 from typing import Any
 
 import openpyxl
 import pytest
+from making.office_files import rewritten, saved
 from odf import draw, style, table, text
 from odf.opendocument import OpenDocumentPresentation, OpenDocumentSpreadsheet, OpenDocumentText
 
@@ -20,24 +19,8 @@ from edge.errors import InputError
 Read = Callable[[str, bytes], DocumentBlocks]
 
 
-def saved(document: Any) -> bytes:
-    buffer = io.BytesIO()
-    document.save(buffer)
-    return buffer.getvalue()
-
-
 def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:
     return [(b.page, b.line_start, b.kind, b.path, b.text) for b in document.blocks]
-
-
-def rewritten(data: bytes, name: str, change: Callable[[bytes], bytes]) -> bytes:
-    """A ZIP container with one member changed."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
-        for member in old.infolist():
-            content = old.read(member)
-            new.writestr(member.filename, change(content) if member.filename == name else content)
-    return buffer.getvalue()
 
 
 @pytest.fixture

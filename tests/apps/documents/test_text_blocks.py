@@ -112,13 +112,10 @@ def shape(document: DocumentBlocks) -> list[tuple[int, int, str, tuple[str, ...]
 def test_plain_text(read: Read) -> None:
     text = "Rivers\n======\n\nOne\nparagraph.\n\n\x0cNext page.\n\nLevels\n------\n1997\n\n| not a title\n---\n"
     assert shape(read("a.txt", text)) == [
-        (1, 2, "heading", ("Rivers",)),
-        (4, 5, "prose", ("Rivers",)),
-        (7, 7, "prose", ("Rivers",)),
-        (9, 10, "heading", ("Rivers", "Levels")),
-        (11, 11, "prose", ("Rivers", "Levels")),
+        (1, 2, "heading", ("Rivers",)), (4, 5, "prose", ("Rivers",)), (7, 7, "prose", ("Rivers",)),
+        (9, 10, "heading", ("Rivers", "Levels")), (11, 11, "prose", ("Rivers", "Levels")),
         (13, 14, "lines", ("Rivers", "Levels")),
-    ]
+    ]  # fmt: skip
     assert read("a.txt", text).title == "Rivers"
 
 
@@ -132,17 +129,10 @@ def test_markdown(read: Read) -> None:
     assert document.title == "The title"
     first, code = "First heading x", "Code here"
     assert shape(document) == [
-        (1, 3, "settings", ()),
-        (5, 6, "prose", ()),
-        (8, 9, "heading", (first,)),
-        (10, 11, "prose", (first,)),
-        (13, 13, "heading", (first, code)),
-        (14, 17, "code", (first, code)),
-        (18, 18, "lines", (first, code)),
-        (20, 22, "table", (first, code)),
-        (24, 24, "prose", (first, code)),
-        (25, 25, "heading", ("Next",)),
-    ]
+        (1, 3, "settings", ()), (5, 6, "prose", ()), (8, 9, "heading", (first,)), (10, 11, "prose", (first,)),
+        (13, 13, "heading", (first, code)), (14, 17, "code", (first, code)), (18, 18, "lines", (first, code)),
+        (20, 22, "table", (first, code)), (24, 24, "prose", (first, code)), (25, 25, "heading", ("Next",)),
+    ]  # fmt: skip
 
 
 def test_restructured_text(read: Read) -> None:
@@ -175,14 +165,9 @@ def test_python(read: Read) -> None:
         + "\n    async def h(self):\n        pass\n\nx = 1; y = 2\n"
     )
     assert shape(read("a.py", text)) == [
-        (1, 2, "code", ()),
-        (4, 9, "code", ("f",)),
-        (12, 13, "code", ("Small",)),
-        (16, 19, "code", ("Large",)),
-        (21, 61, "code", ("Large", "g")),
-        (63, 64, "code", ("Large", "h")),
-        (66, 66, "code", ()),
-    ]
+        (1, 2, "code", ()), (4, 9, "code", ("f",)), (12, 13, "code", ("Small",)), (16, 19, "code", ("Large",)),
+        (21, 61, "code", ("Large", "g")), (63, 64, "code", ("Large", "h")), (66, 66, "code", ()),
+    ]  # fmt: skip
 
 
 def test_python_of_another_version_is_read_as_code(read: Read) -> None:
@@ -253,12 +238,9 @@ def test_section_titles_agree_with_docutils(tmp_path: Path) -> None:
     tree = publish_doctree(
         text,
         settings_overrides={
-            "report_level": 5,
-            "halt_level": 6,
-            "warning_stream": io.StringIO(),
-            "doctitle_xform": False,
+            "report_level": 5, "halt_level": 6, "warning_stream": io.StringIO(), "doctitle_xform": False,
         },
-    )
+    )  # fmt: skip
 
     def path(node: title) -> tuple[str, ...]:
         names = []
@@ -277,23 +259,11 @@ def test_section_titles_agree_with_docutils(tmp_path: Path) -> None:
 WHOLE = 10**9
 
 SHORT = (
-    "# A heading",
-    "Setext\n======",
-    "A paragraph\nof two lines",
-    "- one\n- two\n\n  more of two",
-    "1. first\n2. second",
-    "> quoted\nlazily\n> - a list",
-    "```\n# code\n\n- code\n```",
-    "    indented\n\n    code",
-    "| a | b |\n|---|---|\n| c | d |",
-    "<div>\nhtml\n</div>",
-    "[name]: /where 'what'",
-    "---",
-    "***",
-    "",
-    "- - nested\n    - deeper",
-    "text | with | pipes",
-)
+    "# A heading", "Setext\n======", "A paragraph\nof two lines", "- one\n- two\n\n  more of two",
+    "1. first\n2. second", "> quoted\nlazily\n> - a list", "```\n# code\n\n- code\n```", "    indented\n\n    code",
+    "| a | b |\n|---|---|\n| c | d |", "<div>\nhtml\n</div>", "[name]: /where 'what'", "---", "***", "",
+    "- - nested\n    - deeper", "text | with | pipes",
+)  # fmt: skip
 
 DENSE = {
     "items": "- a\n",

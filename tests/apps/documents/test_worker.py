@@ -190,20 +190,8 @@ def changed(values: list[Any], place: int, value: Any) -> list[Any]:
 
 
 ODD = (
-    None,
-    -1,
-    TOO_LARGE,
-    10**400,
-    1.5,
-    float("nan"),
-    True,
-    "\ud800",
-    "x" * 10_000_001,
-    [],
-    {},
-    [TOO_LARGE],
-    ["\ud800"],
-)
+    None, -1, TOO_LARGE, 10**400, 1.5, float("nan"), True, "\ud800", "x" * 10_000_001, [], {}, [TOO_LARGE], ["\ud800"],
+)  # fmt: skip
 
 ANSWERS: list[list[Any]] = [
     [DOCUMENT, [], END], [DOCUMENT, [1], END], [DOCUMENT, CHUNK[:-1], END], [CHUNK, END], [{}, CHUNK, END],

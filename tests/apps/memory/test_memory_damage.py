@@ -17,11 +17,10 @@ from naive.words import WordEmbedder, WordReranker
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.store import DATABASE
-from edge.apps.store.checking import check
+from edge.apps.store.care import RepairReport, check, repair
 from edge.apps.store.connections import plain
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.repairing import RepairReport, repair
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 

@@ -17,10 +17,9 @@ from naive.words import WordEmbedder
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import ACTIONS
-from edge.apps.store.checking import check
+from edge.apps.store.care import check, repair
 from edge.apps.store.database import Database
 from edge.apps.store.rebuilding import BATCH
-from edge.apps.store.repairing import repair
 from edge.budget import MemoryBudget
 from edge.errors import EdgeError, ModelError, StorageError
 from edge.ivf.base import Connection

@@ -15,7 +15,7 @@ from edge.apps.memory.care import MemoryCare, place_of
 from edge.apps.memory.memory import Memory
 from edge.apps.store import backup as backups
 from edge.apps.store.backup import back_up, restore
-from edge.apps.store.checking import check
+from edge.apps.store.care import check
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.errors import StorageError
 

@@ -213,13 +213,9 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
         tasks.append(task)
         stages = {name: [0.1] for name in (*machine.STAGES, "start")}
         return {
-            "seconds": [1.0],
-            "stages": stages,
-            "written": [True],
-            "per_s": 1.0,
-            "peak_resident": len(tasks),
+            "seconds": [1.0], "stages": stages, "written": [True], "per_s": 1.0, "peak_resident": len(tasks),
             "troubles": [],
-        }
+        }  # fmt: skip
 
     monkeypatch.setattr(machine, "run_worker", measured)
     said: list[str] = []

@@ -246,7 +246,7 @@ def test_a_kill_at_any_statement_leaves_nothing_to_the_next_opening(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     place, name, found = request.getfixturevalue(kind)
-    task = {"name": name, "needles": [one.hex() for one in found], "models": str(tmp_path / "models"), "step": 7}
+    task = {"name": name, "needles": [one.hex() for one in found], "models": str(tmp_path / "models"), "step": 11}
     command = [sys.executable, str(CHILD), str(place), kind, str(tmp_path / "copies"), json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -23,7 +23,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.damage import CollectionCare
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
-from edge.apps.store.checking import CheckReport, check
+from edge.apps.store.care import CheckReport, check
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.runtimes.embedder import Embedder

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from edge.apps.store import salvage
 from edge.apps.store.backup import overwrite
+from edge.apps.store.care import make_again
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.folder import log_of
-from edge.apps.store.repairing import make_again
 from edge.apps.store.salvage import Wreck, carved, opened
 from edge.budget import MemoryBudget
 from edge.errors import StorageError

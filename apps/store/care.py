@@ -1,56 +1,256 @@
-"""Repairs a collection or a memory: makes a damaged database again from its readable rows, and its vectors."""
+"""Checks a store for damage, and repairs it: the database, its rows, the full-text index and the vectors."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import time
+from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import numpy as np
 
-from edge.apps.store.backup import aside, overwrite, put_aside
-from edge.apps.store.checking import CheckReport, OpenedStore, StoreCare, check
-from edge.apps.store.connections import LOCK, WriterLock
+from edge.apps.store.backup import Store, aside, overwrite, put_aside
+from edge.apps.store.connections import CONNECTION_BYTES, LOCK, PAGE_CACHE, WriterLock, connect
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.failures import forget, note, translated
-from edge.apps.store.folder import SEGMENTS, log_of
-from edge.apps.store.rebuilding import BATCH, Progress
+from edge.apps.store.failures import Health, StoreUnavailable, forget, note, translated
+from edge.apps.store.folder import SEGMENTS, log_of, reading_uri
+from edge.apps.store.rebuilding import BATCH, Progress, Source
 from edge.apps.store.rows import Row, Table
 from edge.apps.store.salvage import Wreck, layout_of
 from edge.apps.store.salvage import opened as opened_wreck
-from edge.budget import MemoryBudget
-from edge.errors import CorruptBlock, StorageError, as_storage_error
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
+from edge.config import counted
+from edge.errors import CorruptBlock, EdgeError, StorageError, as_storage_error
 from edge.ivf.base import Connection, Ids
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import blobs_are_sound
+from edge.resident import anonymous_resident
+
+_NAMED = 20
+
+_READING = 3 << 20
+
+_CODECS = ("faiss",)
+
+_PER_TEXT = 128
+
+_SMALLEST_ROW = 64
+
+_LEAST_CACHE = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    part: str
+    text: str
+    items: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class CheckReport:
+    path: Path
+    read_data: bool
+    findings: list[Finding] = field(default_factory=list)
+    nbytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def sound(self) -> bool:
+        return not self.findings
+
+    def damaged(self, *parts: str) -> bool:
+        return any(finding.part in parts for finding in self.findings)
+
+    def add(self, part: str, text: str, items: Iterable[str] = ()) -> None:
+        names = sorted(set(items))
+        more = len(names) - _NAMED
+        self.findings.append(Finding(part, text, (*names[:_NAMED], *([f"... and {more:,} more"] if more > 0 else []))))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "sound": self.sound,
+            "read_data": self.read_data,
+            "findings": [asdict(finding) for finding in self.findings],
+            "bytes": self.nbytes,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStore:
+    """An open store, as it is checked and repaired. `index` is None before the first text; `rebuild` makes all vectors
+    again; `read_again` restores lost rows from their source, and returns sentences about that."""
+
+    database: Database
+    index: Callable[[], VectorIndex | None]
+    health: Callable[[], Health]
+    source: Source[Any]
+    rebuild: Callable[..., int]
+    read_again: Callable[[], list[str]] = list
+
+
+class StoreCare(ABC):
+    noun: tuple[str, str]
+    full_text: str
+
+    def __init__(self, place: Store) -> None:
+        self.place = place
+
+    @property
+    def path(self) -> Path:
+        return self.place.path / self.place.database
+
+    @abstractmethod
+    def opened(self, *, writable: bool) -> AbstractContextManager[OpenedStore]:
+        """Opens it, as its commands do."""
+
+    @abstractmethod
+    def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
+        """Adds findings about the rows; returns the ids that the full text should have, and the vectors, ascending."""
+
+    @abstractmethod
+    def vector_ids(self, db: Connection) -> Ids:
+        """The ids of the rows that have vectors, ascending, in an undamaged database."""
+
+    def named(self, db: Connection, ids: Sequence[int]) -> Iterable[str]:
+        """Names of files, for a finding."""
+        return ()
+
+    @abstractmethod
+    def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
+        """Copies the proved rows of a damaged database. Returns their number as a text, and sentences about lost
+        rows."""
+
+    def keeps(self, setting: str) -> bool:
+        return setting != "rebuilding"
+
+
+def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> CheckReport:
+    """Checks everything that is stored; every byte with `read_data`. With `noting` damage is recorded in the store."""
+    started = time.perf_counter()
+    report = CheckReport(care.place.path, read_data)
+    noted = True
+    try:
+        report.nbytes = care.path.stat().st_size
+    except OSError as error:
+        report.add("database", f"{care.path} cannot be read: {error.strerror}")
+    try:
+        with care.opened(writable=False) as opened:
+            with opened.database.read() as db:
+                _check_tables(report, db, care)
+                texts, vectors = care.check_rows(report, Wreck(cast(apsw.Connection, db), report.nbytes))
+                _check_full_text(report, db, care.full_text, texts)
+                kinds = {trouble.kind for trouble in opened.health()}
+                index = opened.index()
+                if index is not None:
+                    _check_vectors(report, db, index, None if "rebuilding" in kinds else vectors, care)
+            noted = "damaged" in kinds
+    except StoreUnavailable:
+        raise
+    except StorageError as error:
+        report.add("database", str(error).split("; `")[0])
+    if noting and not report.sound and not noted:
+        with suppress(EdgeError), care.opened(writable=True) as opened, opened.database.write() as db:
+            note(db, "damaged")
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _check_tables(report: CheckReport, db: Connection, care: StoreCare) -> None:
+    pragma = "integrity_check" if report.read_data else "quick_check"
+    try:
+        found = [str(row[0]) for row in db.execute(f"PRAGMA {pragma}({_NAMED})")]
+    except (apsw.CorruptError, apsw.IOError) as error:
+        found = [f"{care.path} cannot be read through ({error})"]
+    for text in found:
+        if text != "ok":
+            report.add("database", text.strip().replace("\n", " "))
+
+
+def _check_full_text(report: CheckReport, db: Connection, table: str, expected: Ids) -> None:
+    try:
+        rows = array("q", (row[0] for row in db.execute(f"SELECT id FROM {table}_docsize ORDER BY id")))
+    except (apsw.CorruptError, apsw.IOError) as error:
+        report.add("full text", f"the full text cannot be read ({error})")
+        return
+    have = np.frombuffer(rows, np.int64)
+    wrong = len(np.setxor1d(have, expected))
+    if wrong:
+        report.add("full text", f"the full text has {counted(wrong, 'text')} too many or too few")
+
+
+def _check_vectors(
+    report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None, care: StoreCare
+) -> None:
+    """`expected` is None while a rebuild is under way."""
+    try:
+        found = index.verify(db, read_data=report.read_data)
+    except (CorruptBlock, StorageError) as error:
+        report.add("vectors", str(error).split("; `")[0])
+        return
+    report.nbytes += found.nbytes
+    for problem in found.problems:
+        report.add("vectors", problem)
+    if found.ids is None or expected is None:
+        return
+    extra = np.setdiff1d(found.ids, expected)
+    if len(extra):
+        report.add("vectors", f"{counted(len(extra), 'vector')} of no text")
+    missing = np.setdiff1d(expected, found.ids).tolist()
+    if missing:
+        what = f"{counted(len(missing), *care.noun)} without a vector that can be read"
+        report.add("vectors", what, care.named(db, missing))
+
+
+def checking_budget(limit: int, path: Path, table: str, repair: OperationPlan | None = None) -> MemoryBudget:
+    """The budget for a check, or for a repair, which begins with one; made before the database is opened. A limit that
+    is too small for the check is told that of the repair."""
+    opening = OperationStage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
+    own = _READING + _PER_TEXT * _rows(path, table)
+    plan = OperationPlan("the check", (opening, OperationStage("reading what is stored", own=own, libraries=_CODECS)))
+    held = anonymous_resident()
+    if held + plan.nbytes > limit:
+        raise max(plan, repair or plan, key=lambda plan: plan.nbytes).refusal(limit, held)
+    return MemoryBudget(limit)
+
+
+def _rows(path: Path, table: str) -> int:
+    try:
+        db = connect(reading_uri(path), writable=False, cache=_LEAST_CACHE, busy_seconds=1.0)
+        try:
+            return int(db.execute(f"SELECT max(id) FROM {table}").fetchall()[0][0] or 0)
+        finally:
+            db.close(True)
+    except (apsw.Error, OSError):  # damaged, or another process is replacing it: estimate from the file's size
+        return path.stat().st_size // _SMALLEST_ROW if path.exists() else 0
+
 
 _TRIES = 3
 _PATIENCE_S = 5.0
 
 _TOGETHER = 500
-"""Rows that one transaction writes."""
 
 Fill = Callable[[Wreck, Database], None]
 
 
 @dataclass(slots=True)
 class RepairReport:
-    """The result of a repair."""
-
     before: CheckReport
     after: CheckReport
     actions: list[str] = field(default_factory=list)
     aside: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
         return {
             "actions": self.actions,
             "aside": None if self.aside is None else str(self.aside),
@@ -60,8 +260,7 @@ class RepairReport:
 
 
 def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None = None) -> RepairReport:
-    """Checks every stored byte, and repairs damage: the database from its rows that are proved, the full-text index,
-    the vectors, and lost rows from their source if they have one. Copies of the damaged files are kept."""
+    """Checks every stored byte, and repairs damage. Copies of the damaged files are kept."""
     place = care.place
     kept: Path | None = None
     actions: list[str] = []
@@ -85,7 +284,7 @@ def repair(care: StoreCare, *, budget: MemoryBudget, progress: Progress | None =
 
 def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budget: MemoryBudget, verbs: str) -> Path:
     """Replaces a damaged database by a new one, which `fill` writes; returns the folder with a copy of the damaged one.
-    A kill at any moment leaves either the old or the new database."""
+    A kill at any moment leaves either of them."""
     with as_storage_error(f"{path} cannot be repaired"), translated(path, verbs, _PATIENCE_S):
         for _ in range(_TRIES):
             state = _state(path)
@@ -105,8 +304,7 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
 
 
 def _state(path: Path) -> list[tuple[int, int]]:
-    """Size and time of the files of a database. Our own programs do not write while it is repaired; another program
-    that commits changes them."""
+    """Size and time of the files of a database: another program that commits changes them."""
     files = [file.stat() for file in (path, log_of(path)) if file.exists()]
     return [(stat.st_size, stat.st_mtime_ns) for stat in files if stat.st_size]
 
@@ -116,7 +314,7 @@ def _is_as(path: Path, state: list[tuple[int, int]]) -> bool:
 
 
 def _bring(care: StoreCare, wreck: Wreck, new: Database) -> list[str]:
-    """Copies what is proved of a damaged database into a new one; returns sentences about that."""
+    """Returns sentences about what was copied."""
     settings = [row for row in wreck.small("settings", ("name", "value")) if care.keeps(row[0])]
     with new.write() as db:
         db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", settings)
@@ -219,7 +417,6 @@ def _mend_vectors(
 
 
 def _embed(opened: OpenedStore, index: VectorIndex, ids: list[int]) -> None:
-    """Makes the vectors of those of `ids` whose rows exist; again for rows that another process changes meanwhile."""
     database, source = opened.database, opened.source
 
     def read(db: Connection) -> list[tuple[int, Any]]:
