@@ -28,17 +28,8 @@ class NotInDocuments(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One retrieval: the queries sent to the index, and the passages found.
-
-    Attributes:
-        queries: texts whose vectors were searched.
-        question: the text that the passages were ranked by: the whole question, or its asking sentence.
-        passages: the passages that were kept, best first.
-        below: the number of ranked passages that were not kept.
-        best: the probability that the passages answer the question; None without reranking or candidates.
-        search_s, rerank_s: seconds from query to candidates, and from candidates to passages.
-        nearest: the citations of the best passages if none was kept.
-    """
+    """One retrieval. `question`: what passages were ranked by; `below`: how many ranked ones were not kept; `best`: the
+    probability that they answer, None without reranking; `nearest`: the best citations if none was kept."""
 
     queries: tuple[str, ...]
     question: str
@@ -112,7 +103,6 @@ class AnswerStats:
     spelled: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures in the form that `--json` prints."""
         return asdict(self)
 
 
@@ -129,8 +119,6 @@ _COUNTERS = {
 
 
 def measured(counted: Mapping[str, float]) -> AnswerStats:
-    """The figures of an answer, by the growth of the trace's counters."""
-
     def grown(counter: str) -> float:
         return counted.get(counter, 0)
 
@@ -168,7 +156,6 @@ class Answer:
 
     @property
     def nearest(self) -> tuple[str, ...]:
-        """The places that were nearest to a question that is not answered, at most three."""
         return () if self.found else tuple(dict.fromkeys(place for entry in self.rounds for place in entry.nearest))[:3]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Fits how probable it is that a result of a search answers, for one pair of an embedder and a reranker.
-
-Each question is asked with the passages that answer it and without them.
-"""
+"""Fits how probable it is that a result of a search answers, for one pair of an embedder and a reranker."""
 
 from __future__ import annotations
 
@@ -28,16 +25,8 @@ Results = Sequence[tuple[float, bool]]
 def fitted_pair(
     collection: Collection, asked: Sequence[tuple[str, frozenset[str]]], progress: Callable[[int, int], None] | None
 ) -> dict[str, Evidence]:
-    """The model fitted for the collection's embedder and reranker, by the name under which it is stored.
-
-    Args:
-        asked: questions, each with the paths of the texts of the collection that answer it.
-        progress: called with (questions done, questions in all).
-
-    Raises:
-        InputError: there are too few questions.
-        The errors of `Collection.search`.
-    """
+    """The model fitted for the collection's embedder and reranker, by the name under which it is stored. `asked`:
+    questions with the paths that answer them; each is asked with these passages and without them."""
     if len(asked) < _FEWEST:
         raise InputError(
             f"probabilities are fitted on at least {_FEWEST} queries with relevant documents, not {len(asked)}"
@@ -57,7 +46,6 @@ def fitted_pair(
 
 
 def fitted_on(found: Sequence[Results], embedder: str) -> dict[str, Evidence]:
-    """Fits the probability that a result answers, by the name under which the model is stored."""
     blended = [values for results in found for values in result_signals([score for score, _ in results])]
     answers = np.array([right for results in found for _, right in results])
     model = fit(np.array(blended), answers, ridge=_RIDGE)

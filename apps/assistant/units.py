@@ -1,8 +1,5 @@
-"""The parts of a passage as units: texts on one line, each with its headings. A unit holds one statement.
-
-The kinds of the parts were stored when the file was read. An answer without a language model quotes units, a citation
-names a unit's line, and the sentences of an answer are checked against them.
-"""
+"""The parts of a passage as units: texts on one line, each with its headings, one statement each. Answers quote units,
+citations name their lines, and sentences are checked against them."""
 
 from __future__ import annotations
 

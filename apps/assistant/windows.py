@@ -20,24 +20,17 @@ _LED = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Neighbouring units of a section.
-
-    Attributes:
-        headings: the headings right above the section, which belong to every window of it.
-        units: the units below them that are shown, in order.
-    """
+    """Neighbouring units of a section, with the headings right above it, which belong to every window of it."""
 
     headings: tuple[Unit, ...]
     units: tuple[Unit, ...]
 
     @property
     def shown(self) -> tuple[Unit, ...]:
-        """All units of the window, in order."""
         return self.headings + self.units
 
     @property
     def text(self) -> str:
-        """The words of the window, a line for each unit."""
         return "\n".join(unit.text for unit in self.shown)
 
     def only(self, unit: Unit) -> tuple[Unit, ...]:

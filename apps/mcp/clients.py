@@ -16,15 +16,9 @@ from edge.apps.console import PYTHON
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """A program that talks to MCP servers.
-
-    Attributes:
-        style: the key of the servers in its settings, or `toml` for those of Codex.
-        file: its settings, of the user; in `folder`, if that is given, among the settings of programs.
-        project: those of a project, in the project's folder; empty if there are none.
-        skills: its folders of skills, of the user and of a project; empty if it reads none.
-        hooks: the files of its hooks, likewise.
-    """
+    """A program that talks to MCP servers. `style`: the key of the servers in its settings, or `toml`; `file`: the
+    user's settings, in `folder` among the settings of programs if that is given; `project`: those of a project;
+    `skills`, `hooks`: of the user and of a project."""
 
     name: str
     style: str
@@ -35,7 +29,6 @@ class AgentProgram:
     folder: str = ""
 
     def settings(self, *, project: bool = False) -> Path:
-        """The file of its settings."""
         if project or not self.folder:
             return Path(self.project if project else self.file).expanduser()
         return platformdirs.user_config_path(self.folder, appauthor=False, roaming=True) / self.file
@@ -71,12 +64,10 @@ CLIENTS = (
 
 
 def client_named(name: str) -> AgentProgram:
-    """The client of this name, one of `CLIENTS`."""
     return next(client for client in CLIENTS if client.name == name)
 
 
 def entries(client: AgentProgram, servers: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The settings of servers, whose arguments are given by their names."""
     command, *first = program()
     found: dict[str, Any] = {}
     for name, arguments in servers.items():
@@ -88,7 +79,6 @@ def entries(client: AgentProgram, servers: Mapping[str, Sequence[str]]) -> dict[
 
 
 def configuration(client: AgentProgram, servers: Mapping[str, Sequence[str]]) -> str:
-    """The text to paste."""
     found = entries(client, servers)
     if client.style == "toml":
         return "\n\n".join(
@@ -104,6 +94,5 @@ def configuration(client: AgentProgram, servers: Mapping[str, Sequence[str]]) ->
 
 
 def program() -> list[str]:
-    """The command that starts `edge`, by its full path, because clients do not search the same folders as a shell."""
     found = shutil.which("edge")
     return [found] if found else list(PYTHON)

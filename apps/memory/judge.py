@@ -1,8 +1,6 @@
-"""Judges whether a new statement ends an older one: "I moved to Trondheim" ends "I live in Oslo".
-
-A small model tells how probable it is (`edge.models.statements`), in eight languages. From `ENDS` the older one ends,
-from `ORDERS` both stay and the newer one is found first. A wrong ending is worse than a missed one. The benchmark
-`supersession` counts both, and chose the two numbers on the half of its pairs that may be looked at."""
+"""Judges whether a new statement ends an older one: "I moved to Trondheim" ends "I live in Oslo". A small model tells
+how probable it is (`edge.models.statements`), in eight languages. The benchmark `supersession` chose `ENDS` and
+`ORDERS`."""
 
 from __future__ import annotations
 
@@ -23,12 +21,10 @@ ORDERS = 0.2
 """The least probability from which the newer one is found before the older one."""
 
 RELATED = 0.2
-"""The least cosine of two statements that may be of one thing. Of 128 endings that were looked at, none is below; of
-pairs of facts of one person, two thirds are. Embedders whose cosines are never so low lose nothing."""
+"""The least cosine of two statements that may be of one thing. Of 128 endings none is below; of pairs of facts of one
+person, two thirds are."""
 
 MOST_CHARACTERS = 240
-"""The most characters of a text that is judged. A longer one says more than one thing."""
-
 _MOST_SENTENCES = 6
 _GREETING = 3
 """A sentence of so few words beside another one says nothing of its own."""
@@ -40,8 +36,6 @@ _CORRECTED = {"correction", "korrektur", "corrección", "correzione", "correçã
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A text of one speaker: the sentences that state something."""
-
     speaker: str
     sentences: tuple[str, ...] = ()
 
@@ -66,16 +60,13 @@ def read(text: str) -> Statement:
 
 
 class Judge:
-    """Compares statements. Thread-safe."""
-
     def __init__(self) -> None:
         self.model = StatementModel.open()
 
     def compare(self, pairs: Sequence[tuple[str, str, float]]) -> list[float]:
         """The probability that what was said later ends what was said before, for pairs of older text, newer text and
         the cosine of their vectors. It is 0 for texts of two speakers, for what is not `RELATED`, and if the older one
-        makes more than one statement, or is an exclamation: "Thanks!" holds for the moment. Of 9,000 pairs of turns of
-        LoCoMo 9 exclamations would have ended."""
+        makes more than one statement, or is an exclamation: "Thanks!" holds for the moment."""
         asked: list[tuple[str, str]] = []
         owners: list[int] = []
         for number, (before, after, cosine) in enumerate(pairs):

@@ -218,7 +218,6 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
 
 
 def _some_thread_works() -> bool:
-    """Whether threads that Python would wait for do not end within `LEAVE_S`."""
     end = time.monotonic() + LEAVE_S
     others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
     for thread in others:
@@ -230,7 +229,6 @@ _ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token"
 
 
 def _check_private(context: click.Context) -> None:
-    """Refuses options about the address beside `--no-port`."""
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in _ABOUT_ADDRESS:
@@ -238,7 +236,6 @@ def _check_private(context: click.Context) -> None:
 
 
 def _controlled(what: str, context: click.Context) -> int:
-    """Carries out `--background`, `--status` or `--stop`. Other options belong to `--background` alone."""
     given = _given(context)
     if what == "background":
         from edge.apps.serve.connection import started
@@ -258,7 +255,7 @@ def _controlled(what: str, context: click.Context) -> int:
 
 
 def _given(context: click.Context) -> list[str]:
-    """The server's own options as they were given, for another process: relative paths are made absolute."""
+    """The server's own options as given, for another process: relative paths are made absolute."""
     from edge.apps.collection.registry import Registry
 
     found: list[str] = []
@@ -279,11 +276,10 @@ def _given(context: click.Context) -> list[str]:
 
 
 _END_S = 30.0
-"""A server gives its requests a few seconds, then closes its stores and models (`limits.GRACE_S`, `limits.LEAVE_S`)."""
 
 
 def running_pid() -> int | None:
-    """The process that listens on this user's socket, as the system says; None if there is none. It need not answer."""
+    """The process that listens on this user's socket, as the system says; it need not answer."""
     path = own_socket()
     if path is None:
         return None
@@ -296,7 +292,6 @@ def running_pid() -> int | None:
 
 
 def status() -> int:
-    """Describes the server that runs; returns the exit code: 0 if a server runs, 1 if none does."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")
@@ -312,7 +307,6 @@ def status() -> int:
 
 
 def stop() -> int:
-    """Ends the server and waits for its end; returns the exit code: 0 if it has ended, 1 if none ran."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")
@@ -345,7 +339,7 @@ def _described(state: dict[str, Any]) -> list[str]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process has not ended. One that its parent has not asked about yet has."""
+    """Whether a process has not ended; a zombie has."""
     import psutil
 
     try:
