@@ -216,13 +216,10 @@ server_option = click.option(
     "--no-server", is_flag=True, help="Work in this process, even where a server of yours runs (`edge serve`)."
 )
 device_options = several(
-    click.option(
-        "--device",
-        metavar="NAME[:OPTIONS]",
-        help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`).",
-    ),
+    click.option("--device", metavar="NAME[:OPTIONS]",
+                 help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`)."),
     click.option("--device-memory", help="Limit of the device's own memory, such as 2GB."),
-)
+)  # fmt: skip
 
 
 def setup_options(*, device: bool = False, server: bool = False) -> Callable[[Command], Command]:
@@ -243,22 +240,15 @@ figures_options = several(
 )
 
 report_options = gathered("report", Report, json_option, figures_options)
+_COLLECTION = "; if not given, the nearest .edge folder upward, else the user's own."
 collection_option = click.option(
-    "-c",
-    "--collection",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Name (`edge collections`) or directory of the collection; if not given, the nearest .edge folder upward, "
-    "else the user's own.",
-)
+    "-c", "--collection", type=click.Path(file_okay=False, path_type=Path),
+    help=f"Name (`edge collections`) or directory of the collection{_COLLECTION}",
+)  # fmt: skip
 collections_option = click.option(
-    "-c",
-    "--collection",
-    "collections",
-    multiple=True,
-    metavar="NAME|DIR",
-    help="Name (`edge collections`) or directory of a collection, repeated for several; if not given, the nearest "
-    ".edge folder upward, else the user's own.",
-)
+    "-c", "--collection", "collections", multiple=True, metavar="NAME|DIR",
+    help=f"Name (`edge collections`) or directory of a collection, repeated for several{_COLLECTION}",
+)  # fmt: skip
 
 
 def configure(*, no_server: bool = False, **flags: Any) -> Config:

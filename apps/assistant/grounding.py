@@ -20,6 +20,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import Part
 from edge.apps.store.lexical import FUNCTION_WORDS
+from edge.text.languages import MONTHS, WEEKDAYS
 from edge.text.numbers import NUMBER_WORDS, number_at
 from edge.text.sentences import boundaries
 
@@ -32,12 +33,7 @@ _PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _STEM_CHARS = 6
 """Words that share their first six letters are taken to mean the same: examined, examination."""
 
-MONTHS = frozenset({
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
-})  # fmt: skip
-WEEKDAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
-_WHOLE = MONTHS | WEEKDAYS
+_WHOLE = frozenset(map(str.lower, (*MONTHS, *WEEKDAYS)))
 _EMPTY = FUNCTION_WORDS | {
     "about", "according", "also", "answer", "document", "documents", "dr", "during", "get", "into", "most", "mr", "mrs",
     "ms", "one", "only", "other", "out", "passage", "passages", "per", "please", "question", "since", "up", "within",

@@ -41,9 +41,12 @@ def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: 
 
 def combined(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
     """Asks for an answer from passages and from findings about parts of the question, (part, finding) pairs."""
-    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
-    prompt = _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
-    return replace(prompt, question=question)
+    user = f"Found out so far:\n{_listed(findings)}\n\nQuestion: {question}"
+    return replace(_prompt("answer", _READ, user), question=question)
+
+
+def _listed(findings: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
 
 
 def condensed(turns: Sequence[tuple[str, str]], question: str) -> StepPrompt:
@@ -74,17 +77,18 @@ def sub_questions(question: str, most: int) -> StepPrompt:
 
 
 def narrower(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
-    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings) or "- nothing yet"
     user = (
-        f"Question: {question}\n\nFound out so far:\n{known}\n\n"
+        f"Question: {question}\n\nFound out so far:\n{_listed(findings) or '- nothing yet'}\n\n"
         "Write the one narrower question to look up next in order to answer the question."
     )
     return _prompt("narrower", _WRITE, user, max_tokens=64, stop=("\n",))
 
 
 def enough(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
-    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
-    user = f"Question: {question}\n\nFound out so far:\n{known}\n\nDoes this answer the question completely? yes or no"
+    user = (
+        f"Question: {question}\n\nFound out so far:\n{_listed(findings)}\n\n"
+        "Does this answer the question completely? yes or no"
+    )
     return _prompt("enough", _JUDGE, user, max_tokens=4)
 
 

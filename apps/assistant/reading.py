@@ -11,8 +11,7 @@ from statistics import median
 from typing import cast
 
 from edge.apps.assistant.question import content_words
-from edge.apps.assistant.units import Unit, units
-from edge.apps.assistant.windows import Window, windows
+from edge.apps.assistant.units import Unit, Window, units, windows
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems

@@ -140,53 +140,6 @@ class ActionStats:
         return self.hits / self.lookups if self.lookups else 0.0
 
 
-class ActionCounter:
-    """Counts in memory, so that a lookup does not wait for the disk. Thread-safe."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    def count(self, *, hit: bool) -> None:
-        with self._lock:
-            self._counts.update(lookups=1, hits=int(hit))
-
-    def save(self, db: Connection) -> None:
-        with self._lock:
-            counts, self._counts = self._counts, Counter()
-        for name in _COUNTERS:
-            db.execute(
-                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-                (f"actions:count:{name}", counts[name]),
-            )
-
-    def stats(self) -> ActionStats:
-        with self._store.write() as db:
-            self.save(db)
-            counted = dict(db.execute("SELECT name, value FROM settings WHERE name LIKE 'actions:count:%'").fetchall())
-            total, right, wrong = db.execute(
-                "SELECT count(*), coalesce(sum(successes), 0), coalesce(sum(failures), 0) FROM actions"
-            ).fetchone()
-            lookups, hits = (whole(counted[f"actions:count:{name}"]) for name in _COUNTERS)
-        return ActionStats(total, lookups, hits, right, wrong)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._counts.clear()
-
-    def close(self) -> None:
-        with self._lock:
-            counted = bool(self._counts)
-        if not counted:
-            return
-        try:
-            with self._store.write() as db:
-                self.save(db)
-        except EdgeError as error:  # the caller must still be able to close the other parts
-            logging.getLogger(__name__).warning("the lookups of the action cache were not counted: %s", error)
-
-
 _CANDIDATES = 8
 _RANKED = 2
 """The trajectories that the reranker returns: the chosen one, and the next one for comparison."""
@@ -213,7 +166,9 @@ class ActionCache:
         self._store = store
         self._bound = bound
         self._clock = clock
-        self._counter = ActionCounter(store)
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        """Kept in memory, so that a lookup does not wait for the disk."""
 
     def add(self, task: str, trajectory: Any, *, state: str = "", **scope: Any) -> str:
         """Stores the trajectory of a task in a state (the screen, the page, the situation), in the scope named by
@@ -280,7 +235,8 @@ class ActionCache:
             confidence = 1.0 if calibration is None else calibration.threshold
         # A calibrated threshold may exceed 1. A trajectory for the same task and state is returned all the same.
         hit = found[0] if found and found[0].confidence >= min(confidence, 1.0) else None
-        self._counter.count(hit=hit is not None)
+        with self._counting:
+            self._counts.update(lookups=1, hits=int(hit is not None))
         return hit
 
     def candidates(self, task: str, *, state: str = "", rerank: bool = True, **scope: Any) -> list[Action]:
@@ -294,7 +250,7 @@ class ActionCache:
             number, _ = self._found(db, action_id)
             db.execute(f"UPDATE actions SET {column} = {column} + 1 WHERE id = ?", (number,))
             db.execute(f"{SEAL['actions']} WHERE id = ?", (number,))
-            self._counter.save(db)
+            self._save_counts(db)
 
     def get(self, action_id: str) -> Action | None:
         """The trajectory with an id; None if there is none in this scope."""
@@ -351,14 +307,41 @@ class ActionCache:
 
     def stats(self) -> ActionStats:
         """The cache's figures: hits, lookups and wrong hits."""
-        return self._counter.stats()
+        with self._store.write() as db:
+            self._save_counts(db)
+            counted = dict(db.execute("SELECT name, value FROM settings WHERE name LIKE 'actions:count:%'").fetchall())
+            total, right, wrong = db.execute(
+                "SELECT count(*), coalesce(sum(successes), 0), coalesce(sum(failures), 0) FROM actions"
+            ).fetchone()
+            lookups, hits = (whole(counted[f"actions:count:{name}"]) for name in _COUNTERS)
+        return ActionStats(total, lookups, hits, right, wrong)
 
     def forget_counts(self) -> None:
         """Drops the lookups of this process that are not stored yet."""
-        self._counter.clear()
+        with self._counting:
+            self._counts.clear()
 
     def close(self) -> None:
-        self._counter.close()
+        """Stores the counted lookups."""
+        with self._counting:
+            counted = bool(self._counts)
+        if not counted:
+            return
+        try:
+            with self._store.write() as db:
+                self._save_counts(db)
+        except EdgeError as error:  # the caller must still be able to close the other parts
+            logging.getLogger(__name__).warning("the lookups of the action cache were not counted: %s", error)
+
+    def _save_counts(self, db: Connection) -> None:
+        """Adds this process's new counts to the common ones, inside a transaction."""
+        with self._counting:
+            counts, self._counts = self._counts, Counter()
+        for name in _COUNTERS:
+            db.execute(
+                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                (f"actions:count:{name}", counts[name]),
+            )
 
     def _judged(self, task: str, state: str, whose: Scope, rerank: bool) -> tuple[list[Action], Confidence | None]:
         found = self._similar(task, state, whose, rerank)

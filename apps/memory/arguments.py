@@ -18,6 +18,7 @@ import platformdirs
 
 from edge.apps.store.folder import MEMORY
 from edge.errors import InputError
+from edge.text.languages import MONTHS
 
 _MOST_DEPTH = 100
 """The most levels of a JSON value. Python bounds its levels and the open calls together, so a deeper value might not be
@@ -177,10 +178,6 @@ Clock = Callable[[], datetime]
 """Returns the present moment with its time zone, which also determines the present day."""
 
 _UTC = "+00:00"
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 
 
 def local_now() -> datetime:
@@ -242,7 +239,7 @@ def whole_day(value: object) -> str | None:
 def spoken(moment: str) -> str:
     """A stored or local moment in the words of a person, `8 May 2023, 13:56`, which match questions about time."""
     when = datetime.fromisoformat(moment)
-    day = f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
+    day = f"{when.day} {MONTHS[when.month - 1]} {when.year}"
     return day if when.time() == time() else f"{day}, {when:%H:%M}"
 
 

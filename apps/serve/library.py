@@ -292,14 +292,6 @@ class ServedLibrary:
 
         return self._current(path, "", opening)
 
-    def collection_in(self, path: Path) -> Collection:
-        """The collection in a directory, which must be served unless all requests come from the owner."""
-        if self._places is not None:
-            raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
-        if not self._options.private and path not in self.names().values():
-            raise InputError(f"the collection in {path} is not served")
-        return self._opened(path)
-
     def _opened(self, path: Path) -> Collection:
         return self._current(path, "", lambda: (self._open(path), path / COLLECTION))
 
@@ -342,11 +334,18 @@ class ServedLibrary:
         return Together({name: self._opened(self._path(name)) for name in chosen})
 
     def together_in(self, places: Iterable[tuple[str, str]]) -> Together:
-        """As `together`, for pairs of a name and a directory that is served."""
+        """As `together`, for pairs of a name and a directory, which must be served unless all requests come from
+        the owner."""
         chosen: dict[Path, str] = {}
         for name, directory in places:
             chosen.setdefault(Path(directory), name)
-        return Together({name: self.collection_in(path) for path, name in chosen.items()})
+        if self._places is not None:
+            path = next(iter(chosen))
+            raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
+        for path in chosen:
+            if not self._options.private and path not in self.names().values():
+                raise InputError(f"the collection in {path} is not served")
+        return Together({name: self._opened(path) for path, name in chosen.items()})
 
     @property
     def writes(self) -> bool:
@@ -361,15 +360,13 @@ class ServedLibrary:
         return [name for name, _ in installed_generators(self.pool.config.models_dir or None)]
 
     def assistant(
-        self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain"
+        self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain", *, collections: Together | None = None
     ) -> AbstractContextManager[Assistant]:
+        """An assistant of the collections of these names, or of those that `together_in` gives."""
         if llm and llm not in self.generators():
             raise InputError(f"no generator is called {llm[:80]!a}; the names are {', '.join(self.generators())}")
         chosen = self._llm if llm in ("", OWN_LLM) else llm
-        return self._assistants.using(self.together(names), chosen, pipeline)
-
-    def assistant_in(self, places: Iterable[tuple[str, str]], pipeline: str) -> AbstractContextManager[Assistant]:
-        return self._assistants.using(self.together_in(places), self._llm, pipeline)
+        return self._assistants.using(collections or self.together(names), chosen, pipeline)
 
     def memory(self, user: str | None = None) -> Memory:
         """The memory; with `user`, that of this user alone, for clients that name nobody."""

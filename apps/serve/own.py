@@ -101,7 +101,8 @@ class ServedHome:
         return self._call.library.embedder(self._installed(asked.model) or DEFAULT_EMBEDDER).run(work)
 
     def assistant(self, asked: Ask) -> AbstractContextManager[Assistant]:
-        return self._call.library.assistant_in(_named(asked.collections), asked.pipeline)
+        library = self._call.library
+        return library.assistant(collections=library.together_in(_named(asked.collections)), pipeline=asked.pipeline)
 
     @contextmanager
     def memory(self, asked: OfMemory, *, make: bool = False) -> Iterator[Memory]:
