@@ -171,8 +171,10 @@ def test_a_context_reaches_the_language_model(edge: Edge) -> None:
 
 
 def test_answers_of_a_conversation_are_a_line_of_json_each(edge: Edge) -> None:
-    code, out, _ = edge("chat", *ANY, "--json", stdin=f"{QUESTION}\n/sources\nAnd when was it built?\n".encode())
+    typed = f"{QUESTION}\n/sources\n/why\n/help\nAnd when was it built?\n"
+    code, out, err = edge("chat", *ANY, "--json", stdin=typed.encode())
     assert code == 0
+    assert f"question   {QUESTION}" in err
     first, second = (json.loads(line) for line in out.splitlines())
     assert first["stats"]["question"] == QUESTION
     assert second["stats"]["question"] == f"{QUESTION} And when was it built?"

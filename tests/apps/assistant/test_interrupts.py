@@ -188,15 +188,3 @@ def test_without_a_terminal_a_second_ctrl_c_ends_it_all(assistant: Any, monkeypa
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     with pytest.raises(KeyboardInterrupt):
         ask._talk(assistant({1: lambda: [ctrl_c(), ctrl_c()]}), False, False)
-
-
-def test_a_conversation_in_json_is_a_line_per_answer(
-    assistant: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ask, "_lines", lambda: iter(["one", "/why", "/sources", "/help", "two"]))
-    ask._talk(assistant({}), True, False)
-    printed = capsys.readouterr()
-    answers = [json.loads(line) for line in printed.out.splitlines()]
-    assert [answer["stats"]["question"] for answer in answers] == ["one", "two"]
-    assert answers[0]["text"] == "word0 word1 word2 word3"
-    assert "question   one" in printed.err

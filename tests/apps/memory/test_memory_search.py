@@ -178,7 +178,7 @@ def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
     stored: list[tuple[str, str]] = []
     for user, count in (("many", 5_000), ("few", 7)):
         said = [" ".join(generator.choice(vocabulary, 6)) for _ in range(count)]
-        memory.add(said, user_id=user)
+        memory.add(said, user_id=user, supersede=False)
         stored += [(user, text) for text in said]
     memory.maintain()
     for user in ("many", "few"):

@@ -258,12 +258,14 @@ def test_what_is_no_transcript_is_refused(make: Make, tmp_path: Path) -> None:
         make().import_transcripts(tmp_path / "a.json")
 
 
+SHORT = st.text(max_size=6)
 TREES = st.recursive(
-    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-)
+    st.none() | st.integers() | SHORT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT, inner, max_size=3), max_leaves=6,
+)  # fmt: skip
 
 
-@given(st.lists(st.dictionaries(st.text(), TREES)), st.integers(1, 9))
+@given(st.lists(st.dictionaries(SHORT, TREES, max_size=3), max_size=3), st.integers(1, 9))
 def test_an_array_is_cut_into_its_objects(found: list[dict[str, Any]], piece: int) -> None:
     for document in (found, {"a": "[{", "results": found}):
         data = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from making.synth import synth
 
-import edge
 from edge.apps.memory.memory import Memory
 from edge.config import Config
 from edge.errors import EdgeError, InputError, ModelError
@@ -25,10 +24,6 @@ def texts(result: dict[str, Any]) -> list[str]:
 def add(memory: Memory, text: str, **options: Any) -> str:
     options = {"user_id": "ann"} | options
     return str(memory.add(text, **options)["results"][0]["id"])
-
-
-def test_the_public_name() -> None:
-    assert edge.Memory is Memory
 
 
 def test_what_is_added_can_be_got_with_everything_said_about_it(memory: Memory) -> None:
@@ -206,8 +201,9 @@ def test_delete_and_delete_all_and_reset(memory: Memory) -> None:
     assert texts(memory.search("text", user_id="bob")) == ["text 2"]
 
 
-def test_more_is_deleted_than_fits_one_transaction(memory: Memory) -> None:
-    memory.add([f"number {n}" for n in range(2_100)], user_id="ann")
+def test_more_is_deleted_than_fits_one_transaction(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.apps.memory.writing._DELETED_TOGETHER", 10)
+    memory.add([f"number {n}" for n in range(21)], user_id="ann")
     keep = add(memory, "bob's", user_id="bob")
     memory.delete_all("ann")
     assert memory.get_all(user_id="ann")["results"] == []
