@@ -115,7 +115,6 @@ _COUNTERS = {
     "modelled_queries": "modelled.queries", "modelled_s": "modelled.seconds", "modelled_joules": "modelled.joules",
     "stall_s": "disk.stall_s", "hidden_s": "disk.hidden_s",
 }  # fmt: skip
-"""Fields of `AnswerStats` and the trace counters that they are taken from."""
 
 
 def measured(counted: Mapping[str, float]) -> AnswerStats:
@@ -203,7 +202,6 @@ def notices(answer: Answer) -> Iterator[str]:
 
 
 def figures(stats: AnswerStats) -> Iterator[str]:
-    """Yields the figures of an answer, a line each."""
     ttft = "" if stats.ttft_s is None else f", first text after {stats.ttft_s:.2f} s"
     yield f"memory   {format_size(stats.peak_resident)} peak of {format_size(stats.limit)} allowed"
     yield f"time     {stats.seconds:.2f} s{ttft}; {stats.pipeline} with {stats.generator}"

@@ -46,7 +46,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _EVERYDAY = ("llm", "collections", "where", "passages", "pipeline", "memory", "as_json")
 
 _SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context")
-"""Options that override settings of the same name."""
 
 
 def assistant_options(command: Command) -> Command:
@@ -91,7 +90,6 @@ class Printing:
             self._written = True
 
     def end(self) -> None:
-        """Ends the last line."""
         if self._written:
             click.echo()
 

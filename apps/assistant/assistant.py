@@ -35,7 +35,6 @@ from edge.trace import Trace
 
 Texts = abc.Generator[str, None, None]
 Running = Callable[[], "AnswerStream | None"]
-"""Gives a stream, if it still exists."""
 
 
 class Turns:

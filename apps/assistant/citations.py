@@ -28,15 +28,11 @@ _LAST_WORD = re.compile(r"(\S+)(\s*)$")
 _TICKS = re.compile(r"`+")
 _FENCE = 3
 _MOST_CITED = 99
-"""More passages than an answer cites."""
-
 _PAST = 80
 """The characters before a mark that are compared with the passages, to tell whether the mark was copied."""
 
 
 class Sources:
-    """The texts of passages, searched for marks."""
-
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [" ".join(text.split()) for text in texts]
 

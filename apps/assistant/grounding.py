@@ -160,7 +160,6 @@ class Grounding:
 
     @property
     def loops(self) -> bool:
-        """Whether the generator keeps repeating sentences."""
         return self.repeated >= _LOOP
 
     def _checked(self, sentence: str) -> str:

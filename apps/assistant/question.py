@@ -50,8 +50,6 @@ _JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{ASK
 
 _THAN = re.compile(r" (?:than|als) ", re.IGNORECASE)
 _LEAST_WORDS = 2
-"""The fewest content words of a question's part."""
-
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
 """A sentence of more words than this is clear enough without the sentence before it, even if it has pronouns."""

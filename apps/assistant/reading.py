@@ -5,18 +5,22 @@ probability for a passage mostly tells its subject, so its windows are judged as
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import cast
 
-from edge.apps.assistant.question import content_words
+import numpy as np
+
+from edge.apps.assistant.question import content_words, judged_question
 from edge.apps.assistant.units import Unit, Window, units, windows
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.hits import Hit
+from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import WORD
-from edge.models.evidence import log_odds
+from edge.apps.verbs.requests import AskOptions
+from edge.errors import InputError
+from edge.models.evidence import RESULT_SIGNALS, Evidence, fit, log_odds, result_signals, results_name
 from edge.runtimes.generation.base import Document
 from edge.runtimes.reader import Span
 
@@ -74,7 +78,6 @@ class Reading:
 
     @property
     def probability(self) -> float:
-        """The probability that what is shown answers the question."""
         if not self.answers:
             return 0.0
         found = self.answers[0].probability if self.exact else self.answers[0].around
@@ -193,3 +196,40 @@ def _shared(question: str, text: str) -> float:
     """The share of the question's content words that a text holds, by stem."""
     wanted = set(stems(WORD.findall(" ".join(content_words(question)))))
     return len(wanted & set(stems(WORD.findall(text)))) / max(1, len(wanted))
+
+
+_FEWEST = 8
+_RIDGE = 2.0
+
+Results = Sequence[tuple[float, bool]]
+"""The blended score of each result of a search, best first, and whether it answers."""
+
+
+def fitted_pair(
+    collection: Collection, asked: Sequence[tuple[str, frozenset[str]]], progress: Callable[[int, int], None] | None
+) -> dict[str, Evidence]:
+    """The model fitted for the collection's embedder and reranker, by the name under which it is stored. `asked`:
+    questions with the paths that answer them; each is asked with these passages and without them."""
+    if len(asked) < _FEWEST:
+        raise InputError(
+            f"probabilities are fitted on at least {_FEWEST} queries with relevant documents, not {len(asked)}"
+        )
+    found: list[Results] = []
+    for number, (question, right) in enumerate(asked, 1):
+        hits = collection.candidates(question, k=2 * AskOptions().pool)
+        for pool in (hits, [hit for hit in hits if hit.path not in right]):
+            ranked = merge(
+                collection.rerank(judged_question(question), pool, AskOptions().read, judged=AskOptions().pool),
+                AskOptions().read,
+            )
+            found.append([(hit.stages.blend or 0.0, hit.path in right) for hit in ranked])
+        if progress is not None:
+            progress(number, len(asked))
+    return fitted_on(found, collection.embedder.model.name)
+
+
+def fitted_on(found: Sequence[Results], embedder: str) -> dict[str, Evidence]:
+    blended = [values for results in found for values in result_signals([score for score, _ in results])]
+    answers = np.array([right for results in found for _, right in results])
+    model = fit(np.array(blended), answers, ridge=_RIDGE)
+    return {results_name(embedder): Evidence(RESULT_SIGNALS, model, 0.0, embedder, len(answers))}

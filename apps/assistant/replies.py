@@ -142,7 +142,6 @@ class Showing:
     def begin(
         self, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
     ) -> GrowingText:
-        """A part of the answer that is shown while it is written."""
         return GrowingText(self.citations.reader(passages), self._check(question, passages, quoted))
 
     def _check(self, question: str | None, passages: Sequence[Hit], quoted: Quote | None) -> Grounding | None:
@@ -153,8 +152,6 @@ class Showing:
 
 
 class GrowingText:
-    """A part of an answer that is still being written."""
-
     def __init__(self, reader: MarkReader, check: Grounding | None) -> None:
         self._reader = reader
         self._check = check

@@ -31,11 +31,7 @@ Vectors = npt.NDArray[np.float32]
 
 LOOKAHEAD = "lookahead"
 FOLLOWING = "following"
-"""The gate's names of the two kinds of speculative work."""
-
 _LEAST_S = 0.05
-"""The shortest pause between two predictions, in seconds."""
-
 _PATIENCE = 3
 """The pause after a prediction, as a multiple of the time that it took: predictions take at most a quarter of the
 time."""
@@ -122,7 +118,6 @@ class CollectionLibrary:
     def _own_vectors(
         self, collection: Collection, queries: Sequence[Retrieval], vectors: Vectors
     ) -> Sequence[Vectors | None]:
-        """The queries' vectors by a collection's own embedder."""
         identity, first = collection.identity, self._first.identity
         if identity is None:
             return [None] * len(queries)
@@ -307,7 +302,6 @@ class Prefetcher:
         return Seconds(share * cost.mean, share * cost.deviation)
 
     def _learn_slowness(self, now: float) -> None:
-        """Compares tokens written beside a prediction with others."""
         spent = self._behind.seconds
         last, self._last = self._last, (now, spent)
         if last is None:

@@ -41,7 +41,6 @@ SMALL_MODEL = 600_000_000
 (`Grounding`)."""
 
 _RERANKING = "reranking"
-"""The predictor's name for reranking, counted in passages."""
 
 
 class Steps:

@@ -33,10 +33,7 @@ _INDEX = re.compile(r"\[\d+\]\.?")
 _CELLS = re.compile(r"(?<!\\)\|")
 _LONGEST_COMMAND = 100
 _CODE_LINES = 12
-"""The most lines of code that are one unit."""
-
 _DEFINED_LINES = 6
-"""The lines above a docstring among which the name of its function is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,6 @@ class Unit:
 
     @property
     def quotable(self) -> bool:
-        """Whether the unit can be shown as a part of an answer."""
         return self.kind in _QUOTABLE
 
 
@@ -79,8 +75,6 @@ def units(text: str, parts: tuple[Part, ...] = ()) -> tuple[Unit, ...]:
 
 
 class _Passage:
-    """A passage whose units are read in order."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: list[Unit] = []

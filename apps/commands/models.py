@@ -204,7 +204,7 @@ def _fit_refusal(examples: list[Any], config: Config) -> None:
     """Fits when a question is refused, and stores it with the reranker."""
     from tempfile import TemporaryDirectory
 
-    from edge.apps.assistant.calibrating import fitted_pair
+    from edge.apps.assistant.reading import fitted_pair
     from edge.apps.collection.collection import Collection
     from edge.models.evidence import save
 

@@ -322,7 +322,6 @@ class ActionCache:
             self._counts.clear()
 
     def close(self) -> None:
-        """Stores the counted lookups."""
         with self._counting:
             counted = bool(self._counts)
         if not counted:
@@ -334,7 +333,6 @@ class ActionCache:
             logging.getLogger(__name__).warning("the lookups of the action cache were not counted: %s", error)
 
     def _save_counts(self, db: Connection) -> None:
-        """Adds this process's new counts to the common ones, inside a transaction."""
         with self._counting:
             counts, self._counts = self._counts, Counter()
         for name in _COUNTERS:

@@ -52,7 +52,6 @@ def check_share(value: object, name: str) -> float | None:
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
-    """The metadata as a dictionary that can be stored as JSON."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -67,7 +66,6 @@ def check_metadata(metadata: object) -> dict[str, Any]:
 
 
 def json_text(value: object, what: str) -> str:
-    """A value as JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -213,7 +211,6 @@ def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None
 
 
 def parse_day(value: object, name: str = "expiration_date") -> str:
-    """A day as `YYYY-MM-DD`."""
     if isinstance(value, datetime):
         return value.date().isoformat()
     if isinstance(value, date):

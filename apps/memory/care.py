@@ -141,7 +141,6 @@ class MemoryCare(StoreCare):
 
 
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
-    """Copies the memories that are not deleted."""
     lexical = LexicalIndex(TEXT_INDEX)
     turns: list[tuple[int, int]] = []
 

@@ -144,8 +144,6 @@ class Record:
 
 COLUMNS = tuple(item.name for item in fields(Record))
 STORED = (*COLUMNS, "checksum")
-"""Columns of the table `memories`."""
-
 KINDS: Mapping[str, str] = {item.name: item.metadata["kind"] for item in fields(Record) if item.metadata}
 """The kinds of the fields that a caller may give, or an import (see `_READ`)."""
 
@@ -153,7 +151,6 @@ GIVEN = tuple(item.name for item in fields(Record) if item.metadata.get("given")
 """The fields, besides text and metadata, that a caller may give and change."""
 
 SHOWN = tuple(name for name in COLUMNS if name not in ("id", "uuid", "text", "hash", "metadata", "follows"))
-"""The fields that are shown under their own names."""
 
 
 def stored(given: Mapping[str, Any]) -> dict[str, Any]:

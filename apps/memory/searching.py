@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, age_days, stamp
 from edge.apps.memory.filters import Condition
-from edge.apps.memory.judge import ORDERS
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import REBUILD, MemoryStore
-from edge.apps.memory.validity import Asked, chains, in_chains
+from edge.apps.memory.validity import ORDERS, Asked, chains, in_chains
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions

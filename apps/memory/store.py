@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
-from edge.apps.memory.judge import Judge
 from edge.apps.memory.records import ACTIONS, TEXT_INDEX, action_text, migrations
+from edge.apps.memory.validity import Judge
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import goes_on
-from edge.apps.memory.judge import ENDS, read
 from edge.apps.memory.records import (
     GIVEN,
     SELECT,
@@ -33,7 +32,7 @@ from edge.apps.memory.records import (
     visible,
 )
 from edge.apps.memory.store import REBUILD, MemoryStore, Vectors, in_context
-from edge.apps.memory.validity import successors
+from edge.apps.memory.validity import ENDS, read, successors
 from edge.apps.store.erasure import Erasure, erasing, erasure
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
@@ -47,8 +46,6 @@ NEAR = 0.93
 only."""
 
 _TOLD = ("role", "actor_id", *GIVEN)
-"""What a caller says of a memory besides its text and metadata."""
-
 MOST_LINKS = 3
 """The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
 

@@ -124,11 +124,7 @@ _HELLO_S = 1.0
 _MORE_S = 30.0
 _ENGINE = ("models_dir", "data", "runtime", "device", "device_memory")
 SEARCH = (*_ENGINE, "reranker", "embedder", "mode", "threshold")
-"""Settings that results of a search depend on."""
-
 ASK = (*SEARCH, "llm", "llm_key", "llm_remote", "context")
-"""Settings that an answer depends on."""
-
 MODELS = (*_ENGINE,)
 """Settings that results of a model depend on, besides those that a request names."""
 

@@ -20,12 +20,7 @@ WORDS = ("river", "flood", "water", "bridge", "stone", "letter", "answer", "stud
 
 
 class Running:
-    """A server that runs, sampled from outside.
-
-    Args:
-        port: 0 chooses a free one.
-        options: further ones of `edge serve`.
-    """
+    """A server that runs, sampled from outside."""
 
     def __init__(self, home: Home, limit: int, memory: Path, port: int = 0, options: Sequence[str] = ()) -> None:
         runtime = home.path / "run"

@@ -211,20 +211,9 @@ def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
 @pytest.mark.usefixtures("llama")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
 def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
-    arguments = (
-        "ask",
-        words(5, 9),
-        *ANY,
-        "--llm",
-        "tiny.gguf",
-        "--max-tokens",
-        "2000",
-        "--filter",
-        "type:txt",
-        "--no-check",  # the check is shown sentence by sentence, and this model writes none
-        "--stats",
-    )
-    run = edge.start(*arguments)
+    # The check is shown sentence by sentence, and this model writes none.
+    options = ("--llm", "tiny.gguf", "--max-tokens", "2000", "--filter", "type:txt", "--no-check", "--stats")
+    run = edge.start("ask", words(5, 9), *ANY, *options)
     assert run.stdout is not None
     first = run.stdout.read(1)
     run.send_signal(signal.SIGINT)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from making.synth import synth
 from naive.program import printed
 
-from edge.apps.memory.memory import Memory
 from edge.errors import BudgetExceeded
+from tests.apps.memory.conftest import Make
 
-Make = Callable[..., Memory]
 LIMIT = 160_000_000 if sys.platform == "linux" else 400_000_000
 """Elsewhere mapped files count as held, too."""
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +10,6 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.selection import LONGEST_SEGMENT, split
 from edge.errors import EdgeError, InputError
 from edge.text.tokens import expected_tokens, most_tokens
-
-Make = Callable[..., Memory]
 
 
 def words(text: str) -> int:
@@ -64,18 +59,6 @@ def test_of_very_many_pieces_the_nearest_are_judged(memory: Memory) -> None:
     ]
     text = "\n\n".join([*filler[:300], PARAGRAPHS[0], *filler[300:]])
     assert PARAGRAPHS[0] in memory.select(text, "river floods in spring when snow melts", 30, count=words).text
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("text", "", 5), ("text", "q", 0), ("text", "q", True), ([{"role": "user"}], "q", 5), (["x"], "q", 5),
-        (5, "q", 5), (b"text", "q", 5), (None, "q", 5),
-    ],
-)  # fmt: skip
-def test_selections_that_make_no_sense_are_refused(memory: Memory, arguments: Any) -> None:
-    with pytest.raises(InputError):
-        memory.select(*arguments, count=words)
 
 
 def test_without_a_way_to_count_it_says_so(memory: Memory) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from edge.apps.memory import transcripts
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transcripts import ImportReport, _elements
 from edge.errors import InputError
+from tests.apps.memory.conftest import Make
 
-Make = Callable[..., Memory]
 KEY = "sk-" + "a1B2" * 10
 
 
