@@ -58,8 +58,6 @@ _NEEDED_DATA, _NEEDED_SPACE = 512 << 20, 704 << 20
 libraries of a search crashed on two cores. Most of it never becomes resident."""
 
 _LATER_S = 0.02
-"""Seconds until an interrupt is raised again, after it came in code that cannot raise it."""
-
 
 _EVERYDAY = ("demo", "index", "search", "ask", "memory", "serve", "mcp", "status")
 
@@ -156,8 +154,8 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _too_tight() -> str:
-    """Why this process cannot work within the system's limits; empty if it can. Libraries crash where they get no
-    memory for their threads, without a word."""
+    """Why this process cannot work within the system's limits; empty if it can. Libraries crash where their threads get
+    no memory."""
     if sys.platform != "linux":
         return ""
     import resource
@@ -179,7 +177,6 @@ def _failed(sentence: str) -> int:
 
 
 def _verb(arguments: list[str] | None) -> str:
-    """The verb of the command line, without the other arguments, which may be private."""
     given = sys.argv[1:] if arguments is None else arguments
     return next((f"edge {name}" for name in given if name in _VERBS), "edge")
 
@@ -191,8 +188,8 @@ def _thread_failed(caught: threading.ExceptHookArgs) -> None:
 
 
 def _interrupted_later(caught: sys.UnraisableHookArgs) -> None:
-    """Interrupts the command again. Ctrl-C may come while Python runs code that cannot raise, such as a destructor.
-    Python would then print a traceback, and the command would go on."""
+    """Interrupts the command again. Ctrl-C may come in code that cannot raise, such as a destructor: Python would then
+    print a traceback, and the command would go on."""
     if isinstance(caught.exc_value, KeyboardInterrupt):
         later = threading.Timer(_LATER_S, _interrupt)  # an interrupt raised here would be lost again
         later.daemon = True
@@ -210,11 +207,8 @@ def _interrupt() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Opens the null device for standard streams that the caller closed (`edge index . >&-`).
-
-    A closed output stream means that no output is wanted, which is not an error. Without the null device, the next file
-    opened would get the free descriptor, and the output of libraries would be written into that file.
-    """
+    """Opens the null device for streams that the caller closed (`edge index . >&-`). The next file opened would get the
+    free descriptor, and the output of libraries."""
     # In this order each file gets the lowest free descriptor, which is the stream's own.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -222,8 +216,7 @@ def _open_closed_streams() -> None:
 
 
 def _what_failed(error: OSError) -> str:
-    """The operation that failed. If the system names no file, it was writing the output or finding the working
-    directory."""
+    """The operation that failed. Without a file's name, it was writing the output or finding the working directory."""
     if error.filename:
         return f"{error.filename} cannot be used"
     if isinstance(error, FileNotFoundError) and not _has_working_directory():
@@ -248,5 +241,4 @@ def _flush(stream: TextIO) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirects a stream to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,5 +1,4 @@
-"""The output of a command beside its result: progress, troubles, reports of unexpected errors. A filter keeps output
-from controlling the terminal."""
+"""The output of a command beside its result: progress, troubles, reports of unexpected errors; and its filter."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ _USUAL = os.terminal_size((80, 24))
 """The size of a terminal that does not know its own."""
 
 _OWN = r"\x1b\[(?:(?:[0123]|3[2356])m|A|K)"
-"""The control sequences that this program and its progress bars use: plain, bold, dim, italic, four colours (green,
-yellow, magenta, cyan), one line up, and clear to the end of the line. None of them can hide text."""
+"""The control sequences of this program and its progress bars: plain, bold, dim, italic, four colours, one line up, and
+clear to the end of the line. None can hide text."""
 
 
 PYTHON = (
@@ -42,31 +41,18 @@ PYTHON = (
 _MODELLED = ("queries", "seconds", "joules")
 
 DEBUG_ENVIRONMENT = "EDGE_DEBUG"
-"""An environment variable; if it is 1, the traceback is printed as well."""
-
 _KEPT = 20
-"""The number of reports that are kept; older ones are deleted."""
-
 _LONGEST = 200
-"""The most characters of an error's own message that the sentence repeats."""
-
 
 _PLACED = "{percentage:3.0f}%, {remaining} left: {desc}"
 
 
 class ProgressBar:
-    """A progress bar, shown only on a terminal. It is called with the amount done and the whole amount.
-
-    The remaining time is computed from the average speed since the first call, so that it does not jump with the speed
-    of the last step. Time before the first call, such as for opening a model, does not count.
-    """
+    """A progress bar, shown only on a terminal. The remaining time comes from the average speed since the first
+    call."""
 
     def __init__(self, unit: str, label: str = "") -> None:
-        """
-        Args:
-            unit: the unit of the amounts; `B` shows bytes in kB and MB.
-            label: the text before the bar.
-        """
+        """`unit` is that of the amounts; `B` shows bytes in kB and MB."""
         self._unit = unit
         self._label = label
         self._bar: Any = None
@@ -115,19 +101,17 @@ Store = TypeVar("Store", bound=HasHealth)
 
 
 def notice(text: str) -> None:
-    """Prints a line to stderr."""
     print(f"edge: {escaped(text)}", file=sys.stderr, flush=True)
 
 
 def tell(health: Health) -> None:
-    """Prints a line for each trouble to stderr."""
     for trouble in health:
         notice(str(trouble))
 
 
 @contextmanager
 def told(store: AbstractContextManager[Store]) -> Iterator[Store]:
-    """Opens a store. If the block ends without an error, the troubles of the store are printed to stderr."""
+    """Opens a store, whose troubles are printed to stderr if the block ends without an error."""
     with store as opened:
         yield opened
         health = opened.health()
@@ -135,16 +119,13 @@ def told(store: AbstractContextManager[Store]) -> Iterator[Store]:
 
 
 def modelled(counters: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """A trace's counters of modelled devices, under the key `modelled`; empty if there were none.
-
-    They are shown beside the measured figures, and never as measured."""
+    """A trace's counters of modelled devices, which are never shown as measured; empty if there were none."""
     if not counters.get("modelled.queries"):
         return {}
     return {"modelled": {name: counters[f"modelled.{name}"] for name in _MODELLED}}
 
 
 def modelled_line(queries: float, seconds: float, joules: float) -> str:
-    """The figures as a line for people."""
     return (
         f"modelled {counted(round(queries), 'request')} of a query would take the accelerator {seconds * 1e3:.3g} ms "
         f"and {joules * 1e3:.3g} mJ; nothing of that was measured"
@@ -152,28 +133,21 @@ def modelled_line(queries: float, seconds: float, joules: float) -> str:
 
 
 class Screen:
-    """A text stream that writes control characters as escapes such as `\\u202e`. Otherwise it behaves as the stream it
-    wraps."""
+    """A text stream that writes control characters as escapes such as `\\u202e`."""
 
     encoding = "utf-8"  # Click bypasses streams with another encoding
 
     def __init__(self, stream: TextIO, *, returns: bool) -> None:
-        """Wraps a stream.
-
-        Args:
-            returns: let carriage returns pass, with which progress bars redraw their line.
-        """
+        """`returns`: let carriage returns pass, with which progress bars redraw their line."""
         self._stream = stream
         passing = f"{_OWN}|\r" if returns else _OWN
         self._unsafe = re.compile(f"({passing})|{STEERING.pattern}")
 
     def write(self, text: str) -> int:
-        """Writes text and returns its length."""
         self._stream.write(self._unsafe.sub(_shown, text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes texts one after another."""
         for line in lines:
             self.write(line)
 
@@ -198,19 +172,12 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def reports_dir() -> Path:
-    """The folder of the reports, in the platform's folder for a user's state."""
     return platformdirs.user_state_path("edge-rag", appauthor=False) / "reports"
 
 
 def report(error: BaseException, verb: str) -> str:
-    """Writes a report that only its owner may read. With EDGE_DEBUG=1 it also prints the traceback to stderr.
-
-    Args:
-        verb: the command that failed, such as `edge index`.
-
-    Returns:
-        One sentence about the error and the report.
-    """
+    """Writes a report that only its owner may read, and returns one sentence about the error and the report. With
+    EDGE_DEBUG=1 it also prints the traceback to stderr."""
     lines = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG_ENVIRONMENT) == "1":
         print("\n".join(map(escaped, lines.splitlines())), file=sys.stderr, flush=True)

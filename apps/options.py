@@ -22,11 +22,9 @@ from edge.errors import InputError, StorageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Adds an option, or several, to the function of a command."""
-
 
 _LIKENESS = 0.65
-"""The least similarity of a suggested name, as `difflib` computes it. `serch` and `search` have 0.91."""
+"""The least similarity of a suggested name, as `difflib` computes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +53,12 @@ class Report:
 
 
 class CommandGroup(click.Group):
-    """A group that suggests commands for a mistyped name, and lists each command with its whole first sentence.
-
-    Attributes:
-        everyday: the commands that are listed before the others.
-    """
+    """A group that suggests commands for a mistyped name, and lists each with its whole first sentence, `everyday` ones
+    first."""
 
     everyday: Sequence[str] = ()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the list, the everyday ones first. Click's own breaks sentences off."""
         others = [name for name in self.list_commands(ctx) if name not in self.everyday]
         rest = "Other commands" if self.everyday else "Commands"
         for title, names in (("Everyday commands", self.everyday), (rest, others)):
@@ -80,11 +74,6 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names.
-
-        Raises:
-            UsageError: there is no command of that name.
-        """
         name = args[0]
         names = self.list_commands(ctx)
         if name.startswith("-") or name in names:
@@ -97,7 +86,6 @@ class CommandGroup(click.Group):
 
 
 def alike(name: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` that may be meant by a name, the most similar first."""
     return get_close_matches(name.lower(), names, cutoff=_LIKENESS)
 
 
@@ -105,12 +93,10 @@ class ManyOptions(click.Command):
     """A command whose help shows its everyday options first."""
 
     def __init__(self, *args: Any, everyday: Sequence[str] = (), **kwargs: Any) -> None:
-        """`everyday` are names of parameters, in the order in which they are shown."""
         super().__init__(*args, **kwargs)
         self._everyday = everyday
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options in two lists."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         found = {option.name: option.get_help_record(ctx) for option in options}
         first = [record for name in self._everyday if (record := found.pop(name))]
@@ -120,8 +106,7 @@ class ManyOptions(click.Command):
 
 
 class LazyGroup(CommandGroup):
-    """A group of commands named by `module:attribute`. Each is imported when it is called, so that `edge rerank` does
-    not wait for the modules of `edge search`. It may have commands of its own besides."""
+    """A group of commands named by `module:attribute`, each imported when it is called, beside commands of its own."""
 
     def __init__(self, *args: Any, verbs: Mapping[str, str], everyday: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -140,12 +125,8 @@ class LazyGroup(CommandGroup):
 
 
 def gathered(name: str, kind: Callable[..., object], *options: Option) -> Callable[[Command], Command]:
-    """A decorator that adds options in this order, and gives the function their values as one argument.
-
-    Args:
-        name: of the argument.
-        kind: a dataclass; each option sets the field of its name.
-    """
+    """A decorator that adds options in this order, and gives the function their values as one dataclass `kind`, its
+    argument `name`."""
     fields = signature(kind).parameters
 
     def decorate(command: Command) -> Command:
@@ -162,14 +143,9 @@ def gathered(name: str, kind: Callable[..., object], *options: Option) -> Callab
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds. Click's own type accepts `nan`, which no comparison finds outside, and `inf`."""
+    """A number within bounds. Click's own type accepts `nan` and `inf`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, checked.
-
-        Raises:
-            click.BadParameter: it is not a number, not finite, or outside.
-        """
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -177,20 +153,14 @@ class FiniteRange(click.FloatRange):
 
 
 class OutputFile(click.Path):
-    """The path of a file that a verb writes at its end. A path that cannot be written is refused before any work."""
+    """The path of a file that a verb writes at its end. One that cannot be written is refused before any work."""
 
     def __init__(self, *, stdout: bool = False) -> None:
-        """`stdout` says whether `-` may stand for standard output."""
+        """`stdout`: whether `-` may stand for standard output."""
         super().__init__(dir_okay=False, readable=False, path_type=Path)
         self._stdout = stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, checked.
-
-        Raises:
-            InputError: the path is `-`, and stdout is not allowed.
-            StorageError: its folder does not exist, or the file cannot be written.
-        """
         if value == "-":
             if self._stdout:
                 return Path("-")
@@ -206,8 +176,8 @@ class OutputFile(click.Path):
 
 
 def words_argument(name: str, *, required: bool = True, stdin: bool = False) -> Callable[[Command], Command]:
-    """An argument of one or more words, which are joined by spaces, so that `edge search river flood` needs no quotes.
-    Its value is None if there is no word and none is required. With `stdin`, a single `-` reads them from there."""
+    """An argument of words, which are joined by spaces; None if there is none and none is required. With `stdin`, a
+    single `-` reads them."""
 
     def join(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         if stdin and value == ("-",):
@@ -242,31 +212,18 @@ engine_options = several(
     click.option("--runtime", help="Runtime that executes the layers: auto, native, onnx, mlx, cuda, or a plug-in."),
     click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
 )
-"""The settings of every verb that runs models."""
-
 server_option = click.option(
     "--no-server", is_flag=True, help="Work in this process, even where a server of yours runs (`edge serve`)."
 )
-"""For verbs that use a running server of the same user. The function gets `no_server`."""
-
 device_options = several(
-    click.option(
-        "--device",
-        metavar="NAME[:OPTIONS]",
-        help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`).",
-    ),
+    click.option("--device", metavar="NAME[:OPTIONS]",
+                 help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`)."),
     click.option("--device-memory", help="Limit of the device's own memory, such as 2GB."),
-)
-"""The device that searches lists and runs layers beside the host."""
+)  # fmt: skip
 
 
 def setup_options(*, device: bool = False, server: bool = False) -> Callable[[Command], Command]:
-    """Adds the options of `Setup`, which the function gets as `setup`.
-
-    Args:
-        device: with `--device` and `--device-memory`.
-        server: with `--no-server`.
-    """
+    """Adds the options of `Setup`, which the function gets as `setup`."""
     more: list[Option] = [device_options] if device else []
     return gathered("setup", Setup, engine_options, *more, *([server_option] if server else []))
 
@@ -277,39 +234,25 @@ text_options = several(
     ),
     click.option("--max-tokens", type=int, help="Longest sequence in tokens; longer texts are cut."),
 )
-"""For verbs that read texts from a file or stdin."""
-
 figures_options = several(
     click.option("--stats", is_flag=True, help="Print memory, time and cache figures to stderr."),
     click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here."),
 )
 
 report_options = gathered("report", Report, json_option, figures_options)
-"""`--json`, `--stats` and `--trace`, which the function gets as `report`."""
-
+_COLLECTION = "; if not given, the nearest .edge folder upward, else the user's own."
 collection_option = click.option(
-    "-c",
-    "--collection",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Name (`edge collections`) or directory of the collection; if not given, the nearest .edge folder upward, "
-    "else the user's own.",
-)
-"""The collection that a verb works on (see `edge.apps.collection.registry.locate`)."""
-
+    "-c", "--collection", type=click.Path(file_okay=False, path_type=Path),
+    help=f"Name (`edge collections`) or directory of the collection{_COLLECTION}",
+)  # fmt: skip
 collections_option = click.option(
-    "-c",
-    "--collection",
-    "collections",
-    multiple=True,
-    metavar="NAME|DIR",
-    help="Name (`edge collections`) or directory of a collection, repeated for several; if not given, the nearest "
-    ".edge folder upward, else the user's own.",
-)
-"""The collections that a verb searches. The function gets `collections`."""
+    "-c", "--collection", "collections", multiple=True, metavar="NAME|DIR",
+    help=f"Name (`edge collections`) or directory of a collection, repeated for several{_COLLECTION}",
+)  # fmt: skip
 
 
 def configure(*, no_server: bool = False, **flags: Any) -> Config:
-    """The configuration, overridden by these flags. A flag that is None was not given."""
+    """The configuration, overridden by the flags that are not None."""
     if no_server:
         flags["server"] = False
     return Config.load(flags=flags)

@@ -14,8 +14,6 @@ from edge.scheduling.waiting_line import current_urgency
 
 
 class Closable(Protocol):
-    """A model that can be closed."""
-
     def close(self) -> None:
         """Releases the model's memory."""
 
@@ -25,16 +23,12 @@ Result = TypeVar("Result")
 
 
 _LOOK_S = 0.1
-"""Seconds between looks whether the request was withdrawn."""
 
 
 @contextmanager
 def patiently(lock: threading.Lock) -> Iterator[None]:
-    """Holds a lock that another thread may hold for long.
-
-    Raises:
-        Withdrawn, DeadlinePassed: nobody waits for this request's result any more.
-    """
+    """Holds a lock that another thread may hold for long. Raises `Withdrawn` or `DeadlinePassed` where nobody waits any
+    more."""
     urgency = current_urgency()
     while not lock.acquire(timeout=_LOOK_S):
         urgency.check()
@@ -45,7 +39,7 @@ def patiently(lock: threading.Lock) -> Iterator[None]:
 
 
 class ModelPool:
-    """Models by kind and name, in one budget. A model that does not fit beside the others gets their room when their
+    """Models by kind and name, in one budget. One that does not fit beside the others gets their room when their
     requests have ended. Thread-safe."""
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -69,8 +63,8 @@ class ModelPool:
         shared: bool = True,
         kept: bool = False,
     ) -> Held[Model]:
-        """The model of a kind and name; nothing is opened yet. The arguments are those of `Held`. A model that is
-        `chosen` from another pool stays in that one."""
+        """The model of a kind and name; nothing is opened yet. One that is `chosen` from another pool stays in that
+        one."""
         if isinstance(chosen, Held):
             return chosen
         with self._making:
@@ -79,7 +73,6 @@ class ModelPool:
             return self._models[kind, name]
 
     def models(self) -> list[Held[Any]]:
-        """Every model that was asked for, open or not."""
         with self._making:
             return list(self._models.values())
 
@@ -89,24 +82,16 @@ class ModelPool:
             held.close()
 
     def check(self, plan: Callable[[], OperationPlan]) -> None:
-        """Before any model is open, checks that every model which the first operation opens fits, one after the other.
-        Later calls check nothing, because the models make room for each other.
-
-        Raises:
-            BudgetExceeded: see `OperationPlan.check`.
-        """
+        """Before any model is open, checks that every model of the first operation fits, one after the other. Later
+        calls check nothing: models make room for each other. Raises `BudgetExceeded`."""
         with self._planning:
             if not self._planned and not any(held.is_open for held in self.models()):
                 plan().check(self.budget)
             self._planned = True
 
     def make_way(self, work: Callable[[], Result]) -> Result:
-        """Calls `work`, which uses no model, and returns its result. If the memory is not enough, all models are closed
-        after their requests, and requests wait while `work` is called again.
-
-        Raises:
-            BudgetExceeded: even then the memory is not enough.
-        """
+        """The result of `work`, which uses no model. If memory is short, all models are closed after their requests,
+        and requests wait while it is called again. Raises `BudgetExceeded` if that is not enough."""
         try:
             return work()
         except BudgetExceeded:
@@ -165,7 +150,6 @@ class ModelPool:
 
     @property
     def nested(self) -> bool:
-        """Whether this thread works on a model already."""
         return bool(getattr(self._own, "depth", 0))
 
     def _wake(self) -> None:
@@ -174,13 +158,7 @@ class ModelPool:
 
 
 class Held(Generic[Model]):
-    """A model that is open, or can be. Thread-safe.
-
-    Attributes:
-        kind, name: what it is.
-        users: requests that it works on.
-        nbytes: what opening it took, the last time.
-    """
+    """A model that is open, or can be; `nbytes`: what opening it took, the last time. Thread-safe."""
 
     def __init__(
         self,
@@ -193,15 +171,9 @@ class Held(Generic[Model]):
         shared: bool,
         kept: bool,
     ) -> None:
-        """Opens nothing yet.
-
-        Args:
-            opening: opens the model, or returns `chosen`.
-            chosen: what the caller named. If it is an open model, the caller closes it.
-            shared: the model runs several requests at once, and the budget may close it while it is idle. Otherwise it
-                runs one request at a time and stays open until another model needs its room.
-            kept: a shared model stays open until then, too.
-        """
+        """Opens nothing yet. `opening` opens the model, or returns the open one that the caller has `chosen` and
+        closes. A `shared` model runs several requests at once, and the budget may close it while it is idle, unless it
+        is `kept`; others run one at a time, and stay open until another model needs the room."""
         self.chosen = chosen
         self._shared = shared
         self._kept = kept
@@ -221,22 +193,15 @@ class Held(Generic[Model]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in memory."""
         return self._model is not None
 
     @property
     def opened(self) -> Model | None:
-        """The open model, to look at its state; None if it is closed."""
         return self._model
 
     def run(self, work: Callable[[Model], Result]) -> Result:
-        """What `work` returns for the open model. Where that does not fit beside other models, they are closed first,
-        when their requests have ended.
-
-        Raises:
-            BudgetExceeded: it does not fit even alone.
-            ModelError: the model is missing or broken.
-        """
+        """The result of `work` with the open model. Where that does not fit beside others, they are closed after their
+        requests. Raises `BudgetExceeded` if it does not fit even alone, and `ModelError`."""
         if self.pool.nested:  # the request outside of this one makes room for both
             with self.using() as model:
                 return work(model)
@@ -250,9 +215,8 @@ class Held(Generic[Model]):
 
     @contextmanager
     def lent(self) -> Iterator[Model]:
-        """The open model, which stays open inside the block beside what other requests do there. Where it does not fit
-        beside other models, they are closed first, when their requests have ended. Not inside `run`. Raises as `run`
-        does."""
+        """The open model, which stays open inside the block beside other requests' work; others make room as in `run`.
+        Not inside `run`."""
         with ExitStack() as stack:
             try:
                 model = stack.enter_context(self.using())
@@ -263,7 +227,6 @@ class Held(Generic[Model]):
 
     @contextmanager
     def using(self) -> Iterator[Model]:
-        """The open model, which stays open inside. Raises as `run` does."""
         own = self._own_uses()
         with self._count:
             self.users += 1
@@ -283,11 +246,9 @@ class Held(Generic[Model]):
                 self._count.notify_all()
 
     def _own_uses(self) -> int:
-        """Requests of this thread that the model works on."""
         return int(getattr(self._own, "uses", 0))
 
     def give_way(self, nbytes: int = 0) -> None:
-        """Closes the model, unless a request uses it."""
         with self.pool.budget.lock, self._count:
             model = self._model
             if self.users or model is None:

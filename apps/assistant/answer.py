@@ -28,17 +28,8 @@ class NotInDocuments(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One retrieval: the queries sent to the index, and the passages found.
-
-    Attributes:
-        queries: texts whose vectors were searched.
-        question: the text that the passages were ranked by: the whole question, or its asking sentence.
-        passages: the passages that were kept, best first.
-        below: the number of ranked passages that were not kept.
-        best: the probability that the passages answer the question; None without reranking or candidates.
-        search_s, rerank_s: seconds from query to candidates, and from candidates to passages.
-        nearest: the citations of the best passages if none was kept.
-    """
+    """One retrieval. `question`: what passages were ranked by; `below`: how many ranked ones were not kept; `best`: the
+    probability that they answer, None without reranking; `nearest`: the best citations if none was kept."""
 
     queries: tuple[str, ...]
     question: str
@@ -112,7 +103,6 @@ class AnswerStats:
     spelled: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures in the form that `--json` prints."""
         return asdict(self)
 
 
@@ -125,12 +115,9 @@ _COUNTERS = {
     "modelled_queries": "modelled.queries", "modelled_s": "modelled.seconds", "modelled_joules": "modelled.joules",
     "stall_s": "disk.stall_s", "hidden_s": "disk.hidden_s",
 }  # fmt: skip
-"""Fields of `AnswerStats` and the trace counters that they are taken from."""
 
 
 def measured(counted: Mapping[str, float]) -> AnswerStats:
-    """The figures of an answer, by the growth of the trace's counters."""
-
     def grown(counter: str) -> float:
         return counted.get(counter, 0)
 
@@ -168,7 +155,6 @@ class Answer:
 
     @property
     def nearest(self) -> tuple[str, ...]:
-        """The places that were nearest to a question that is not answered, at most three."""
         return () if self.found else tuple(dict.fromkeys(place for entry in self.rounds for place in entry.nearest))[:3]
 
     def to_json(self) -> dict[str, Any]:
@@ -216,7 +202,6 @@ def notices(answer: Answer) -> Iterator[str]:
 
 
 def figures(stats: AnswerStats) -> Iterator[str]:
-    """Yields the figures of an answer, a line each."""
     ttft = "" if stats.ttft_s is None else f", first text after {stats.ttft_s:.2f} s"
     yield f"memory   {format_size(stats.peak_resident)} peak of {format_size(stats.limit)} allowed"
     yield f"time     {stats.seconds:.2f} s{ttft}; {stats.pipeline} with {stats.generator}"

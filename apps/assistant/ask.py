@@ -46,11 +46,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _EVERYDAY = ("llm", "collections", "where", "passages", "pipeline", "memory", "as_json")
 
 _SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context")
-"""Options that override settings of the same name."""
 
 
 def assistant_options(command: Command) -> Command:
-    """Adds the options of answering, such as `--pipeline` and `--llm`, to a command."""
     for option in (
         click.option("--no-kv-cache", is_flag=True, help="Compute every document's KV states anew."),
         Ask.adding(),
@@ -68,7 +66,6 @@ def assistant_options(command: Command) -> Command:
 
 
 def configured(chosen: Mapping[str, Any]) -> Config:
-    """The configuration that the options of a command line describe."""
     settings = {name: chosen[name] for name in _SETTINGS}
     return configure(no_server=chosen.get("no_server", True), **settings)
 
@@ -84,25 +81,22 @@ class Printing:
         self._written = False
 
     def troubles(self, sentences: list[str]) -> None:
-        """Prints them to stderr."""
         for sentence in sentences:
             notice(sentence)
 
     def text(self, piece: str) -> None:
-        """Prints a piece of the text."""
         if not self._silent:
             click.echo(piece, nl=False)
             self._written = True
 
     def end(self) -> None:
-        """Ends the last line."""
         if self._written:
             click.echo()
 
 
 def shown(stream: AnswerStream, silent: bool = False) -> Answer:
-    """The whole answer, printed while it is written unless `silent`. The first Ctrl-C ends the answer before its next
-    token, the second one ends it at once. The text written so far stays, and ends with a line break."""
+    """The whole answer, printed while it is written unless `silent`. The first Ctrl-C ends it before its next token,
+    the second one at once."""
     listener = Printing(silent)
     try:
         with interruptible(stream.cancel):
@@ -153,7 +147,6 @@ def ask(question: str, report: Report, options: Ask, **chosen: Any) -> int:
 
 
 def citation_of(values: dict[str, Any]) -> Citation:
-    """A citation from its fields."""
     return Citation(**{**values, "mail": values["mail"] and Mail(**values["mail"])})
 
 
@@ -208,7 +201,6 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
 
 
 def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) -> None:
-    """Prints an answer, with its sources or as JSON."""
     answer = shown(stream, as_json)
     if as_json:
         click.echo(json.dumps(answer.to_json() | {"health": health.to_json()}, ensure_ascii=False))
@@ -259,7 +251,6 @@ def _decoded(line: bytes, length: int) -> str:
 
 
 def _command(line: str, conversation: Conversation, as_json: bool) -> None:
-    """Executes a line that begins with /. With `as_json`, output goes to stderr, and stdout holds answers only."""
     if line not in ("/sources", "/why"):
         click.echo(_HELP, err=as_json or line != "/help")
     elif not conversation.turns:

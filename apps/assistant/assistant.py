@@ -35,7 +35,6 @@ from edge.trace import Trace
 
 Texts = abc.Generator[str, None, None]
 Running = Callable[[], "AnswerStream | None"]
-"""Gives a stream, if it still exists."""
 
 
 class Turns:
@@ -43,7 +42,6 @@ class Turns:
     itself gets an error."""
 
     def __init__(self, most: float = 1) -> None:
-        """`most`: answers at a time; infinity where the generator itself lets answers wait."""
         self._most = most
         self._changed = threading.Condition()
         self._running: dict[Running, int] = {}
@@ -51,18 +49,8 @@ class Turns:
         self._ended = False
 
     def take(self, stream: Running, cancel: threading.Event) -> bool:
-        """Waits for a turn, and takes it for a stream.
-
-        Args:
-            stream: gives the stream, if it still exists; `end` closes it.
-            cancel: once set, and after a call of `wake`, it ends the waiting.
-
-        Returns:
-            True if the turn was taken; False if the stream was cancelled.
-
-        Raises:
-            InputError: this thread is itself writing an answer, and would wait for itself; or `end` was called.
-        """
+        """Waits for a turn of a stream, and takes it. False if `cancel` was set, and `wake` called. `InputError` after
+        `end`, or if this thread is itself writing an answer, and would wait for itself."""
         with self._changed:
             if len(self._running) >= self._most and threading.get_ident() in self._running.values():
                 raise InputError("an answer is still being written here: read it to its end or close it first")
@@ -75,19 +63,17 @@ class Turns:
             return True
 
     def wake(self) -> None:
-        """Wakes the waiting threads, so that cancelled ones stop waiting."""
         with self._changed:
             self._changed.notify_all()
 
     def give(self, stream: Running) -> None:
-        """Gives a stream's turn back, so that the next answer can begin."""
         with self._changed:
             self._running.pop(stream, None)
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Ends the answers that are being written in any thread, and lets no other begin. Calling it twice is
-        harmless."""
+        """Ends the answers that are being written in any thread, and lets no other begin. Harmless when called
+        twice."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -104,13 +90,8 @@ class Turns:
 
 @dataclass(slots=True)
 class Writing:
-    """The state of one answer, shared by the pipeline that writes it and the stream that shows it.
-
-    Attributes:
-        question: the question in a form that is understood without the conversation.
-        spelled: see `AnswerStats`.
-        answer: the answer, once it has ended.
-    """
+    """The state of an answer, shared by the pipeline that writes it and the stream that shows it. `answer` is set at
+    its end."""
 
     question: str = ""
     spelled: dict[str, str] = field(default_factory=dict)
@@ -127,12 +108,8 @@ class AnswerStream(Closing):
     def __init__(
         self, write: Callable[[Writing], Texts], steps: Steps, turns: Turns, done: Callable[[Answer], None]
     ) -> None:
-        """Creates a stream. The writing starts when the first piece of text is requested.
-
-        Args:
-            write: writes the text and sets `Writing.question`.
-            done: called with the finished answer, unless an error ended it.
-        """
+        """The writing starts when the first text is asked for. `write` sets `Writing.question`; `done` gets the answer,
+        unless an error ended it."""
         self._steps = steps
         self._turns = turns
         self._writing = Writing()
@@ -143,11 +120,8 @@ class AnswerStream(Closing):
 
     @property
     def answer(self) -> Answer:
-        """The finished answer. The rest of the text is read first.
-
-        Raises:
-            InputError: the stream was closed before its first text was requested.
-        """
+        """The finished answer. The rest of the text is read first. `InputError` if it was closed before its first
+        text."""
         for _ in self:
             pass
         if self._writing.answer is None:
@@ -268,13 +242,8 @@ _REMEMBERED_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a conversation.
-
-    Attributes:
-        asked: the question as the user put it.
-        question: the question in a form that is understood without the conversation.
-        answer: its answer.
-    """
+    """One turn of a conversation: `asked` by the user, and the `question` as it is understood without the
+    conversation."""
 
     asked: str
     question: str
@@ -282,18 +251,13 @@ class Turn:
 
 
 def recent(turns: Sequence[Turn]) -> list[tuple[str, str]]:
-    """The last turns as (question, answer) pairs; long answers are cut."""
     return [(turn.question, turn.answer.text[:_REMEMBERED_CHARS]) for turn in turns[-_REMEMBERED:]]
 
 
 def standalone(question: str, turns: Sequence[Turn]) -> str:
-    """Rewrites a follow-up question, without a language model, so that it can be searched for without the
-    conversation.
-
-    A question that refers back is appended to the question before it. A question that goes on with a new topic replaces
-    the question before it, and the title of the last answer's first citation is added. Its names are then names of the
-    question, so that other documents do not answer it.
-    """
+    """A follow-up question rewritten without a language model. One that refers back is appended to the question before
+    it; a new topic replaces that one, and gets the title of the last answer's first citation, so that other documents
+    do not answer it."""
     if not turns:
         return question
     last = turns[-1]
@@ -307,13 +271,11 @@ class Conversation:
     """A chat, in which questions may refer to earlier turns."""
 
     def __init__(self, ask: Callable[[str, Sequence[Turn], Callable[[Turn], None]], AnswerStream]) -> None:
-        """Starts an empty conversation. `ask` is the assistant's function that streams an answer."""
         self.turns: list[Turn] = []
         self._ask = ask
 
     def stream(self, question: str) -> AnswerStream:
-        """Streams the answer to a question. Once the stream has ended, its text, even if cut short, is a turn of the
-        conversation."""
+        """Streams the answer to a question. Its text, even if cut short, becomes a turn of the conversation."""
         return self._ask(question, tuple(self.turns), self.turns.append)
 
     def ask(self, question: str) -> Answer:
@@ -430,16 +392,8 @@ class Assistant(Closing):
         return Conversation(lambda question, turns, keep: self._stream(question, turns, keep, options))
 
     def write(self, messages: Sequence[Message], sampling: Sampling, cancel: threading.Event) -> Iterator[str]:
-        """Yields the generator's reply to messages, without any document, piece by piece. Raises as `Generator.stream`
-        does, too.
-
-        Args:
-            cancel: once set, it ends the writing before the next token.
-
-        Raises:
-            CapabilityError: the generator only picks sentences of documents.
-            InputError: this thread is still writing another answer.
-        """
+        """The generator's reply to messages, without any document, piece by piece. `CapabilityError` if it only picks
+        sentences."""
         if not self.generator.follows_instructions:
             raise CapabilityError(
                 f"{self.generator.name} only picks sentences of documents: a language model is needed (--llm FILE.gguf)"
@@ -492,7 +446,6 @@ class Assistant(Closing):
 
 
 def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
-    """A follow-up question, rewritten so that it can be understood and searched for without the conversation."""
     if not turns or steps.small or not steps.generator.follows_instructions:
         return standalone(question, turns)
     ahead = [f"{turns[-1].question} {question}"]

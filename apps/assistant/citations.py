@@ -1,13 +1,6 @@
-"""Numbered citations: they map a generator's marks to passages, and passages to lines of files.
-
-A prompt numbers its passages 1, 2, 3 in order, and the generator refers to them as [2]. An answer may come from several
-prompts with different passages. Its passages are therefore numbered anew, in the order in which the text first refers
-to them, while it streams.
-
-A paper refers to its literature as [2], and `frame[3]` is code. When a generator copies such brackets, they must not be
-read or shown as citations of passages. A document's own [2] is therefore shown as [ 2 ], also where the answer has
-fewer citations: a text may imitate the list of sources below it.
-"""
+"""Numbered citations: a generator's marks become passages, and passages lines of files. A prompt numbers its passages
+1, 2, 3; an answer of several prompts numbers them anew, by their first mention. A document's own [2] is shown as [ 2 ],
+since a text may imitate the list of sources below an answer; `frame[3]` is code."""
 
 from __future__ import annotations
 
@@ -35,15 +28,11 @@ _LAST_WORD = re.compile(r"(\S+)(\s*)$")
 _TICKS = re.compile(r"`+")
 _FENCE = 3
 _MOST_CITED = 99
-"""More passages than an answer cites."""
-
 _PAST = 80
 """The characters before a mark that are compared with the passages, to tell whether the mark was copied."""
 
 
 class Sources:
-    """The texts of passages, searched for marks."""
-
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [" ".join(text.split()) for text in texts]
 
@@ -66,19 +55,12 @@ class Sources:
 
 
 class MarkReader:
-    """Replaces the citation marks of a streamed text by the answer's numbers.
-
-    Marks of passages that were not given are left out, except where a passage holds the mark: then it was copied from
-    the document, and stays. A mark directly behind a quotation is never copied, because quotations are told apart from
-    what is written around them. Brackets in code stay unchanged.
-    """
+    """Replaces the citation marks of a streamed text by the answer's numbers. Marks of passages that were not given are
+    left out, unless a passage holds the mark: then it was copied, and stays. So do brackets in code. A mark right
+    behind a quotation is never copied."""
 
     def __init__(self, passages: Sequence[str], number: Callable[[int], int]) -> None:
-        """
-        Args:
-            passages: the texts of the passages.
-            number: maps a passage's place in the prompt, from 1, to its number in the answer.
-        """
+        """`number` maps a passage's place in the prompt, from 1, to its number in the answer."""
         self._count = len(passages)
         self._sources = Sources(passages)
         self._number = number
@@ -91,18 +73,14 @@ class MarkReader:
         """The length of the run of backticks that may have begun code on this line."""
 
     def feed(self, text: str, *, quoted: bool = False) -> str:
-        """Takes a piece of text and returns the text that can be shown now. An unfinished mark is held back.
-
-        Args:
-            quoted: the piece is quoted word for word from a document, so all its marks are the document's own.
-        """
+        """Takes a piece of text and returns what can be shown now; an unfinished mark is held back. All marks of a
+        `quoted` piece are the document's own."""
         before = "" if quoted == self._quoting else self.finish()
         self._quoting = quoted
         self._after_quotation = quoted or (self._after_quotation and not MARK.sub("", text).strip())
         return before + self._read(self._held + text, last=False)
 
     def finish(self) -> str:
-        """Ends the text and returns the part that was held back."""
         return self._read(self._held, last=True)
 
     def _read(self, text: str, *, last: bool) -> str:
@@ -120,11 +98,8 @@ class MarkReader:
         return "".join(out)
 
     def _next(self, text: str, at: int, last: bool) -> tuple[str, int] | None:
-        """Reads the next part of a text: a mark, a run of backticks or a character.
-
-        Returns:
-            The text to show for it, and the position where it ends; None if more text is needed to decide.
-        """
+        """Reads a mark, a run of backticks or a character: the text to show for it and its end; None if more text is
+        needed."""
         char = text[at]
         if char == "\n":
             self._ticks = 0
@@ -147,7 +122,6 @@ class MarkReader:
         return (blank + shown if shown else ""), match.end()
 
     def _code(self, text: str, at: int, last: bool) -> tuple[str, int] | None:
-        """Reads a run of backticks, which begins or ends code."""
         run = _TICKS.match(text, at)
         assert run is not None
         if run.end() == len(text) and not last:
@@ -174,7 +148,6 @@ class MarkReader:
         return False if ended or last else None
 
     def _mark(self, match: re.Match[str], before: str) -> str:
-        """The text to show for a mark; empty if it is left out."""
         mark, numbers = match[0], numbers_of(match[1])
         places = [number for number in numbers if 1 <= number <= self._count]
         if self._sources.index(before) or (_NAME.search(before) and (self._quoting or 0 in numbers)):
@@ -204,7 +177,6 @@ def numbers_of(inside: str) -> list[int]:
 
 
 def marks_of(numbers: Iterable[int | None]) -> str:
-    """The marks of these numbers, without duplicates. None is left out."""
     return "".join(f"[{number}]" for number in dict.fromkeys(numbers) if number is not None)
 
 
@@ -271,12 +243,11 @@ class Citations:
         self._cited: list[Hit] = []
 
     def reader(self, passages: Sequence[Hit]) -> MarkReader:
-        """A reader for a text that refers to these passages by their place, from 1."""
         return MarkReader([hit.text for hit in passages], lambda place: self.number(passages[place - 1]))
 
     def number(self, passage: Hit) -> int:
-        """The answer's number of a passage; a new number if the answer has not referred to it yet. A later round may
-        find a longer version of a passage, joined with its neighbour. It replaces the shorter version."""
+        """The answer's number of a passage, a new one on its first mention. A longer version of the passage replaces
+        it."""
         for number, known in enumerate(self._cited, 1):
             if known.key == passage.key:
                 if _covers(passage, known):
@@ -286,12 +257,10 @@ class Citations:
         return len(self._cited)
 
     def cites(self, passage: Hit) -> bool:
-        """Whether the answer has referred to a passage."""
         return any(known.key == passage.key for known in self._cited)
 
     def prompted(self, text: str, passages: Sequence[Hit]) -> str:
-        """An answer's text with the numbers that a prompt gives to these passages, as a generator would write it. Marks
-        of other passages are left out; the documents' own marks stay."""
+        """An answer's text with the numbers that a prompt gives to these passages, as a generator would write it."""
         cited = {hit.key for hit in self._cited}
         places = {self.number(hit): place for place, hit in enumerate(passages, 1) if hit.key in cited}
         sources = Sources(hit.text for hit in (*self._cited, *passages))
@@ -307,11 +276,7 @@ class Citations:
         return re.sub(r"(?<! ) +(?=[.,;:!?])", "", _MARK_OR_CODE.sub(written, text))
 
     def of(self, text: str, given: Sequence[Hit] = ()) -> tuple[Citation, ...]:
-        """The citations of a finished text.
-
-        Args:
-            given: the passages that the generator was given; they are cited if the text refers to none.
-        """
+        """The citations of a finished text; the passages `given` to the generator if it refers to none."""
         if not self._cited and text:
             for hit in given:
                 self.number(hit)
@@ -324,9 +289,8 @@ def _covers(passage: Hit, known: Hit) -> bool:
 
 
 def _statement(text: str, number: int) -> str:
-    """The first statement with the mark of a number, since answers begin with the main statement; the whole text if
-    none has the mark. A statement is a sentence, or a part of it that ends in marks: rows and items have no full
-    stop."""
+    """The first statement with the mark of a number: a sentence, or a part of it that ends in marks; the whole text if
+    none has it."""
     # A mark after the full stop belongs to the sentence before it.
     lines = _CLOSED.sub(r" \2\1", text).splitlines()
     found = next((s for line in lines for s in sentences(line) if f"[{number}]" in s), text)
@@ -356,19 +320,9 @@ _WORD = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})[^\W_])+")
 
 
 def support(passage: str, statement: str, kinds: tuple[Part, ...] = ()) -> tuple[int, str]:
-    """The part of a passage that supports a statement best.
-
-    The longest part that the statement quotes word for word comes before all others. Otherwise it is the part that
-    shares the most words with the statement; of two equal parts the shorter one; and the passage's beginning if no
-    part shares a word.
-
-    Args:
-        kinds: those of the passage's parts, as for `units`.
-
-    Returns:
-        The position of that part's nearest line, in characters from the passage's beginning; and the part on one
-        line, cut to `QUOTE_CHARS`.
-    """
+    """The part of a passage that supports a statement best: the position of its nearest line, in characters, and its
+    text, cut to `QUOTE_CHARS`. A part that the statement quotes comes first, then the one that shares most words, the
+    shorter one of two."""
     wanted = set(_stems(statement))
     quoted = " ".join(statement.split())
     words = _ENDING.sub("", MARK.sub("", quoted))

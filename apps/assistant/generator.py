@@ -36,21 +36,19 @@ _STATES_SHARE = 0.25
 
 
 def picks_sentences(llm: str | os.PathLike[str]) -> bool:
-    """Whether a choice of a generator means the documents' best sentences, for which nothing is opened."""
     return llm in ("", ExtractiveGenerator.name)
 
 
 def retrieval_nbytes(collection: Collection) -> int:
-    """Working memory of a collection's embedder and reranker and of a chat template, which run one after the other.
-    Opens both models."""
+    """Working memory of a collection's embedder, reranker and a chat template, which run one after the other. Opens
+    both models."""
     engines = [] if collection.identity is None else [collection.embedder.engine]
     return max(USUAL_NBYTES, *(engine.working for engine in [*engines, collection.reranker.engine]))
 
 
 @contextmanager
 def limit_named(collection: Collection, options: AskOptions, llm: object) -> Iterator[None]:
-    """While a language model of this process is opened: a refusal names a limit that is enough for the model and for
-    retrieval together, not for the next of them only."""
+    """While a language model is opened, a refusal names a limit that is enough for it and for retrieval together."""
     held = collection.budget.used
     try:
         yield
@@ -67,17 +65,8 @@ def limit_named(collection: Collection, options: AskOptions, llm: object) -> Ite
 def open_llm(
     llm: str | os.PathLike[str], budget: MemoryBudget, config: Config, *, beside: int, kv_cache: bool, trace: Trace
 ) -> Generator:
-    """Opens a language model, with a knowledge tree if its states can be extracted.
-
-    Args:
-        llm: see `Assistant`; not one of those that `picks_sentences`.
-        beside: bytes that stay free for retrieval. The generator takes its memory for good, and would otherwise leave
-            embedder and reranker too little to run.
-        kv_cache: whether states are kept, in memory and on disk.
-
-    Raises:
-        ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
-    """
+    """Opens a language model, with a knowledge tree if its states can be extracted. `beside` bytes stay free for
+    retrieval, because the generator keeps its memory for good. Raises as `open_generator` does."""
     with budget.reserve("retrieval", beside):
         generator = open_generator(os.fspath(llm), budget, config, trace=trace)
     if isinstance(generator, LlamaGenerator):
@@ -91,7 +80,6 @@ def open_llm(
 
 
 def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, trace: Trace) -> KnowledgeTree | None:
-    """The tree of a generator's states, in memory and on disk; None if they cannot be extracted."""
     if generator.states is None:
         return None
     fingerprint = generator.states.fingerprint
@@ -107,8 +95,7 @@ def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, 
 
 
 class QuotingGenerator(ExtractiveGenerator):
-    """Answers with the unit of the passages that answers the question, or with the nearest passage, which it says
-    first (see `edge.apps.assistant.reading`)."""
+    """Answers with the unit that answers the question, or with the nearest passage, which it says first."""
 
     def __init__(self, reader: PassageReader) -> None:
         super().__init__(lambda question, found: [-float(place) for place in range(len(found))], most=_MOST)
@@ -124,7 +111,6 @@ class QuotingGenerator(ExtractiveGenerator):
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """See `ExtractiveGenerator.stream`."""
         question = judged_question(next((m.content for m in reversed(messages) if m.role == "user"), ""))
         reading = self._reader.read(question, documents)
         best = reading.answers[0] if reading.answers else None

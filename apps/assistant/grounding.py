@@ -1,14 +1,9 @@
-"""Checks that the passages support an answer: the numbers, units, dates and names of each sentence, and its subject.
-
-Small models answer "The deposit is 30 euros" from a passage that says three months' rent. Every sentence is checked
-before it is shown. A number is supported if a unit of a passage holds the number with the same thing counted, and
-shares a word with the sentence or the question. A name is supported if the question holds it, or a passage at or beside
-the unit that shares most words with the sentence. Both belong to the passage that shares most words with what is said
-about them, and not to another one. A denial is supported if such a unit denies, too. A sentence without
-unsupported facts is still about something else if the passages hold few of the words that it adds to the question. An
-unsupported sentence is replaced by a sentence of a passage on the question. If there is none, the unsupported facts are
-marked. A small model may only copy.
-"""
+"""Checks that the passages support an answer: the numbers, units, dates and names of each sentence, and its subject. A
+number is supported if a unit of a passage holds it with the same thing counted, and shares a word with the sentence or
+the question. A name is, if the question holds it, or a passage at or beside the unit that shares most words with the
+sentence. Both must belong to the passage that shares most words with what is said about them. A denial needs a unit
+that denies. A sentence is about something else if the passages hold few of the words that it adds to the question. An
+unsupported sentence is replaced by one of a passage; without one its facts are marked. A small model may only copy."""
 
 from __future__ import annotations
 
@@ -25,6 +20,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import Part
 from edge.apps.store.lexical import FUNCTION_WORDS
+from edge.text.languages import MONTHS, WEEKDAYS
 from edge.text.numbers import NUMBER_WORDS, number_at
 from edge.text.sentences import boundaries
 
@@ -37,12 +33,7 @@ _PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _STEM_CHARS = 6
 """Words that share their first six letters are taken to mean the same: examined, examination."""
 
-MONTHS = frozenset({
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
-})  # fmt: skip
-WEEKDAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
-_WHOLE = MONTHS | WEEKDAYS
+_WHOLE = frozenset(map(str.lower, (*MONTHS, *WEEKDAYS)))
 _EMPTY = FUNCTION_WORDS | {
     "about", "according", "also", "answer", "document", "documents", "dr", "during", "get", "into", "most", "mr", "mrs",
     "ms", "one", "only", "other", "out", "passage", "passages", "per", "please", "question", "since", "up", "within",
@@ -56,8 +47,7 @@ _NEAR = 3
 
 _LEAST_SHARED = 2
 _SAID_ONCE = 4
-"""Sentences of at least this many words are shown only once, without the number of a list item. Shorter ones may be
-list items, or a "yes"."""
+"""Sentences of at least this many words are shown only once; shorter ones may be list items, or a "yes"."""
 _SAID_SHORT = 3
 """The most times that a shorter sentence is shown."""
 _LONG = 60
@@ -67,8 +57,7 @@ _LOOP = 2
 
 _FEW_HELD, _MANY_WORDS = 0.5, 2
 """A sentence with at least `_MANY_WORDS` content words that the question lacks is about something else if the passages
-hold less than the share `_FEW_HELD` of them. This finds 28 of 45 right statements of the benchmark `answers` beside
-another document, and one beside its own. The share of all its words, the question's among them, finds 7 and none."""
+hold less than the share `_FEW_HELD` of them."""
 
 _JOINED = re.compile(r"[,;] | (?:and|but|und|aber|et|mais) ")
 
@@ -107,13 +96,8 @@ _FENCE = "```"
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A sentence with facts that the passages do not support.
-
-    Attributes:
-        text: the sentence as the generator wrote it.
-        facts: the numbers and names that no passage holds, or the words of a sentence about something else.
-        shown: the text that was shown instead.
-    """
+    """A sentence with facts that the passages do not support: the `text` as it was written, the numbers, names or
+    words, and what was `shown` instead."""
 
     text: str
     facts: tuple[str, ...]
@@ -122,19 +106,13 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class GivenPassage:
-    """A passage that statements are checked against.
-
-    Attributes:
-        text: its headings, and below them the passage.
-        units: its units, below those headings.
-    """
+    """A passage that statements are checked against: its headings and text, and its units below those headings."""
 
     text: str
     units: tuple[Unit, ...]
 
     @classmethod
     def of(cls, text: str, parts: tuple[Part, ...] = (), context: str = "") -> GivenPassage:
-        """A passage; `parts` as for `units`, `context` its title and headings."""
         above = " > ".join(line.strip() for line in context.splitlines() if line.strip())
         found = units(text, parts)
         if not above:
@@ -148,19 +126,14 @@ Quote = Callable[[], tuple[int, str] | None]
 
 
 class Grounding:
-    """Checks an answer sentence by sentence while it is written. Repeated sentences are left out, because small models
-    fall into loops.
-
-    Attributes:
-        unsupported: the unsupported sentences found so far.
-        repeated: the number of repeated sentences that were left out.
-    """
+    """Checks an answer sentence by sentence while it is written, and leaves out repeated sentences (`repeated` of
+    them), because small models fall into loops."""
 
     def __init__(
         self, question: str, passages: Sequence[Hit], quoted: Quote | None = None, *, copied: bool = False
     ) -> None:
-        """`quoted` gives what is shown in place of an unsupported sentence; `quotation` does if there is none. `copied`
-        means that a unit of the quoted passage must hold the words of each clause of a sentence in one clause."""
+        """`quoted` gives what is shown in place of an unsupported sentence, else `quotation` does. `copied`: one clause
+        of one unit must hold the words of each clause."""
         self._quoted, self._copied = quoted, copied
         self.unsupported: list[Unsupported] = []
         self.repeated = 0
@@ -170,8 +143,7 @@ class Grounding:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Takes a piece of the answer. Returns the text that can be shown now: the sentences that have ended, with the
-        citation marks after them."""
+        """Takes a piece of the answer. Returns the sentences that have ended, with the citation marks after them."""
         self._held += text
         shown = ""
         while (end := _ended(self._held)) is not None:
@@ -183,13 +155,11 @@ class Grounding:
         return shown
 
     def finish(self) -> str:
-        """Ends the answer and returns the text held back so far; empty if the generator was stopped in a loop."""
         held, self._held = self._held, ""
         return "" if self.loops else self._checked(held)
 
     @property
     def loops(self) -> bool:
-        """Whether the generator keeps repeating sentences."""
         return self.repeated >= _LOOP
 
     def _checked(self, sentence: str) -> str:
@@ -224,9 +194,9 @@ class Grounding:
 def missing(
     statement: str, question: str, passages: Sequence[GivenPassage], others: Sequence[GivenPassage] = ()
 ) -> list[str]:
-    """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names. If all
-    are held, the words of a statement that is about something else than the passages. `others` are passages that the
-    statement does not cite, to which a fact may belong instead."""
+    """The facts of a statement that no passage holds: numbers, each with the thing counted, and names; without any, the
+    words of a statement about something else. `others`: passages that it does not cite, to which a fact may belong
+    instead."""
     said, asked, every = _content(statement), _content(question), [*passages, *others]
     about = said | asked
     known = set(_words(_POSSESSIVE.sub("", f"{question}\n" + "\n".join(passage.text for passage in passages))))
@@ -258,8 +228,8 @@ def missing(
 
 
 def quotation(question: str, statement: str, passages: Sequence[tuple[int, GivenPassage]]) -> tuple[int, str] | None:
-    """The number of a passage and its sentence that shares most words with the question and the statement; None if no
-    sentence shares enough."""
+    """A passage's number and its sentence that shares most words with question and statement; None if none shares
+    enough."""
     asked, said = _content(question), _content(statement)
     found = [(number, unit.text, _content(f"{unit.text} {unit.heading}"))
              for number, passage in passages for unit in passage.units if unit.quotable]  # fmt: skip
@@ -277,8 +247,8 @@ def _rambles(text: str) -> bool:
 
 
 def _composed(sentence: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """A sentence that adds nothing to the question, or its clauses whose words do not all stand in one clause. All
-    clauses must be those of one unit of the passages: joined from two, they say something else."""
+    """A sentence that adds nothing to the question, or its clauses whose words do not all stand in one clause of one
+    unit."""
     told, asked = ({value for value, _, _ in _quantities(text)} for text in (sentence, question))
     if _content(sentence) <= _content(question) and told <= asked:
         return [sentence.strip()]
@@ -291,8 +261,7 @@ def _composed(sentence: str, question: str, passages: Sequence[GivenPassage]) ->
 
 
 def _ended(text: str) -> int | None:
-    """The position after the first sentence of a text, its citation marks and the space after them; None if more text
-    is needed to tell."""
+    """The position after a text's first sentence with its citation marks; None if more text is needed."""
     if text.count(_FENCE) % 2:
         return None
     for _, begin in boundaries(text):
@@ -307,8 +276,8 @@ def _ended(text: str) -> int | None:
 
 
 def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """The content words of a statement that is about something else than the passages; empty if it is about them, or if
-    the passages share no word with the question and may be in another language."""
+    """The content words of a statement about something else than the passages; none if these may be in another
+    language."""
     held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
     said, asked = _content(statement), _content(question)
     new = said - asked
@@ -319,8 +288,7 @@ def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) 
 
 @lru_cache(maxsize=32)
 def _parts(passage: GivenPassage) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str], frozenset[str]], ...]:
-    """The quantities and the content words of each unit of a passage, and those of its headings. The content words
-    include those of the sentence before it, because a sentence may continue the subject of the one before."""
+    """Of each unit the quantities, its content words and those of the sentence before it, and those of its headings."""
     found = []
     before: frozenset[str] = frozenset()
     for unit in passage.units:
@@ -361,8 +329,8 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _exchanged(value: str, counted: str, about: frozenset[str], passages: Sequence[GivenPassage]) -> bool:
-    """Whether a number stands in place of another one: the clauses that hold it share no word with the question and the
-    statement, and a clause with another number of the same kind does."""
+    """Whether a number stands in place of another: no clause that holds it shares a word with question and statement,
+    and a clause with another number of the same kind does."""
     if not counted:
         return False
     right, other = False, False
@@ -381,8 +349,8 @@ def _nearest(said: frozenset[str], passage: GivenPassage) -> list[int]:
 
 
 def _apart(name: str, statement: str, passages: Sequence[GivenPassage]) -> bool:
-    """Whether every passage that treats what a statement says about a name holds the name somewhere else only, more
-    than one unit away. It stands in place of another name then."""
+    """Whether every passage that treats what a statement says about a name holds the name more than a unit away
+    only."""
     own = _content(name)
     said = next(_content(line) for line in statement.split("\n") if name in line) - own
     treated = False
@@ -399,8 +367,8 @@ def _misplaced(
     fact: str, own: frozenset[str], statement: str, question: str, holders: Sequence[GivenPassage],
     passages: Sequence[GivenPassage],
 ) -> bool:  # fmt: skip
-    """Whether a passage without a fact treats what is said about it, and the passages that hold it do so less. It
-    stands in place of another fact then. `own` are the stems of the fact."""
+    """Whether a passage without a fact treats what is said about it, and those that hold it do so less. `own`: the
+    fact's stems."""
     clauses = _JOINED.split(statement)
     said = next((_content(clause) for clause in clauses if fact.split()[0] in clause), frozenset[str]())
     if len(clauses) == 1:
@@ -413,8 +381,8 @@ def _misplaced(
 
 
 def _contradicted(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
-    """A word that denies, if no unit that shares most words with a denial denies anything; in something affirmed, the
-    words that the first passage with them holds only shortly after a denial. Empty for a mere "no"."""
+    """A word that denies, if no unit near the statement denies; in something affirmed, the words that the first passage
+    holds only shortly after a denial."""
     said, denied = _content(statement), _NEGATION.search(question)
     if (denial := _NEGATION.search(statement)) is not None:
         near = (passage.units[at].text for passage in passages for at in _nearest(said, passage))
@@ -468,7 +436,6 @@ def _names(statement: str) -> Iterator[str]:
 
 
 def _content(text: str) -> frozenset[str]:
-    """The stems of a text's content words."""
     words = map(str.casefold, _TOKEN.findall(text))
     return frozenset(_short([w for w in words if w[0].isalpha() and w not in _EMPTY and w not in NUMBER_WORDS]))
 
@@ -478,8 +445,7 @@ def _words(text: str) -> list[str]:
 
 
 def _short(words: Sequence[str]) -> list[str]:
-    """Short stems for comparing words in lower case. Names of months and days stay whole, and a possessive loses its
-    ending."""
+    """Short stems for comparing words in lower case. Names of months and days stay whole."""
     words = [word.split("'")[0].split("’")[0] for word in words]
     short = (form[:_STEM_CHARS] for form in stems(words))
     return [word if word in _WHOLE else _SAME.get(form, form) for word, form in zip(words, short, strict=True)]

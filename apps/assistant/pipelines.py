@@ -1,8 +1,6 @@
-"""The pipelines, which turn a question into retrievals and generations. Each is a function over the same few steps.
-
-A pipeline takes a question and `Steps`, and yields the answer's text. Before each intermediate generation it names, as
-`ahead`, the texts that most resemble its next query, so that clusters are fetched meanwhile (TeleRAG, figure 8).
-"""
+"""The pipelines, which turn a question into retrievals and generations: each takes a question and `Steps`, and yields
+the answer's text. `ahead` are texts that resemble the next query, so that clusters are fetched meanwhile (TeleRAG,
+figure 8)."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ _SUB_QUESTIONS = 4
 
 
 def plain(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieves once, then answers. The two parts of a question are looked up each for itself (see `asked_parts`), and
-    answered so unless a language model can put both into one answer."""
+    """Retrieves once, then answers. The two parts of a question are looked up each for itself (see `asked_parts`)."""
     parts = asked_parts(question)
     found = steps.retrieve_parts(parts) if len(parts) > 1 else []
     if not found:
@@ -43,11 +40,8 @@ def plain(question: str, steps: Steps) -> Iterator[str]:
 
 
 def hyde(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieves passages near a generated passage that might hold the answer.
-
-    The query vector is the mean of that passage's vector and the question's (HyDE: Gao et al. 2022, equation 8). The
-    full-text search uses the question's own words.
-    """
+    """Retrieves near the mean of the question's vector and that of a generated passage (HyDE: Gao et al. 2022, equation
+    8)."""
 
     def query(passage: str) -> list[Retrieval]:
         return [Retrieval(question, (question, passage) if passage.strip() else (question,))]
@@ -70,8 +64,7 @@ def subquestion(question: str, steps: Steps) -> Iterator[str]:
 
 
 def iterative(question: str, steps: Steps) -> Iterator[str]:
-    """Looks up one narrower question after another, each chosen after the findings so far, until the generator judges
-    that the findings are enough."""
+    """Looks up one narrower question after another, until the generator judges that the findings are enough."""
     findings: list[tuple[str, str]] = []
     passages: list[Hit] = []
     narrower = question
@@ -88,8 +81,8 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
 
 
 def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
-    """Drafts an answer, retrieves passages near the question and the draft together, and answers again (Iter-RetGen:
-    Shao et al. 2023). While a draft is written, clusters for the next retrieval are fetched."""
+    """Drafts an answer, retrieves near the question and the draft, and answers again (Iter-RetGen: Shao et al.
+    2023)."""
 
     def query(draft: str) -> list[Retrieval]:
         return [Retrieval.of(f"{question} {draft}")]
@@ -117,13 +110,10 @@ _WINDOW_WORDS = 48
 
 
 def piperag(question: str, steps: Steps) -> Iterator[str]:
-    """Answers in intervals. Each interval from the second on starts a search with the text so far, whose result is used
-    one interval later. The search is as wide as the interval's time allows (PipeRAG: Jiang et al. 2024, S1 to S3).
-
-    The paper's model attends to retrieved text chunk by chunk, and shifts the text by the staleness of its query. Here
-    the prompt holds whole passages, which are not aligned with the answer's position. A stale result is therefore used
-    unchanged.
-    """
+    """Answers in intervals. Each from the second on starts a search with the text so far, whose result is used one
+    interval later, and which is as wide as the interval's time allows (PipeRAG: Jiang et al. 2024, S1 to S3). The paper
+    shifts retrieved text by the staleness of its query; passages of a prompt are not aligned with the answer, so they
+    are used unchanged."""
     passages = steps.retrieve(question)
     said = ""
     left = steps.options.max_tokens
@@ -160,16 +150,8 @@ _UNJUDGED_USE = 3
 
 def self_rag(question: str, steps: Steps) -> Iterator[str]:
     """Decides whether to retrieve, and yields the best of the answers drafted from the best passages (Self-RAG: Asai et
-    al. 2023).
-
-    The paper's reflection tokens exist only in models trained for it, so the critique is requested in words here.
-    IsRel is the reranker's relevance; the generator judges IsSup and IsUse. An answer's score is their sum with the
-    paper's weights 1, 1 and 0.5. While the need for documents is decided, clusters near the question are fetched,
-    because the question itself will be the query.
-
-    Raises:
-        NotInDocuments: no passage supports an answer.
-    """
+    al. 2023). The critique is asked for in words. IsRel is the reranker's relevance; the generator judges IsSup and
+    IsUse; the weights are the paper's 1, 1 and 0.5."""
     needed = prompts.read_verdict(steps.write(prompts.needs_documents(question), ahead=[question]))
     if needed is False:
         for piece in steps.stream(prompts.small_talk(question)):
@@ -185,15 +167,14 @@ def self_rag(question: str, steps: Steps) -> Iterator[str]:
 
 
 def _draft(question: str, passage: Hit, steps: Steps) -> str:
-    """An answer from one passage; empty if the passage holds none."""
     text = steps.write(prompts.answer(question, name="draft"), [passage])
     steps.check_replied()
     return "" if prompts.is_refusal(text) else text
 
 
 def _score(question: str, passage: Hit, draft: str, steps: Steps) -> float | None:
-    """The score of an answer; None if its passage does not support it. A missing verdict of the generator counts as
-    the middle of the scale."""
+    """The score of an answer; None if its passage does not support it. A missing verdict counts as the middle of the
+    scale."""
     support = prompts.read_support(steps.write(prompts.supported(question, draft), [passage]))
     if support == 0:
         return None
@@ -216,16 +197,9 @@ _MARKS = ("[", "]")
 
 
 def flare(question: str, steps: Steps) -> Iterator[str]:
-    """Writes an answer sentence by sentence. If the generator was unsure of a token, the sentence's other tokens are
-    the query of a retrieval, and the sentence is written again (FLARE: Jiang et al. 2023). While a sentence is written,
-    clusters near the question and the previous sentence are fetched.
-
-    The answer ends when the generator stops by itself or repeats a sentence. Some servers do not continue an
-    assistant's message but begin anew; they would repeat a sentence until `max_tokens`.
-
-    Raises:
-        CapabilityError: the generator does not report the probabilities of its tokens.
-    """
+    """Writes an answer sentence by sentence. Of one with an improbable token, the other tokens are the query of a
+    retrieval, and it is written again (FLARE: Jiang et al. 2023). It ends when a sentence is repeated: some servers do
+    not continue a message but begin anew. `CapabilityError` if the generator reports no probabilities."""
     passages = steps.retrieve(question)
     if not passages:
         yield from steps.answer(prompts.answer(question), passages)

@@ -1,13 +1,6 @@
-"""All prompts of the assistant, one function per prompt, and how the replies to them are read. No prompt is written
-anywhere else.
-
-A prompt's name is the name of its step: generation times are learned under it, replayed texts are recorded under it,
-and the trace shows it. Documents are not part of a prompt. They are given to the generator separately, so that their KV
-states can be reused for any question.
-
-Models often do not keep to the requested form of a reply. Every function `read_...` therefore takes the nearest
-meaning, and returns None where there is none.
-"""
+"""All prompts of the assistant, one function per prompt, and how the replies are read: `read_...` takes the nearest
+meaning, and returns None where there is none. Generation times are learned, and replayed texts recorded, under a
+prompt's name. Documents are given to the generator separately, so that their KV states can be reused."""
 
 from __future__ import annotations
 
@@ -31,16 +24,8 @@ _JUDGE = "You judge texts. Reply with one word."
 
 @dataclass(frozen=True, slots=True)
 class StepPrompt:
-    """One request to the generator.
-
-    Attributes:
-        name: the name of the step.
-        messages: the system message and the user's message. A last message of the assistant is the beginning of its
-            reply, which the generator continues.
-        max_tokens: the longest sensible reply; None for the user's own limit.
-        stop: texts that end the reply.
-        question: what the reply is to answer from passages; empty if it is no answer.
-    """
+    """One request to the generator. A last message of the assistant is the beginning of its reply. `max_tokens`: None
+    for the user's limit; `question`: what the reply is to answer from passages, empty if it is no answer."""
 
     name: str
     messages: tuple[Message, ...]
@@ -56,13 +41,15 @@ def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: 
 
 def combined(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
     """Asks for an answer from passages and from findings about parts of the question, (part, finding) pairs."""
-    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
-    prompt = _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
-    return replace(prompt, question=question)
+    user = f"Found out so far:\n{_listed(findings)}\n\nQuestion: {question}"
+    return replace(_prompt("answer", _READ, user), question=question)
+
+
+def _listed(findings: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
 
 
 def condensed(turns: Sequence[tuple[str, str]], question: str) -> StepPrompt:
-    """Asks for a follow-up question rewritten to stand alone, given the conversation's (question, answer) turns."""
     talk = "\n".join(f"User: {asked}\nAssistant: {said}" for asked, said in turns)
     user = (
         f"Conversation:\n{talk}\n\nFollow-up question: {question}\n\n"
@@ -90,19 +77,18 @@ def sub_questions(question: str, most: int) -> StepPrompt:
 
 
 def narrower(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
-    """Asks for the one question to look up next, given the findings so far."""
-    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings) or "- nothing yet"
     user = (
-        f"Question: {question}\n\nFound out so far:\n{known}\n\n"
+        f"Question: {question}\n\nFound out so far:\n{_listed(findings) or '- nothing yet'}\n\n"
         "Write the one narrower question to look up next in order to answer the question."
     )
     return _prompt("narrower", _WRITE, user, max_tokens=64, stop=("\n",))
 
 
 def enough(question: str, findings: Sequence[tuple[str, str]]) -> StepPrompt:
-    """Asks whether the findings answer the question."""
-    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
-    user = f"Question: {question}\n\nFound out so far:\n{known}\n\nDoes this answer the question completely? yes or no"
+    user = (
+        f"Question: {question}\n\nFound out so far:\n{_listed(findings)}\n\n"
+        "Does this answer the question completely? yes or no"
+    )
     return _prompt("enough", _JUDGE, user, max_tokens=4)
 
 
@@ -134,7 +120,6 @@ def useful(question: str, statement: str) -> StepPrompt:
 
 
 def small_talk(message: str) -> StepPrompt:
-    """Asks for a reply to a message that needs no information from the documents."""
     system = "You are the assistant of a collection of documents. Reply in one sentence; claim nothing about the world."
     return _prompt("answer", system, message, max_tokens=64)
 
@@ -184,7 +169,6 @@ def read_grade(reply: str) -> int | None:
 
 
 def is_refusal(reply: str) -> bool:
-    """Whether a reply is the refusal that the generator was told to give."""
     return REFUSAL in " ".join(reply.split()).upper()
 
 

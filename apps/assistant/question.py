@@ -1,5 +1,4 @@
-"""The content of a question, by its words: its asking sentence, whether it refers back, the kind of value that it asks
-for, and whether it asks anything at all."""
+"""A question by its words: its asking sentence, whether it refers back, the kind of value that it asks for."""
 
 from __future__ import annotations
 
@@ -51,16 +50,13 @@ _JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{ASK
 
 _THAN = re.compile(r" (?:than|als) ", re.IGNORECASE)
 _LEAST_WORDS = 2
-"""The fewest content words of a question's part."""
-
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
 """A sentence of more words than this is clear enough without the sentence before it, even if it has pronouns."""
 
 _ASKS = re.compile(r"[?？؟][\"'”’»)\]」』）]*$")
 LONGEST = 300
-"""The most characters of a question that passages are judged by. The longest of 5,396 test questions of five judged
-sets has 213."""
+"""The most characters of a question that passages are judged by."""
 
 Kind = Literal["price", "number", "time"]
 
@@ -128,15 +124,8 @@ def judged_question(question: str) -> str:
 
 
 def check_question(question: str, *, judged: bool) -> None:
-    """Checks that a question can be searched for and judged by.
-
-    Args:
-        judged: whether passages are judged by the asking sentence.
-
-    Raises:
-        InputError: the question is too long to be a query, holds no word, or its asking sentence is longer than
-            `LONGEST`.
-    """
+    """Checks that a question can be searched for and, if `judged`, that its asking sentence has at most `LONGEST`
+    characters."""
     bounded_query(question)
     if not question.strip():
         raise InputError("the question is empty")
@@ -241,7 +230,6 @@ def courtesy(text: str) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """The sentences of a text. A sentence may be wrapped over several lines, as in a mail."""
     units: list[str] = []
     last = ""
     for line in text.splitlines():

@@ -1,27 +1,26 @@
-"""`PassageReader`: where passages answer a question, how probable that is, and what is shown of them.
-
-A cross-encoder's probability for a whole passage mostly tells the passage's subject. So its windows (see
-`edge.apps.assistant.windows`) are judged as well, and the reranker's reader (see `edge.runtimes.reader`) finds the
-answer in them. Together they give the probability that a window holds the answer, and that the unit around the answer
-(its sentence, row, item, setting or block of code) does. Without a reader, the passage's probability decides.
-"""
+"""`PassageReader`: where passages answer a question, how probable that is, and what is shown of them. A cross-encoder's
+probability for a passage mostly tells its subject, so its windows are judged as well, and the reranker's reader (see
+`edge.runtimes.reader`) finds the answer in them. Without a reader, the passage's probability decides."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import cast
 
-from edge.apps.assistant.question import content_words
-from edge.apps.assistant.units import Unit, units
-from edge.apps.assistant.windows import Window, windows
+import numpy as np
+
+from edge.apps.assistant.question import content_words, judged_question
+from edge.apps.assistant.units import Unit, Window, units, windows
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.hits import Hit
+from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.snippets import stems
 from edge.apps.documents.kinds import WORD
-from edge.models.evidence import log_odds
+from edge.apps.verbs.requests import AskOptions
+from edge.errors import InputError
+from edge.models.evidence import RESULT_SIGNALS, Evidence, fit, log_odds, result_signals, results_name
 from edge.runtimes.generation.base import Document
 from edge.runtimes.reader import Span
 
@@ -33,8 +32,7 @@ EXACT = 0.85
 """The probability from which the best unit is shown alone. Fewer words are worth less than a right answer."""
 
 LIKELY = 0.5
-"""The same for the reranker's probability of a whole passage. On 34 passages of 70 questions that reached it, 32 held
-the answer."""
+"""The same for the reranker's probability of a whole passage."""
 
 NEAREST = 0.15
 """The probability below which the question is not answered at all."""
@@ -45,21 +43,9 @@ _READ = 2
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A window that may answer.
-
-    Attributes:
-        passage: the number of its passage, from 0.
-        window: the window.
-        unit: its unit that holds the answer.
-        span: the answer itself, and the reader's probability of it.
-        relevance: the reranker's probability of the passage.
-        window_relevance: its probability of the window. Of one that it cannot read, the share of the question's words
-            in the window.
-        signals: what the probabilities are told from (see `edge.models.evidence.ANSWER_SIGNALS`).
-        worth: how well the window is worth showing; it compares those of one question.
-        probability: the probability that the unit holds the answer.
-        around: the probability that the window does.
-    """
+    """A window that may answer: the number of its `passage`, the `unit` and `span` that hold the answer, the reranker's
+    probability of passage and window. `worth` compares the windows of one question; `probability` is that of the unit,
+    `around` that of the window."""
 
     passage: int
     window: Window
@@ -74,20 +60,13 @@ class Answering:
 
     @property
     def shown(self) -> tuple[Unit, ...]:
-        """The units that are shown."""
         return self.window.only(self.unit) if self.probability >= EXACT else self.window.shown
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What passages say about a question.
-
-    Attributes:
-        answers: the windows of the best passages, the most probable first.
-        certain: the probability from which the best one is shown as the answer.
-        sure: whether the probabilities tell that a question is not answered. They do not where the reader does not know
-            the language of the question or of the best passage.
-    """
+    """What passages say about a question, the most probable window first. From `certain` it is shown as the answer. Not
+    `sure`: the reader does not know the language of the question or of the best passage."""
 
     answers: tuple[Answering, ...] = ()
     certain: float = ANSWER
@@ -95,12 +74,10 @@ class Reading:
 
     @property
     def exact(self) -> bool:
-        """Whether the best unit alone is shown."""
         return bool(self.answers) and self.answers[0].probability >= EXACT
 
     @property
     def probability(self) -> float:
-        """The probability that what is shown answers the question."""
         if not self.answers:
             return 0.0
         found = self.answers[0].probability if self.exact else self.answers[0].around
@@ -113,8 +90,8 @@ class Reading:
 
 
 class PassageReader:
-    """Reads passages with a collection's reranker. Thread-safe. The last reading is kept, because the same passages are
-    read twice: to decide whether there is an answer, and to show it."""
+    """Reads passages with a collection's reranker. Thread-safe. The last reading is kept: passages are read to decide,
+    and again to show."""
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
@@ -122,15 +99,8 @@ class PassageReader:
         self._last: tuple[str, tuple[str, ...], Reading] | None = None
 
     def read(self, question: str, passages: Sequence[Document], relevance: Sequence[float] = ()) -> Reading:
-        """What passages say about a question.
-
-        Args:
-            passages: see `document_of`.
-            relevance: the reranker's probability of each passage; judged anew if it is needed and not given.
-
-        Raises:
-            The errors of `Collection.search`.
-        """
+        """What passages (see `document_of`) say about a question. `relevance`: the reranker's probability of each;
+        judged anew if not given. Raises the errors of `Collection.search`."""
         texts = tuple(passage.text for passage in passages)
         with self._lock:
             if self._last is None or self._last[:2] != (question, texts):
@@ -174,8 +144,8 @@ class PassageReader:
     def _spans(
         self, question: str, passages: Sequence[Document], choices: Sequence[tuple[int, Window]]
     ) -> dict[int, dict[Unit, Span]] | None:
-        """For each passage the best span of each unit of its windows. Passages in a language that the reader does not
-        know are left out; None without a reader."""
+        """For each passage the best span of each unit of its windows, without passages in languages that the reader
+        does not know; None without a reader."""
         units: dict[int, dict[Unit, None]] = {}
         for number, window in choices:  # which overlap, and no unit is read twice
             units.setdefault(number, {}).update(dict.fromkeys(window.units))
@@ -214,7 +184,6 @@ def document_of(hit: Hit) -> Document:
 
 
 def all_units(passage: Document) -> Sequence[Unit]:
-    """The units of a passage."""
     return units(passage.text) if passage.parts is None else cast(Sequence[Unit], passage.parts)
 
 
@@ -227,3 +196,40 @@ def _shared(question: str, text: str) -> float:
     """The share of the question's content words that a text holds, by stem."""
     wanted = set(stems(WORD.findall(" ".join(content_words(question)))))
     return len(wanted & set(stems(WORD.findall(text)))) / max(1, len(wanted))
+
+
+_FEWEST = 8
+_RIDGE = 2.0
+
+Results = Sequence[tuple[float, bool]]
+"""The blended score of each result of a search, best first, and whether it answers."""
+
+
+def fitted_pair(
+    collection: Collection, asked: Sequence[tuple[str, frozenset[str]]], progress: Callable[[int, int], None] | None
+) -> dict[str, Evidence]:
+    """The model fitted for the collection's embedder and reranker, by the name under which it is stored. `asked`:
+    questions with the paths that answer them; each is asked with these passages and without them."""
+    if len(asked) < _FEWEST:
+        raise InputError(
+            f"probabilities are fitted on at least {_FEWEST} queries with relevant documents, not {len(asked)}"
+        )
+    found: list[Results] = []
+    for number, (question, right) in enumerate(asked, 1):
+        hits = collection.candidates(question, k=2 * AskOptions().pool)
+        for pool in (hits, [hit for hit in hits if hit.path not in right]):
+            ranked = merge(
+                collection.rerank(judged_question(question), pool, AskOptions().read, judged=AskOptions().pool),
+                AskOptions().read,
+            )
+            found.append([(hit.stages.blend or 0.0, hit.path in right) for hit in ranked])
+        if progress is not None:
+            progress(number, len(asked))
+    return fitted_on(found, collection.embedder.model.name)
+
+
+def fitted_on(found: Sequence[Results], embedder: str) -> dict[str, Evidence]:
+    blended = [values for results in found for values in result_signals([score for score, _ in results])]
+    answers = np.array([right for results in found for _, right in results])
+    model = fit(np.array(blended), answers, ridge=_RIDGE)
+    return {results_name(embedder): Evidence(RESULT_SIGNALS, model, 0.0, embedder, len(answers))}

@@ -19,13 +19,8 @@ from edge.runtimes.generation.extractive import Quoted
 
 @dataclass(slots=True)
 class GeneratorClock:
-    """Times one answer. The time that the reader spends between two tokens does not count.
-
-    Attributes:
-        first: seconds to the first token.
-        seconds: seconds to the last token.
-        count: the number of tokens.
-    """
+    """Times one answer: seconds to the `first` token and to the last, without the time that the reader spends between
+    two tokens."""
 
     first: float = 0.0
     seconds: float = 0.0
@@ -49,13 +44,8 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 class Thinking:
-    """Leaves out `<think>...</think>` at the beginning of a reply, and the empty lines after it. Elsewhere in a reply
-    the tags are ordinary text.
-
-    Attributes:
-        under_way: whether the reply began with thinking that has not ended.
-        replying: whether all further tokens belong to the reply.
-    """
+    """Leaves out `<think>...</think>` at the beginning of a reply, and the empty lines after it; elsewhere the tags are
+    text. `under_way`: it has not ended; `replying`: all further tokens belong to the reply."""
 
     def __init__(self) -> None:
         self.under_way = False
@@ -64,7 +54,6 @@ class Thinking:
         self._thought = ""
 
     def feed(self, piece: Piece) -> list[Piece]:
-        """Takes a token and returns the tokens that are now known to belong to the reply."""
         if self.replying:
             return [piece]
         if not self._thought:
@@ -84,17 +73,8 @@ class Thinking:
         return [replace(piece, text=rest)]
 
     def check_ended(self, generator: str, *, longest: int | None, most: int) -> None:
-        """Checks that a finished reply was more than thinking. An empty reply would otherwise be read as no answer.
-
-        Args:
-            generator: the generator's name.
-            longest: the token limit of the reply, if it was reached; None if the reply ended by itself.
-            most: the user's token limit for an answer. If the step's own limit was lower, the message does not advise
-                to raise it.
-
-        Raises:
-            InputError: the reply was nothing but thinking.
-        """
+        """Raises `InputError` if a reply was nothing but thinking, which would be read as no answer. `longest`: its
+        token limit, if that was reached; `most`: the user's own."""
         if not self.under_way:
             return
         when = "when it ended by itself" if longest is None else f"when its {longest:,} tokens were used up"
@@ -105,25 +85,19 @@ class Thinking:
         )
 
     def finish(self) -> list[Piece]:
-        """Ends the reply and returns the tokens that were held back."""
         held, self._held = self._held, []
         self.replying = bool(held)
         return held
 
 
 class Refusal:
-    """Holds a reply back while it may still be the refusal that the generator was told to give.
-
-    Attributes:
-        said: whether the reply was the refusal.
-    """
+    """Holds a reply back while it may still be the refusal that the generator was told to give; `said` if it is."""
 
     def __init__(self) -> None:
         self.said = False
         self._held: str | None = ""
 
     def feed(self, text: str) -> str:
-        """Takes a piece of the reply and returns the text that can be shown now."""
         if self._held is None:
             return text
         self._held += text
@@ -137,40 +111,28 @@ class Refusal:
         return shown
 
     def finish(self) -> str:
-        """Ends the reply and returns the text that was held back."""
         held, self._held = self._held, None
         return held or ""
 
 
 class Showing:
-    """The text that an answer has shown so far. A pipeline may show an answer in several parts.
-
-    Attributes:
-        citations: the passages that the answer has referred to so far.
-        checks: the checks of the answer's sentences, one for each checked part.
-    """
+    """The text that an answer has shown so far, in several parts if the pipeline wants: its citations, and the checks
+    of each part."""
 
     def __init__(self, *, copied: bool = False) -> None:
-        """`copied` as for `Grounding`."""
         self._copied = copied
         self.citations = Citations()
         self.checks: list[Grounding] = []
 
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
-        """The sentences so far that the passages do not support."""
         return tuple(found for check in self.checks for found in check.unsupported)
 
     def whole(
         self, text: str, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
     ) -> str:
-        """The text to show for a finished part of the answer.
-
-        Args:
-            passages: the passages that the part was written from.
-            question: the question that the sentences are checked as an answer to; None leaves them unchecked.
-            quoted: see `Grounding`.
-        """
+        """The text to show for a finished part, which was written from `passages`. It is checked as an answer to
+        `question`, if that is given."""
         check = self._check(question, passages, quoted)
         if check is not None:
             text = check.feed(text) + check.finish()
@@ -180,7 +142,6 @@ class Showing:
     def begin(
         self, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
     ) -> GrowingText:
-        """A part of the answer that is shown while it is written. The arguments are those of `whole`."""
         return GrowingText(self.citations.reader(passages), self._check(question, passages, quoted))
 
     def _check(self, question: str | None, passages: Sequence[Hit], quoted: Quote | None) -> Grounding | None:
@@ -191,8 +152,6 @@ class Showing:
 
 
 class GrowingText:
-    """A part of an answer that is still being written."""
-
     def __init__(self, reader: MarkReader, check: Grounding | None) -> None:
         self._reader = reader
         self._check = check
@@ -200,27 +159,20 @@ class GrowingText:
 
     @property
     def refused(self) -> bool:
-        """Whether the generator has said that the passages hold no answer."""
         return self._refusal.said
 
     @property
     def loops(self) -> bool:
-        """Whether the generator keeps repeating sentences."""
         return self._check is not None and self._check.loops
 
     def feed(self, piece: Piece) -> str:
-        """Takes a piece from the generator and returns the text that can be shown now, which may be empty."""
         if isinstance(piece, Quoted):
             return self._reader.feed(piece.text, quoted=True)
         text = self._refusal.feed(piece.text)
         return self._reader.feed(text if self._check is None else self._check.feed(text), quoted=False)
 
     def finish(self, *, complete: bool) -> Iterator[str]:
-        """Yields the rest of the text to show.
-
-        Args:
-            complete: whether the text ended by itself. Otherwise an unfinished mark at its end is left out.
-        """
+        """Yields the rest of the text; without an unfinished mark at its end, unless it is `complete`."""
         text = self._refusal.finish()
         if self._check is not None:
             text = self._check.feed(text) + self._check.finish()

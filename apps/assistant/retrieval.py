@@ -1,11 +1,7 @@
 """`Retrieval`: one search of an answer. `CollectionLibrary`: the collections that are searched. `Prefetcher`: index
-clusters near the next query are fetched while a reply is written (TeleRAG, section 4.1).
-
-TeleRAG predicts the next query once, before the writing begins. Here the prediction may also follow the text as it
-grows, because a half-written passage is nearer to its query than the question is. A text of a few words predicts
-little, so its weight grows with its length. Predictions are made in a thread of their own, beside the generator.
-Both kinds of prediction are made only where they save more seconds than they cost (`edge.scheduling.predictor`).
-"""
+clusters near the next query are fetched while a reply is written (TeleRAG, section 4.1). The paper predicts the query
+once, before the writing; here the prediction may also follow the text as it grows, in a thread of its own, where that
+saves more seconds than it costs (`edge.scheduling.predictor`)."""
 
 from __future__ import annotations
 
@@ -35,46 +31,40 @@ Vectors = npt.NDArray[np.float32]
 
 LOOKAHEAD = "lookahead"
 FOLLOWING = "following"
-"""The gate's names of the two kinds of speculative work."""
-
 _LEAST_S = 0.05
-"""The shortest pause between two predictions, in seconds."""
-
 _PATIENCE = 3
-"""The pause after a prediction is this many times as long as the prediction took. Predictions therefore take at most a
-quarter of the time."""
+"""The pause after a prediction, as a multiple of the time that it took: predictions take at most a quarter of the
+time."""
 
 _SURE_TOKENS = 20
-"""A reply of this many tokens is used alone for a prediction. A shorter reply is mixed with the texts that were known
-before it began. Of the lengths 10, 20 and 40, 20 saved most over six pipelines (the benchmark `assistant`, simulated
-for 60 questions)."""
+"""A reply of this many tokens is used alone for a prediction; a shorter one is mixed with the texts known before. Of
+10, 20 and 40, 20 saved most."""
 
 _ALONE = "token alone"
 _SLOWED = "slowed"
-"""The predictor's names of two kinds of work: writing a token while no prediction runs, and the delay that each second
-of predicting adds to the tokens written meanwhile."""
+"""The predictor's names for writing a token while no prediction runs, and for the delay that a second of predicting
+adds."""
 
 _EMBEDDING = "embedding"
-"""The predictor's name for embedding work, which is counted in texts."""
+"""The predictor's name for embedding, counted in texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """One search: words for the full-text index, and texts for the vector index, which is searched near the mean of
-    their vectors."""
+    """One search: words for the full-text index, and texts, near the mean of whose vectors the vector index is
+    searched."""
 
     words: str
     near: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> Retrieval:
-        """A query that uses one text for both indexes."""
         return cls(text, (text,))
 
     @classmethod
     def asked(cls, question: str) -> Retrieval:
-        """A query for a question's words, near the question and its asking sentence. The asking sentence is added
-        because the vector of a long text represents little of the question at its end."""
+        """A query for a question's words, near the question and its asking sentence, which the vector of a long text
+        represents little."""
         return cls(question, tuple(dict.fromkeys((judged_question(question), question))))
 
 
@@ -86,16 +76,11 @@ Left = Callable[[int], Seconds | None]
 
 
 class CollectionLibrary:
-    """Gives pipelines the stages of a search of one or several collections as separate calls. Thread-safe; every call
-    sees one committed state of each collection."""
+    """The stages of a search of one or several collections as separate calls. Thread-safe; every call sees one
+    committed state."""
 
     def __init__(self, collections: Together, *, working: int = 0, reader: PassageReader | None = None) -> None:
-        """
-        Args:
-            working: bytes to free before a model runs. An engine plans its work for the memory that is free, and does
-                not ask other caches to shrink.
-            reader: reads passages. The generator that quotes shares it, so that each passage is read once.
-        """
+        """`working`: bytes to free before a model runs, since an engine does not ask other caches to shrink."""
         self._collections = collections
         self._first = collections.first
         self._working = working
@@ -111,7 +96,6 @@ class CollectionLibrary:
         return self._first.embed_queries(queries)
 
     def spelled(self, question: str) -> dict[str, str]:
-        """See `Together.spelled`."""
         self._make_room()
         return self._collections.spelled(question)
 
@@ -119,15 +103,9 @@ class CollectionLibrary:
         self, queries: Sequence[Retrieval], vectors: Vectors, k: int, *, where: Filters | None = None,
         seconds: float | None = None, window: Lookahead | None = None,
     ) -> list[list[Hit]]:  # fmt: skip
-        """The best `k` passages for each query, best first, before reranking. All queries are one search of each index,
-        so that a list that several of them probe is read once.
-
-        Args:
-            vectors: [n, dim], one for each query, by the first collection's embedder.
-            seconds: the time that all queries may take together. If given, as many lists are searched as fit into it,
-                and the recall target is not used.
-            window: the lookahead made for this search; it ends now.
-        """
+        """The best `k` passages for each query, best first, before reranking; one search of each index, so that a list
+        is read once. `vectors`: [n, dim]; `seconds`: as many lists are searched as fit in; `window`: the lookahead made
+        for this search, which ends now."""
         own = [self._own_vectors(each, queries, vectors) for each in self._collections.collections.values()]
         started = time.perf_counter()
         left = None if seconds is None else max(0.0, seconds - self._beside.upper)
@@ -140,7 +118,6 @@ class CollectionLibrary:
     def _own_vectors(
         self, collection: Collection, queries: Sequence[Retrieval], vectors: Vectors
     ) -> Sequence[Vectors | None]:
-        """The queries' vectors by a collection's own embedder."""
         identity, first = collection.identity, self._first.identity
         if identity is None:
             return [None] * len(queries)
@@ -155,7 +132,6 @@ class CollectionLibrary:
         return merge(self._first.rerank(query, hits, top_k, judged=judged), top_k)
 
     def read(self, question: str, hits: Sequence[Hit]) -> Reading:
-        """What hits say about a question."""
         self._make_room()
         relevance = [hit.stages.reranker for hit in hits if hit.stages.reranker is not None]
         return self._reader.read(question, [document_of(hit) for hit in hits], relevance)
@@ -168,13 +144,8 @@ class CollectionLibrary:
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> Lookahead | None:
-        """Starts fetching the clusters nearest to `queries` [n, dim]. None if there is nothing to fetch, or if several
-        collections are searched.
-
-        Args:
-            seconds: the time to fetch for. If not given, fetching goes on until memory has no more room.
-            lost: called with the seconds that later searches wait for clusters which these clusters displaced.
-        """
+        """Starts fetching the clusters nearest to `queries` [n, dim], for `seconds` or until memory is full; None for
+        several collections. `lost` gets the seconds that later searches wait for displaced clusters."""
         if len(self._collections.collections) > 1:
             return None
         return self._first.lookahead(queries, seconds=seconds, lost=lost)
@@ -194,11 +165,6 @@ class QueryVectors:
     """The vectors of one answer's queries, and how long embedding takes. Each text is embedded once."""
 
     def __init__(self, embed: Callable[[Sequence[str]], Vectors], predictor: TimePredictor) -> None:
-        """
-        Args:
-            embed: maps texts to vectors [n, dim] of unit length.
-            predictor: learns how long embedding takes.
-        """
         self._embed = embed
         self._predictor = predictor
         self._rows: dict[str, Vectors] = {}
@@ -220,7 +186,6 @@ class QueryVectors:
         return None if embedding is None or starting is None else embedding + starting
 
     def _unknown(self, queries: Sequence[Retrieval]) -> list[str]:
-        """The texts of queries that have no vector yet."""
         texts = dict.fromkeys(text for query in queries for text in query.near)
         return [text for text in texts if text not in self._rows]
 
@@ -245,16 +210,8 @@ class Prefetcher:
         self._last: tuple[float, float] | None = None
 
     def begin(self, where: str, near: Sequence[str], left: Left) -> None:
-        """Starts fetching clusters near the mean of some texts' vectors, as many as arrive while the reply is written.
-
-        Nothing is started where the gate expects no benefit. An earlier fetch then continues, and `follow` may still
-        start predictions from the reply's text.
-
-        Args:
-            where: the step of a pipeline, as the gate's key.
-            near: the texts.
-            left: gives the remaining duration of the reply.
-        """
+        """Starts fetching clusters near the mean of the vectors of some texts, as many as arrive while the reply is
+        written (`left`). Where the gate (its key: `where`) expects no benefit, an earlier fetch continues."""
         self._behind.settle()
         queries = [Retrieval("", tuple(near))]
         self._where, self._left, self._following = where, left, None
@@ -265,13 +222,8 @@ class Prefetcher:
             self._behind.submit(lambda: self._predict(queries, LOOKAHEAD, 0))
 
     def follow(self, becoming: Becoming | None, written: str, tokens: int) -> None:
-        """Predicts again from the text written so far, once the pause is over and if the gate expects a benefit.
-        Otherwise, when a reply takes longer than expected, fetching continues for the previous prediction. Call this
-        after each token.
-
-        Args:
-            tokens: the number of tokens written so far.
-        """
+        """After each token: predicts again from the text so far, once the pause is over and if the gate expects a
+        benefit. When a reply takes longer than expected, fetching continues for the previous prediction."""
         now = time.perf_counter()
         self._learn_slowness(now)
         if self._left is None or self._behind.busy or now < self._next:
@@ -287,18 +239,13 @@ class Prefetcher:
             self._behind.submit(lambda: self._fetch(predicted, LOOKAHEAD, tokens))
 
     def ready(self) -> Lookahead | None:
-        """The fetch that is under way for the next search, or None. Call this when the reply has ended and the search
-        begins.
-
-        Raises:
-            EdgeError: a prediction could not be made.
-        """
+        """The fetch under way for the next search, or None; called when the search begins. Raises the errors of
+        predictions."""
         self._left = None
         self._behind.settle()
         return self._window
 
     def close(self) -> None:
-        """Ends the fetching, and tells the gate how many seconds it saved."""
         with suppress(EdgeError, Cancelled):  # a failed prediction is not needed any more
             self.ready()
         window, self._window = self._window, None
@@ -321,8 +268,8 @@ class Prefetcher:
         self._next = time.perf_counter() + max(_LEAST_S, _PATIENCE * (time.perf_counter() - started))
 
     def _mixed(self, vectors: Vectors, share: float) -> Vectors:
-        """Vectors of the queries that a short reply leads to. The last query is still being written, so its vector is
-        mixed with that of the texts known before the reply."""
+        """Vectors of the queries of a short reply: that of the last one, still being written, is mixed with that of the
+        texts before."""
         last = share * vectors[-1] + (1 - share) * self._vectors.of(self._begun)[0]
         last = last / max(float(np.linalg.norm(last)), 1e-12)
         return np.concatenate([vectors[:-1], last[None]]).astype(np.float32)
@@ -347,7 +294,6 @@ class Prefetcher:
         self._labels.append((kind, self._where))
 
     def _cost(self, queries: Sequence[Retrieval]) -> Seconds | None:
-        """The seconds by which a prediction delays the reply; None if unknown."""
         cost = self._vectors.cost(queries)
         slowed = self._gate.predictor.seconds(_SLOWED)
         if cost is None or slowed is None:
@@ -356,7 +302,6 @@ class Prefetcher:
         return Seconds(share * cost.mean, share * cost.deviation)
 
     def _learn_slowness(self, now: float) -> None:
-        """Learns how much predicting slows the generator: compares tokens written beside a prediction with others."""
         spent = self._behind.seconds
         last, self._last = self._last, (now, spent)
         if last is None:

@@ -1,7 +1,4 @@
-"""The steps that every pipeline is made of: write, retrieve and answer, with lookahead while a reply is written.
-
-Passages of several retrievals are merged into one list, and as many are given as fit the generator's context.
-"""
+"""The steps that every pipeline is made of: write, retrieve and answer, with lookahead while a reply is written."""
 
 from __future__ import annotations
 
@@ -40,32 +37,17 @@ from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.scheduling.predictor import BenefitGate, PromptWork, Seconds, TimePredictor
 
 SMALL_MODEL = 600_000_000
-"""Bytes of a language model's weights below which only sentences that it copies from passages are shown (`Grounding`).
-SmolLM2-135M says what no passage says in every fifth answer."""
+"""Bytes of a language model's weights below which only sentences that it copies from passages are shown
+(`Grounding`)."""
 
 _RERANKING = "reranking"
-"""The predictor's name for reranking work, which is counted in passages."""
 
 
 class Steps:
-    """The steps of one answer.
-
-    Counters (in `trace`): `assistant.generations`, `.generate_s`, `.prompt_tokens`, `.cached_tokens`, `.new_tokens`,
-    `.dropped` (passages), `.rounds`, `.queries`, `.embed_s`, `.search_s`, `.rerank_s`.
-
-    Attributes:
-        options: how the question is answered.
-        rounds: the retrievals made so far.
-        showing: the text and marks that the answer has shown so far.
-        small: whether the generator is a language model that is too small to say or rewrite anything itself.
-        most: the largest number of passages that a generation is given.
-        given: the passages that the last generation was given and that fitted its context.
-        cancel: once set, it ends the answer at the next step or token.
-        needed: the relevance that the last round required; None before the first round.
-        certain: the probability from which an answer is shown without a warning.
-        probability: the highest probability, of all rounds, that passages answer the question; None before the first.
-        span: the words of a passage that answer it; empty if none is certain.
-    """
+    """The steps of one answer, counted in `trace` as `assistant.generations` and so on. `small`: the language model is
+    too small to say anything itself; `most`: passages that a generation is given; `given`: those of the last one that
+    fitted; `needed`: the relevance that the last round required; `probability`: the highest of all rounds, `certain`
+    what is shown without a warning; `span`: the words of a passage that answer."""
 
     def __init__(
         self,
@@ -76,10 +58,6 @@ class Steps:
         pipeline: str,
         predictor: TimePredictor,
     ) -> None:
-        """
-        Args:
-            predictor: predicts the duration of each step from earlier answers; it also learns from this answer.
-        """
         self.library = library
         self.generator = generator
         self.options = options
@@ -106,7 +84,6 @@ class Steps:
         self, prompt: StepPrompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
         becoming: Becoming | None = None,
     ) -> str:  # fmt: skip
-        """The whole reply to a prompt. The arguments are those of `stream`."""
         pieces = self.stream(prompt, passages, ahead=ahead, becoming=becoming)
         return "".join(piece.text for piece in pieces).strip()
 
@@ -119,20 +96,10 @@ class Steps:
         becoming: Becoming | None = None,
         sampling: Sampling | None = None,
     ) -> abc.Generator[Piece, None, None]:
-        """The reply to a prompt, token by token. Closing the iterator early ends the generation.
-
-        Args:
-            passages: the passages to answer from, best first.
-            ahead: texts that resemble the next query. The index clusters near them are fetched while the reply is
-                written (TeleRAG, section 4.1).
-            becoming: gives the queries that the reply written so far would lead to, so that the prediction follows
-                the text.
-            sampling: how tokens are chosen; greedily if not given.
-
-        Raises:
-            Cancelled: the question was withdrawn. The pieces written before that have been yielded.
-            InputError: none of the passages fits the context.
-        """
+        """The reply to a prompt, token by token; closing it ends the generation. `ahead`: texts that resemble the
+        next query, near which clusters are fetched meanwhile (TeleRAG, section 4.1); `becoming`: the queries to
+        which the reply so far would lead. `InputError` if no passage fits the context, `Cancelled` if the question
+        was withdrawn."""
         self._go_on()
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
         documents = [document_of(hit) for hit in passages]
@@ -172,7 +139,6 @@ class Steps:
         self._go_on()
 
     def check_replied(self) -> None:
-        """Checks that the last reply was more than thinking. Raises the errors of `Thinking.check_ended`."""
         longest = None if self.finished else self._longest
         self._thinking.check_ended(self.generator.name, longest=longest, most=self.options.max_tokens)
 
@@ -183,17 +149,15 @@ class Steps:
 
     @property
     def cut(self) -> bool:
-        """Whether the last reply ended at its length limit."""
         return self._stats is not None and self._stats.finish == "length"
 
     def expect(self, prompt: StepPrompt, passages: Sequence[Hit] = ()) -> Seconds | None:
-        """The predicted duration of the reply to a prompt; None if the predictor has seen no similar reply."""
+        """The predicted duration of the reply to a prompt; None if no similar one was seen."""
         sampling = self.sampling(prompt)
         documents = [document_of(hit) for hit in passages]
         return self._left(prompt, self._prompt_work(prompt.messages, documents, sampling), sampling.max_tokens, 0)
 
     def _left(self, prompt: StepPrompt, work: PromptWork, most: int, written: int) -> Seconds | None:
-        """The predicted remaining duration of a reply of which `written` tokens exist."""
         step = f"{self.pipeline}/{prompt.name}"
         read = None if written else work
         return self._predictor.reply(self.generator.name, step, prompt=read, written=written, most=most)
@@ -201,29 +165,20 @@ class Steps:
     def _prompt_work(
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
     ) -> PromptWork:
-        """The work of reading a prompt. A generator that reuses no states reads every token of the prompt."""
         if isinstance(self.generator, ReusesStates):
             return self.generator.prompt_work(messages, documents, sampling)
         tokens = sum(self.generator.count(message.content) for message in messages)
         return PromptWork(tokens + sum(self.generator.count(numbered(d, i)) for i, d in enumerate(documents, 1)))
 
     def shown(self, text: str, passages: Sequence[Hit], question: str) -> str:
-        """A whole reply to a question in the form in which it is shown (see `Showing.whole`).
-
-        Args:
-            passages: the passages that the reply was written from: `given`, unless another reply followed it.
-        """
+        """A whole reply in the form in which it is shown; `passages` are those that it was written from."""
         self.given = passages
         checked = question if self.options.check and passages else None
         return self.showing.whole(text, passages, question=checked, quoted=self._quoted(question, passages))
 
     def answer(self, prompt: StepPrompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
-        """Yields an answer's text piece by piece, in the form in which it is shown.
-
-        Raises:
-            NotInDocuments: there are no passages, or the generator finds no answer in them.
-            InputError: none of the passages fits the context, or the reply was nothing but thinking.
-        """
+        """Yields an answer piece by piece, as it is shown. `NotInDocuments` without passages, or if the generator finds
+        no answer; `InputError` if none fits the context, or the reply was nothing but thinking."""
         if not passages:
             raise NotInDocuments
         text: GrowingText | None = None
@@ -243,18 +198,15 @@ class Steps:
         yield from text.finish(complete=self.finished)
 
     def _quoted(self, question: str, passages: Sequence[Hit]) -> Quote | None:
-        """Gives the unit of some passages that answers a question best; None where no model judges units."""
         return (
             None if self.probability is None else partial(self.library.best_unit, judged_question(question), passages)
         )
 
     def _checked(self, prompt: StepPrompt) -> str | None:
-        """The question that the answer's sentences are checked against. None if checking is switched off, or if the
-        generator only quotes the documents."""
+        """The question that sentences are checked against; None without checking, or if the generator only quotes."""
         return prompt.question if self.options.check and self.generator.follows_instructions else None
 
     def sampling(self, prompt: StepPrompt) -> Sampling:
-        """The sampling of an answer's tokens, from the user's options and the prompt's limits."""
         options = self.options
         longest = min(prompt.max_tokens or options.max_tokens, options.max_tokens)
         return Sampling(temperature=options.temperature, seed=options.seed, stop=prompt.stop, max_tokens=longest)
@@ -267,14 +219,9 @@ class Steps:
         seconds: float | None = None,
         rank_by: str | None = None,
     ) -> list[Hit]:
-        """The passages that answer a question best, best first; empty if no passage answers it. Counts as one round.
-
-        Args:
-            queries: the searches to make; by default one for the question. The results of several are fused.
-            seconds: the time that the round may take. If given, as many index lists are searched as fit into it,
-                and the recall target is not used.
-            rank_by: the text that passages are ranked by; by default the question's asking sentence.
-        """
+        """The passages that answer a question best; none if no passage does. One round. The results of several
+        `queries` are fused. `seconds`: as many lists are searched as fit in; `rank_by`: what passages are ranked by,
+        the asking sentence if not given."""
         queries = queries or [Retrieval.asked(question)]
         rank_by = rank_by or judged_question(question)
         self._begin_round(queries)
@@ -291,8 +238,8 @@ class Steps:
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
-        """The best passages for each of several questions. The questions are searched as one batch. Each gets an
-        equal share of the pool, which is reranked by that question's asking sentence. Counts as one round."""
+        """The best passages for each of several questions, searched as one batch, in one round. Each gets an equal
+        share of the pool."""
         queries = [Retrieval.asked(question) for question in questions]
         share = max(self.most, self.options.pool // len(queries))
         self._begin_round(queries)
@@ -321,7 +268,6 @@ class Steps:
             raise Cancelled
 
     def close(self) -> None:
-        """Ends the lookahead."""
         self._prefetcher.close()
 
     def _search(self, queries: Sequence[Retrieval], k: int, seconds: float | None) -> list[list[Hit]]:
@@ -344,7 +290,7 @@ class Steps:
             return self.library.embed_queries(texts)
 
     def _rank(self, question: str, hits: Sequence[Hit], judged: int) -> list[Hit]:
-        """The best of the first `judged` of `hits`. The others show how good the scores of these are."""
+        """The best of the first `judged` of `hits`; the others show how good the scores of these are."""
         self._go_on()
         if not hits or not self.options.rerank:
             return list(hits[: self.options.read])
@@ -357,7 +303,6 @@ class Steps:
     def _keep(
         self, queries: Sequence[Retrieval], question: str, hits: list[Hit], search_s: float, rerank_s: float
     ) -> list[Hit]:
-        """Records a round and returns its passages; empty if they do not answer the question."""
         started = time.perf_counter()
         kept, best = self._answering(question, hits)
         rerank_s += time.perf_counter() - started
@@ -369,7 +314,6 @@ class Steps:
         return kept
 
     def _answering(self, question: str, hits: list[Hit]) -> tuple[list[Hit], float | None]:
-        """The passages if they may answer a question, and the probability that they do."""
         if not hits or not self.options.rerank:
             return hits, None
         with self.trace.timed("assistant.rerank_s", "read", "retrieval"):
@@ -410,7 +354,6 @@ class Steps:
 
 
 def fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """The candidates of several queries in one order, by reciprocal rank fusion."""
     if len(pools) == 1:
         return list(pools[0])
     hits = {(hit.collection, hit.id): hit for pool in pools for hit in pool}
@@ -419,8 +362,8 @@ def fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
 
 
 def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
-    """The `most` most relevant passages of several sets. Passages of earlier sets keep their places and new ones
-    follow, so that a prompt begins like the one before it and KV states are reused."""
+    """The `most` most relevant passages of several sets. Those of earlier sets keep their places, so that KV states are
+    reused."""
     seen: dict[str, Hit] = {}
     for hit in (hit for hits in sets for hit in hits):
         if hit.key not in seen or hit.score > seen[hit.key].score:
@@ -430,7 +373,7 @@ def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
 
 
 def newest_first(passages: Sequence[Hit]) -> list[Hit]:
-    """Passages in their order, except that mails of one thread change places: a newer one may correct an older one."""
+    """Passages in their order, but mails of one thread newest first: a newer one may correct an older one."""
     order = list(passages)
     threads: dict[str, list[int]] = {}
     for place, hit in enumerate(passages):
@@ -444,8 +387,7 @@ def newest_first(passages: Sequence[Hit]) -> list[Hit]:
 
 
 def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """The best passage of each set, then the second best of each, and so on, `most` in all. Every part of a question
-    thus gets its share of the passages."""
+    """The best passage of each set, then the second best of each, and so on, `most` in all."""
     turns = (hit for turn in zip_longest(*sets) for hit in turn if hit is not None)
     return list({hit.key: hit for hit in turns}.values())[:most]
 
@@ -453,15 +395,8 @@ def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
 def documents_read(
     generator: Generator, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
 ) -> int:
-    """The number of documents, from the first, that fit the context of an answer to these messages.
-
-    The number is exact for llama.cpp generators, whose prompt is laid out by this program, and for servers, whose
-    adapter estimates in the same way. For other generators it is as good as their `count`. After the generation their
-    `stats` hold the number of documents that were really left out.
-
-    Raises:
-        InputError: there are documents, and none of them fits; or the conversation alone does not fit.
-    """
+    """The number of documents, from the first, that fit the context beside an answer: exact for llama.cpp, for others
+    as good as their `count`. `InputError` if none fits."""
     if not documents:
         return 0
     used = sum(generator.count(message.content) for message in messages)
@@ -496,13 +431,8 @@ def cached_first(
     sampling: Sampling,
     tolerance: float,
 ) -> list[int]:
-    """The order, as indices, in which to give passages to a generator. Passages of about equal relevance change places
-    so that KV states are reused. Passages that are not sorted by relevance keep their order.
-
-    Args:
-        documents: the passages in the form in which the generator reads them.
-        tolerance: see `AskOptions.order_tolerance`.
-    """
+    """The order, as indices, in which to give passages: those of about equal relevance change places so that KV states
+    are reused."""
     scores = [hit.score for hit in passages]
     if not tolerance or not isinstance(generator, ReusesStates) or scores != sorted(scores, reverse=True):
         return list(range(len(passages)))

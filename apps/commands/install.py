@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from edge.apps.collection.registry import located
-from edge.apps.mcp.clients import CLIENTS, AgentProgram, client_named, configuration, entries, program
+from edge.apps.mcp.command import CLIENTS, AgentProgram, client_named, configuration, entries, program
 from edge.apps.options import collections_option
 from edge.errors import InputError
 from edge.files.input_file import read_small

@@ -198,7 +198,7 @@ def calibrate(
 def _fit_refusal(examples: list[Any], config: Config) -> None:
     from tempfile import TemporaryDirectory
 
-    from edge.apps.assistant.calibrating import fitted_pair
+    from edge.apps.assistant.reading import fitted_pair
     from edge.apps.collection.collection import Collection
     from edge.models.evidence import save
 

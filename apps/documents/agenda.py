@@ -17,6 +17,7 @@ from edge.apps.documents.decoding import decode
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
 from edge.errors import InputError
+from edge.text.languages import MONTHS, WEEKDAYS
 
 _MOST = 100_000
 _LINE = re.compile(r"(?:[\w-]+\.)?([\w-]+)((?:;[^:;\"]*(?:\"[^\"]*\"[^:;\"]*)*)*):(.*)", re.DOTALL)
@@ -26,11 +27,6 @@ _UNFOLDED = re.compile(r"(?<!\\);")
 _MOMENT = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:T(\d\d):?(\d\d)(?::?\d\d)?(Z|[+-]\d\d:?\d\d)?)?")
 _DURATION = re.compile(r"P(?:(\d{1,4})W)?(?:(\d{1,5})D)?(?:T(?:(\d{1,5})H)?(?:(\d{1,6})M)?(?:\d{1,6}S)?)?")
 _BINARY = frozenset({"PHOTO", "LOGO", "SOUND", "KEY", "ATTACH"})
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-    "December",
-)  # fmt: skip
 _ORDINALS = {"1": "the first ", "2": "the second ", "3": "the third ", "4": "the fourth ", "-1": "the last "}
 _EVERY = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year", "HOURLY": "hour"}
 _CALENDAR = "VCALENDAR"
@@ -212,7 +208,7 @@ def _iso(value: str) -> str:
 
 def spelled(day: date) -> str:
     """A date as people and as programs write it."""
-    return f"{_DAYS[day.weekday()]}, {day.day} {_MONTHS[day.month - 1]} {day.year} ({day.isoformat()})"
+    return f"{WEEKDAYS[day.weekday()]}, {day.day} {MONTHS[day.month - 1]} {day.year} ({day.isoformat()})"
 
 
 def _when(start: _Property, event: _Component) -> str:
@@ -249,7 +245,7 @@ def _repeats(rule: str) -> str:
     days = [
         _ORDINALS.get(code[:-2], "") + day
         for code in parts.get("BYDAY", "").split(",")
-        for day in _DAYS
+        for day in WEEKDAYS
         if code[-2:] == day[:2].upper()
     ]
     days += [f"day {day}" for day in parts.get("BYMONTHDAY", "").split(",") if day.isdecimal()]

@@ -1,8 +1,6 @@
 """`ActionCache`: an agent's earlier trajectories, found again by task and state, so that its model need not be asked
-(GRATING, section 6: application "agent memory").
-
-A trajectory is returned only if the cache is confident enough. The threshold is calibrated on labelled examples.
-"""
+(GRATING, section 6: application "agent memory"). One is returned only from a confidence that labelled examples
+calibrate."""
 
 from __future__ import annotations
 
@@ -36,8 +34,6 @@ ROW = ("id", *PROVED["actions"], "checksum")
 
 _SHOWN = PROVED["actions"].index("key")
 _KINDS = (str, str, str, str, int, int, str, str)
-"""The kinds of the values that are shown."""
-
 _SELECT = f"SELECT {', '.join(ROW)} FROM actions"
 _SAME = "key = ? AND task = ? AND state = ?"
 
@@ -80,14 +76,13 @@ def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] |
 
 
 def read_actions(db: Connection, numbers: Iterable[int]) -> list[Action]:
-    """The trajectories of these rows, in their order."""
     rows = (row for number in numbers for row in db.execute(f"{_SELECT} WHERE id = ?", (number,)))
     return held(db, rows, read_action, _more)
 
 
 def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
-    """The trajectories of `scope` for exactly this task and state, by row number: first those with the best feedback,
-    then the newest."""
+    """The trajectories of `scope` for exactly this task and state, by row number: the best feedback first, then the
+    newest."""
     condition, params = scope.condition("actions")
     order = "ORDER BY (successes + 1.0) / (successes + failures + 1) DESC, updated_at DESC, id DESC LIMIT ?"
     sql = f"{_SELECT} WHERE {_SAME} AND {condition} {order}"
@@ -103,7 +98,6 @@ def _more(row: Row) -> int:
 
 
 def stored_under(db: Connection, task: str, state: str, scope: Scope) -> str | None:
-    """The id of the trajectory for this task and state under exactly the ids of `scope`."""
     condition, params = scope.exactly("actions")
     sql = f"SELECT uuid FROM actions WHERE {_SAME} AND {condition}"
     row = db.execute(sql, (*_same(task, state), *params)).fetchone()
@@ -115,7 +109,6 @@ def _same(task: str, state: str) -> tuple[str, str, str]:
 
 
 def read_action(row: Sequence[Any]) -> Action:
-    """A trajectory from a row of `ROW`."""
     _, *values, checksum = row
     identifier, task, state, trajectory, *rest = values[:_SHOWN]
     try:
@@ -133,8 +126,8 @@ _COUNTERS = ("lookups", "hits")
 
 @dataclass(frozen=True, slots=True)
 class ActionStats:
-    """Figures of the action cache: the lookups and hits of all processes, and the feedback on hits. The counts of
-    another process are included once that process closes its memory or reads its own figures."""
+    """Figures of the action cache: lookups, hits and the feedback on hits. Counts of another process come once it
+    closes its memory."""
 
     trajectories: int
     lookups: int
@@ -144,68 +137,12 @@ class ActionStats:
 
     @property
     def hit_rate(self) -> float:
-        """The share of lookups that were hits."""
         return self.hits / self.lookups if self.lookups else 0.0
 
 
-class ActionCounter:
-    """Counts in memory, so that a lookup does not wait for the disk. The counts are added to the store with the next
-    feedback, when the figures are read, and on closing. Thread-safe."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    def count(self, *, hit: bool) -> None:
-        """Counts a lookup."""
-        with self._lock:
-            self._counts.update(lookups=1, hits=int(hit))
-
-    def save(self, db: Connection) -> None:
-        """Adds this process's new counts to the common ones, inside a transaction."""
-        with self._lock:
-            counts, self._counts = self._counts, Counter()
-        for name in _COUNTERS:
-            db.execute(
-                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-                (f"actions:count:{name}", counts[name]),
-            )
-
-    def stats(self) -> ActionStats:
-        """The figures of all processes."""
-        with self._store.write() as db:
-            self.save(db)
-            counted = dict(db.execute("SELECT name, value FROM settings WHERE name LIKE 'actions:count:%'").fetchall())
-            total, right, wrong = db.execute(
-                "SELECT count(*), coalesce(sum(successes), 0), coalesce(sum(failures), 0) FROM actions"
-            ).fetchone()
-            lookups, hits = (whole(counted[f"actions:count:{name}"]) for name in _COUNTERS)
-        return ActionStats(total, lookups, hits, right, wrong)
-
-    def clear(self) -> None:
-        """Drops the counts that are not stored yet."""
-        with self._lock:
-            self._counts.clear()
-
-    def close(self) -> None:
-        """Adds the remaining counts to the store."""
-        with self._lock:
-            counted = bool(self._counts)
-        if not counted:
-            return
-        try:
-            with self._store.write() as db:
-                self.save(db)
-        except EdgeError as error:  # the caller must still be able to close the other parts
-            logging.getLogger(__name__).warning("the lookups of the action cache were not counted: %s", error)
-
-
 _CANDIDATES = 8
-"""The number of similar trajectories among which the reranker chooses."""
-
 _RANKED = 2
-"""The number of best trajectories that the reranker returns: the chosen one, and the next one for comparison."""
+"""The trajectories that the reranker returns: the chosen one, and the next one for comparison."""
 
 _FEWEST_EXAMPLES = 20
 
@@ -229,7 +166,9 @@ class ActionCache:
         self._store = store
         self._bound = bound
         self._clock = clock
-        self._counter = ActionCounter(store)
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        """Kept in memory, so that a lookup does not wait for the disk."""
 
     def add(self, task: str, trajectory: Any, *, state: str = "", **scope: Any) -> str:
         """Stores the trajectory of a task in a state (the screen, the page, the situation), in the scope named by
@@ -296,7 +235,8 @@ class ActionCache:
             confidence = 1.0 if calibration is None else calibration.threshold
         # A calibrated threshold may exceed 1. A trajectory for the same task and state is returned all the same.
         hit = found[0] if found and found[0].confidence >= min(confidence, 1.0) else None
-        self._counter.count(hit=hit is not None)
+        with self._counting:
+            self._counts.update(lookups=1, hits=int(hit is not None))
         return hit
 
     def candidates(self, task: str, *, state: str = "", rerank: bool = True, **scope: Any) -> list[Action]:
@@ -310,7 +250,7 @@ class ActionCache:
             number, _ = self._found(db, action_id)
             db.execute(f"UPDATE actions SET {column} = {column} + 1 WHERE id = ?", (number,))
             db.execute(f"{SEAL['actions']} WHERE id = ?", (number,))
-            self._counter.save(db)
+            self._save_counts(db)
 
     def get(self, action_id: str) -> Action | None:
         """The trajectory with an id; None if there is none in this scope."""
@@ -319,7 +259,6 @@ class ActionCache:
         return None if found is None else found[1]
 
     def delete(self, action_id: str) -> None:
-        """Deletes a trajectory."""
         index = self._store.index
         with self._store.write() as db:
             number, _ = self._found(db, action_id)
@@ -368,18 +307,41 @@ class ActionCache:
 
     def stats(self) -> ActionStats:
         """The cache's figures: hits, lookups and wrong hits."""
-        return self._counter.stats()
+        with self._store.write() as db:
+            self._save_counts(db)
+            counted = dict(db.execute("SELECT name, value FROM settings WHERE name LIKE 'actions:count:%'").fetchall())
+            total, right, wrong = db.execute(
+                "SELECT count(*), coalesce(sum(successes), 0), coalesce(sum(failures), 0) FROM actions"
+            ).fetchone()
+            lookups, hits = (whole(counted[f"actions:count:{name}"]) for name in _COUNTERS)
+        return ActionStats(total, lookups, hits, right, wrong)
 
     def forget_counts(self) -> None:
         """Drops the lookups of this process that are not stored yet."""
-        self._counter.clear()
+        with self._counting:
+            self._counts.clear()
 
     def close(self) -> None:
-        """Stores the counted lookups."""
-        self._counter.close()
+        with self._counting:
+            counted = bool(self._counts)
+        if not counted:
+            return
+        try:
+            with self._store.write() as db:
+                self._save_counts(db)
+        except EdgeError as error:  # the caller must still be able to close the other parts
+            logging.getLogger(__name__).warning("the lookups of the action cache were not counted: %s", error)
+
+    def _save_counts(self, db: Connection) -> None:
+        with self._counting:
+            counts, self._counts = self._counts, Counter()
+        for name in _COUNTERS:
+            db.execute(
+                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                (f"actions:count:{name}", counts[name]),
+            )
 
     def _judged(self, task: str, state: str, whose: Scope, rerank: bool) -> tuple[list[Action], Confidence | None]:
-        """Similar trajectories with their confidence, and the calibration used for it."""
         found = self._similar(task, state, whose, rerank)
         calibration = self.calibration(rerank=rerank) if found else None
         judged = []
@@ -466,9 +428,8 @@ def _setting(rerank: bool) -> str:
 
 
 SIGNALS = ("similarity", "lead", "overlap", "state_overlap", "details_differ", "relevance", "relevance_lead")
-"""The signals of the chosen trajectory: its cosine with the task, and the lead over the next one's; the overlap of the
-words of task and state; whether numbers, quoted texts or names differ; the reranker's log-odds, and the lead of its
-probability (0 without reranking)."""
+"""Of the chosen trajectory: its cosine and the lead over the next one's; the overlap of words; whether numbers, quoted
+texts or names differ; the reranker's log-odds, and the lead of its probability (0 without reranking)."""
 
 _WORD = re.compile(r"\w+")
 _DETAIL = re.compile(r"\d+(?:[.:,]\d+)*|\"[^\"]+\"|'[^']{2,}'|(?<![.!?]\s)(?<!^)\b[A-Z]\w+")
@@ -477,17 +438,9 @@ _FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """A fitted model.
-
-    Attributes:
-        weights: the weight of each standardized signal, then the constant.
-        mean, scale: the mean and scale of each signal, for standardizing.
-        threshold: the confidence from which a lookup is a hit; above 1 if no confidence was safe enough.
-        examples: the number of labelled pairs that the model was fitted on.
-        hit_rate, wrong_rate: in cross-validation, the share of the examples that were hits, and the share of the hits
-            that were wrong.
-        models: the fingerprints of the embedder and the reranker that the model was fitted with.
-    """
+    """A fitted model: weights of the standardized signals, then the constant. A lookup is a hit from `threshold` on
+    (above 1: none was safe enough). `hit_rate` and `wrong_rate` are of cross-validation; `models`: fingerprints of
+    embedder and reranker."""
 
     weights: tuple[float, ...]
     mean: tuple[float, ...]
@@ -503,12 +456,10 @@ class Confidence:
         return float(Logistic(self.weights, self.mean, self.scale).probability(signals[None])[0])
 
     def to_json(self) -> str:
-        """The stored form, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Confidence:
-        """Reads the output of `to_json`."""
         try:
             values: dict[str, Any] = json.loads(text)
             weights, mean, scale = (tuple(map(float, values[name])) for name in ("weights", "mean", "scale"))
@@ -523,17 +474,9 @@ class Confidence:
 
 
 def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models: tuple[str, str]) -> Confidence:
-    """Fits a ridge logistic regression, and chooses the lowest threshold with a wrong share of at most `most_wrong`.
-
-    The threshold is chosen on held-out predictions of a 5-fold cross-validation. One wrong hit is added to those
-    observed, so that the threshold is higher with few examples.
-
-    Args:
-        signals: the signals of each example, [n, len(SIGNALS)].
-        right: [n], whether the chosen trajectory was the right one.
-        most_wrong: the share of hits that may be wrong, in (0, 1).
-        models: the fingerprints of the embedder and the reranker.
-    """
+    """Fits a ridge logistic regression to signals [n, len(SIGNALS)], and chooses the lowest threshold with a wrong
+    share of at most `most_wrong` on held-out predictions of a 5-fold cross-validation. One wrong hit is added to those
+    observed, so that it is higher with few examples."""
     held_out = np.empty(len(signals))
     folds = np.arange(len(signals)) % _FOLDS
     for fold in range(_FOLDS):
@@ -553,7 +496,6 @@ def describe(
     task: str, state: str, other_task: str, other_state: str, *, similarity: float, lead: float,
     relevance: float = 0.5, relevance_lead: float = 0.0,
 ) -> Floats:  # fmt: skip
-    """The signals that compare a stored (task, state) with the requested one, in the order of `SIGNALS`."""
     return np.array([
         similarity, lead, _overlap(task, other_task), _overlap(state, other_state),
         float(details(task) != details(other_task)), log_odds(relevance), relevance_lead,
@@ -561,8 +503,7 @@ def describe(
 
 
 def details(text: str) -> frozenset[str]:
-    """The details that a paraphrase keeps: numbers, quoted texts, and capitalized words that do not begin a
-    sentence."""
+    """What a paraphrase keeps: numbers, quoted texts, and capitalized words that do not begin a sentence."""
     return frozenset(match.strip("\"'").casefold() for match in _DETAIL.findall(text))
 
 

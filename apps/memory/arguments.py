@@ -1,8 +1,6 @@
-"""Arguments: the checks that are made once, where a value enters the library; `Scope`, and moments and days.
-
-Moments are stored in UTC with microseconds, all of the same width, so that comparing strings compares times. The day
-and hour of a moment depend on the time zone it was given in, so the moment in that zone is stored, too.
-"""
+"""Arguments: the checks that are made where a value enters the library; `Scope`, moments and days. Moments are stored
+in UTC with microseconds, all of one width, so that comparing strings compares times; the moment in the zone that it was
+given in is stored, too."""
 
 from __future__ import annotations
 
@@ -20,22 +18,21 @@ import platformdirs
 
 from edge.apps.store.folder import MEMORY
 from edge.errors import InputError
+from edge.text.languages import MONTHS
 
 _MOST_DEPTH = 100
-"""The most levels of a JSON value. Python bounds its levels and the open calls together, so that one caller could store
-a deeper value that another could not read."""
+"""The most levels of a JSON value. Python bounds its levels and the open calls together, so a deeper value might not be
+read again."""
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-"""The escape of the character NUL in JSON text. A backslash of the text itself is written twice there."""
+"""The escape of NUL in JSON text. A backslash of the text itself is written twice there."""
 
 
 def default_path() -> Path:
-    """The default folder of a memory: the platform's folder for the user's data."""
     return platformdirs.user_data_path("edge-rag", appauthor=False) / "memory"
 
 
 def existing_memory(path: Path | None) -> Path:
-    """The folder of a memory that exists; by default the default folder."""
     place = path or default_path()
     if not holds_memory(place):
         raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
@@ -43,12 +40,10 @@ def existing_memory(path: Path | None) -> Path:
 
 
 def holds_memory(path: Path) -> bool:
-    """Whether a directory holds a memory."""
     return (path / MEMORY).is_file()
 
 
 def check_share(value: object, name: str) -> float | None:
-    """A number in 0 ... 1, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -57,7 +52,6 @@ def check_share(value: object, name: str) -> float | None:
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
-    """The metadata as a dictionary that can be stored as JSON."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -72,7 +66,6 @@ def check_metadata(metadata: object) -> dict[str, Any]:
 
 
 def json_text(value: object, what: str) -> str:
-    """A value as JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -93,7 +86,6 @@ def _inside(value: object) -> Iterable[object]:
 
 
 def check_path(value: Any) -> Path:
-    """The value as a path."""
     try:
         path = Path(os.fsdecode(value))
         if b"\0" not in os.fsencode(path):
@@ -126,11 +118,8 @@ SCOPE_FIELDS = ("user_id", "agent_id", "run_id")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The ids of a user, an agent and a run; None leaves an id open.
-
-    The scope of a stored memory is its three ids, including missing ones. The scope of a query matches every memory
-    that has all the ids it names.
-    """
+    """The ids of a user, an agent and a run. A stored memory has exactly its three ids; a query matches every memory
+    that has all the ids it names."""
 
     user_id: str | None = None
     agent_id: str | None = None
@@ -138,14 +127,13 @@ class Scope:
 
     @classmethod
     def of(cls, ids: Mapping[str, Any]) -> Scope:
-        """Reads the three ids from a mapping and ignores its other keys. Ids are converted to text and stripped."""
+        """The three ids of a mapping, converted to text and stripped."""
         return cls(**{name: _identifier(name, ids.get(name)) for name in SCOPE_FIELDS})
 
     def __bool__(self) -> bool:
         return any(value is not None for _, value in self.items())
 
     def items(self) -> Iterator[tuple[str, str | None]]:
-        """The names and values of the ids, in the order of `SCOPE_FIELDS`."""
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def within(self, bound: Scope) -> Scope:
@@ -185,18 +173,12 @@ def _identifier(name: str, value: object) -> str | None:
 
 
 Clock = Callable[[], datetime]
-"""Returns the present moment with its time zone, which also determines the present day. Tests and replays pass a clock
-of their own."""
+"""Returns the present moment with its time zone, which also determines the present day."""
 
 _UTC = "+00:00"
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 
 
 def local_now() -> datetime:
-    """The present moment in the time zone of this machine."""
     try:
         return datetime.now().astimezone()
     except ValueError:  # its zone is more than a day away
@@ -229,7 +211,6 @@ def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None
 
 
 def parse_day(value: object, name: str = "expiration_date") -> str:
-    """A day as `YYYY-MM-DD`, from a date, a datetime, or text of that form."""
     if isinstance(value, datetime):
         return value.date().isoformat()
     if isinstance(value, date):
@@ -255,7 +236,7 @@ def whole_day(value: object) -> str | None:
 def spoken(moment: str) -> str:
     """A stored or local moment in the words of a person, `8 May 2023, 13:56`, which match questions about time."""
     when = datetime.fromisoformat(moment)
-    day = f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
+    day = f"{when.day} {MONTHS[when.month - 1]} {when.year}"
     return day if when.time() == time() else f"{day}, {when:%H:%M}"
 
 
@@ -266,7 +247,7 @@ def written(moment: str) -> str:
 
 
 def age_days(moment: str, now: datetime) -> float:
-    """The days from a stored moment to `now`; 0 if the moment lies in the future."""
+    """The days from a stored moment to `now`, not below 0."""
     return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds() / 86_400)
 
 

@@ -1,5 +1,4 @@
-"""`MemoryCare`: the tables of a memory as they are checked and repaired; and the commands `edge memory check`,
-`repair`, `backup` and `restore`."""
+"""`MemoryCare`: the tables of a memory as they are checked and repaired; and the commands of it."""
 
 from __future__ import annotations
 
@@ -66,8 +65,6 @@ _HISTORY = Table("history", ("id", *HISTORY_COLUMNS), lambda row: row_sum("histo
 _ACTIONS = Table("actions", ROW, _reads(read_action))
 
 _KEPT = ("user_id", "agent_id", "run_id", "actor_id", "role", "created_at", "updated_at")
-"""Columns of the history that are those of the memory."""
-
 _CHANGES: dict[str, dict[str, Any]] = {
     "PIN": {"pinned": True},
     "UNPIN": {"pinned": False},
@@ -143,7 +140,6 @@ class MemoryCare(StoreCare):
 
 
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
-    """Copies the memories that are not deleted. Returns how many, and how many are not what was stored."""
     lexical = full_text()
     turns: list[tuple[int, int]] = []
 
@@ -164,7 +160,6 @@ def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
 
 
 def _from_history(new: Database) -> list[str]:
-    """Restores lost memories from their histories. Returns their ids."""
     back: list[str] = []
     with new.write() as db:
         lost = db.execute("SELECT DISTINCT memory_id FROM history WHERE memory_id NOT IN (SELECT uuid FROM memories)")
@@ -208,7 +203,6 @@ def _repair(path: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
 
 
 def _care(path: Folder, setup: Setup) -> MemoryCare:
-    """The memory in a folder."""
     folder, config = existing_memory(path and path.absolute()), setup.config()
     return MemoryCare(folder, lambda: Memory(folder, config=config))
 

@@ -61,12 +61,10 @@ path_option = click.option("--path", type=click.Path(file_okay=False, path_type=
 
 
 def print_json(document: Any) -> None:
-    """Prints one line of JSON."""
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
 def print_count(count: int, sentence: str, as_json: bool) -> None:
-    """Prints a sentence that names a number, or the number alone as a JSON object."""
     if as_json:
         print_json({"count": count})
     else:
@@ -74,7 +72,7 @@ def print_count(count: int, sentence: str, as_json: bool) -> None:
 
 
 def shown(document: dict[str, Any]) -> str:
-    """A memory on one line, with its timestamp in the time zone in which it was given, and with its end."""
+    """A memory on one line, with its timestamp in its own time zone, and with its end."""
     when = document.get("local_timestamp") or document.get("timestamp")
     text = f"[{written(when)}] {document['memory']}" if when else str(document["memory"])
     until = document.get("valid_until")
@@ -82,27 +80,22 @@ def shown(document: dict[str, Any]) -> str:
 
 
 def exit_code(found: bool) -> int:
-    """The exit code of a query: 0 if something was found; otherwise 1, with a notice on stderr."""
     if not found:
         click.echo("edge: nothing found", err=True)
     return 0 if found else 1
 
 
 DEFAULT_USER = "default"
-"""The user id if no id is given, since most machines have one user."""
-
 everyone_option = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
 
 scope_options = several(OfMemory.add_to, json_option)
 
 
 def whose(asked: OfMemory) -> dict[str, Any]:
-    """The ids of a scope; the default user's if none is given."""
     return asked.ids if any(asked.ids.values()) else {**asked.ids, "user_id": DEFAULT_USER}
 
 
 def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) -> dict[str, Any]:
-    """What a verb of the memory returns (see `edge.apps.verbs.remembering`), done by the server or here."""
     config = configure(**settings)
     alone = own_options(memory=settings.get("memory"), threads=settings.get("threads"))
     bound = replace(asked, path=str(_place(asked, make)), **whose(asked))
@@ -113,7 +106,6 @@ def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) ->
 
 
 def own_memory(asked: OfMemory, *, everyone: bool = False, make: bool = False, **settings: Any) -> Memory:
-    """The memory of a request, opened in this process and bound to its scope; unbound for `everyone`."""
     from edge.apps.memory.memory import Memory
 
     if everyone and any(asked.ids.values()):
@@ -123,7 +115,6 @@ def own_memory(asked: OfMemory, *, everyone: bool = False, make: bool = False, *
 
 
 def _place(asked: OfMemory, make: bool) -> Path:
-    """The directory of a memory, which must exist unless the verb makes one."""
     given = None if asked.path is None else Path(asked.path)
     return ((given or default_path()) if make else existing_memory(given)).expanduser().absolute()
 
@@ -207,7 +198,6 @@ def search(query: str, options: Recall, as_json: bool, **settings: Any) -> int:
 
 
 def _print_results(found: dict[str, Any]) -> int:
-    """Prints results with the state of the memory as JSON, and returns the exit code."""
     print_json({**found["result"], "health": found["health"]})
     return 0 if found["result"]["results"] else 1
 
@@ -287,7 +277,6 @@ def supersede(memory_id: str, by: str | None, undo: bool, options: Supersede, as
 
 
 def _print(found: dict[str, Any] | None, as_json: bool) -> None:
-    """Prints a memory after a change."""
     if as_json:
         print_json(found)
     elif found is not None:
@@ -400,7 +389,6 @@ def hook(options: OfMemory, **settings: Any) -> None:
 
 
 _WATCH_SECONDS = 2.0
-"""The time after which a watched source is looked at again."""
 
 
 @memory.command()
@@ -434,5 +422,4 @@ def rebuild(path: Path | None, as_json: bool, **settings: Any) -> None:
 
 
 def _at(path: Path | None) -> OfMemory:
-    """The memory in a directory, of nobody in particular."""
     return OfMemory(path=None if path is None else str(path))

@@ -15,7 +15,7 @@ from edge.errors import InputError
 from edge.runtimes.generation.base import Generator, Message, Sampling
 
 _ROLES_LEFT_OUT = frozenset({"system"})
-"""Roles whose messages are not stored. System messages are instructions to a model, not memories (as in mem0)."""
+"""System messages are instructions to a model, not memories (as in mem0)."""
 
 _COPIES, _PER_ENTRY = 8, 2_000
 """Memory of an entry while it is stored: bytes per byte of its text, and bytes besides. Measured with texts of 1 MB and
@@ -26,13 +26,9 @@ _PAUSE = timedelta(hours=6)
 
 
 def read_entries(messages: object, shared: Record) -> list[Record]:
-    """The memories of a string, a message, or a list of strings and messages, with what is known before they are
-    stored: their text and what a caller says of it. A message is a turn, so its `follows` is `TURN`.
-
-    A message is a mapping with `role` and `content`, as for chat models. `content` may be a list of parts, of which
-    only the texts are used. A message may have its own `name`, `timestamp`, `metadata`, `expiration_date` and
-    `importance`. System messages and messages without text are left out.
-    """
+    """The memories of a string, a message, or a list of both. A message is a mapping with `role` and `content`, as for
+    chat models, whose texts alone are used; it is a turn (`TURN`), and may have its own `name`, `metadata` and `_OWN`.
+    System messages and messages without text are left out."""
     if isinstance(messages, str | Mapping):
         messages = [messages]
     if not isinstance(messages, list | tuple):
@@ -49,13 +45,11 @@ def read_entries(messages: object, shared: Record) -> list[Record]:
 
 
 def held_nbytes(messages: object) -> int:
-    """The memory that the messages of `Memory.add` take while they are stored, in bytes."""
     given = messages if isinstance(messages, list | tuple) else [messages]
     return sum(_PER_ENTRY + _COPIES * sum(map(sys.getsizeof, _texts(message))) for message in given)
 
 
 def texts_of(messages: object) -> list[str]:
-    """All texts of the messages of `Memory.add`, as they are."""
     given = messages if isinstance(messages, list | tuple) else [messages]
     return [text for message in given for text in _texts(message)]
 
@@ -72,8 +66,8 @@ def _texts(message: object) -> Iterator[str]:
 
 
 def goes_on(earlier: Record, later: Record) -> bool:
-    """Whether two turns of a run belong to one conversation: if they were on the same local day or within a few hours.
-    Two turns without timestamps belong together."""
+    """Whether two turns of a run belong to one conversation: on one local day, or within `_PAUSE`, or without
+    timestamps."""
     if earlier.timestamp is None or later.timestamp is None:
         return earlier.timestamp == later.timestamp
     days = {(one.local_timestamp or one.timestamp or "")[:10] for one in (earlier, later)}
@@ -82,7 +76,6 @@ def goes_on(earlier: Record, later: Record) -> bool:
 
 
 _OWN = ("timestamp", "expiration_date", "importance")
-"""The fields that a message may have for itself."""
 
 
 def _message(message: Mapping[str, Any], shared: Record, number: int) -> list[Record]:
@@ -126,7 +119,7 @@ _MOST_TOKENS = 1_024
 def extract(
     generator: Generator, entries: list[Record], shared: Record, instructions: str | None = None
 ) -> tuple[list[Record], str | None]:
-    """Asks the generator for the facts in `entries`. If that fails in any way, they are returned with the reason."""
+    """Asks the generator for the facts in `entries`. If that fails, they are returned with the reason."""
     said = "\n".join(_line(entry) for entry in entries)
     messages = [Message("system", instructions or INSTRUCTIONS), Message("user", said)]
     try:
@@ -142,7 +135,7 @@ def extract(
 
 
 def parse_facts(answer: str) -> list[str] | None:
-    """The facts in a generator's answer, without duplicates; None if the answer is malformed."""
+    """The facts in a generator's answer, each once; None if it is malformed."""
     start = answer.find("{")
     while start >= 0:
         try:

@@ -1,10 +1,7 @@
-"""Filters in mem0's form, compiled to SQL.
-
-Examples are `{"category": "food"}`, `{"price": {"gte": 10, "lt": 20}}` and `{"OR": [...]}`. Keys are fields of a memory
-or keys of its metadata. `{"metadata": {...}}` names metadata explicitly, for keys that are also fields. Every condition
-is true or false, never unknown: a missing value equals nothing and differs from everything, and `NOT` is the exact
-opposite. `{"conversation_of": id}` means all turns of the conversation that a memory belongs to.
-"""
+"""Filters in mem0's form, compiled to SQL: `{"category": "food"}`, `{"price": {"gte": 10}}`, `{"OR": [...]}`. Keys are
+fields of a memory or keys of its metadata, `{"metadata": {...}}` the latter alone. A missing value equals nothing and
+differs from everything, and `NOT` is the exact opposite. `{"conversation_of": id}` means all turns of a memory's
+conversation."""
 
 from __future__ import annotations
 
@@ -29,8 +26,6 @@ _MOMENTS, _DAYS = (frozenset(name for name in _COLUMNS if KINDS.get(name) == kin
 _CONVERSATION = """memories.id IN (
     WITH said AS (SELECT coalesce(conversation, id) AS first FROM memories WHERE uuid = ?)
     SELECT first FROM said UNION ALL SELECT id FROM memories JOIN said ON conversation = first)"""
-"""The turns of the conversation of a memory."""
-
 _DEEPEST = 32
 _TOO_DEEP = f"filters are nested deeper than {_DEEPEST}"
 _MOST_CONDITIONS = 500
@@ -46,16 +41,13 @@ class Condition:
 
     @classmethod
     def all_of(cls, parts: Iterable[Condition]) -> Condition:
-        """A condition that is true where all parts are true."""
         return cls._joined(list(parts), " AND ", "1")
 
     @classmethod
     def any_of(cls, parts: Iterable[Condition]) -> Condition:
-        """A condition that is true where at least one part is true."""
         return cls._joined(list(parts), " OR ", "0")
 
     def negated(self) -> Condition:
-        """A condition that is true where this one is false."""
         return Condition(f"NOT ({self.sql})", self.params)
 
     @classmethod
@@ -66,7 +58,6 @@ class Condition:
 
 
 def compile_filters(filters: Mapping[str, Any]) -> Condition:
-    """The condition for memories that pass `filters`."""
     left = iter(range(_MOST_CONDITIONS))
 
     def count() -> None:
@@ -94,15 +85,13 @@ def names_scope(filters: Mapping[str, Any]) -> bool:
 
 
 def register(db: Connection) -> None:
-    """Adds a function to a connection that filters need and SQLite lacks: case folding beyond ASCII."""
     db.create_scalar_function(
         "edge_casefold", lambda text: text.casefold() if isinstance(text, str) else None, 1, deterministic=True
     )
 
 
 def _names(value: Any) -> bool:
-    """Whether a condition on a scope field matches named ids only. Null, alone or in a list, would match all memories
-    without that id, and `*` all that have one."""
+    """Whether a condition on a scope field matches named ids only: null and `*` match others."""
     if isinstance(value, Mapping):
         return any(operator in ("eq", "in") and _names(operand) for operator, operand in value.items())
     if isinstance(value, list | tuple | set | frozenset):
@@ -161,8 +150,8 @@ class _Column:
         return Condition(f"coalesce({sql}, 0)", params)
 
     def test_day(self, sign: str, operand: Any) -> Condition | None:
-        """A comparison by day, for a time column and an operand that is a day without a time; otherwise None. "Until" a
-        day therefore means until its end. The day of a timestamp is the day in the time zone it was given in."""
+        """A comparison by day, where a time is compared with a day: "until" a day means until its end. A timestamp's
+        day is that in its own time zone."""
         day = whole_day(operand) if self.name in _MOMENTS else None
         if day is None:
             return None
@@ -249,7 +238,7 @@ def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
 
 
 def _member(field: _Column | _Metadata, operands: Iterable[Any]) -> Condition:
-    """Equality with one of `operands`. All texts together are one condition, and so are all numbers."""
+    """Equality with one of `operands`. All texts are one condition, and so are all numbers."""
     texts: list[str] = []
     numbers: list[int | float] = []
     parts: list[Condition] = []
@@ -288,7 +277,6 @@ def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Conditi
 
 
 def _contains(field: _Column | _Metadata, operand: Any, *, fold: bool) -> Condition:
-    """The condition that a text contains a text, or that a list contains a value."""
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise InputError(f"contains takes text or a number, not {operand!r}")
     folded = "edge_casefold({})" if fold else "{}"

@@ -1,5 +1,5 @@
-"""`Record`: a stored memory, its forms for callers and for the indexes, its links, the history of its changes, and the
-tables of all of these."""
+"""`Record`: a stored memory, its forms for callers and for the indexes, its links, its history, and the tables of
+these."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
 _BATCH = 500
-"""The number of ids in one SQL statement."""
-
 TURN = 0
 """As `follows`: a turn of a conversation whose turn before is not known yet."""
 
@@ -87,13 +85,11 @@ class Record:
 
     @classmethod
     def new(cls, uuid: str, text: str, scope: Scope, now: str, **more: Any) -> Record:
-        """A memory that is stored for the first time at the moment `now`."""
         values: dict[str, Any] = {**dict(scope.items()), "created_at": now, "updated_at": now, **more}
         return cls(uuid=uuid, text=text, hash=text_hash(text), **values)
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Record:
-        """A record from a row of `SELECT`."""
         *values, checksum = row
         try:
             sound = checksum == _checksum(values) and all(map(isinstance, values, _KINDS))
@@ -110,7 +106,6 @@ class Record:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """The values of `STORED`."""
         values = [getattr(self, name) for name in COLUMNS]
         values[_METADATA] = json.dumps(dict(self.metadata), ensure_ascii=False, allow_nan=False)
         values[_PINNED] = int(self.pinned)
@@ -118,7 +113,6 @@ class Record:
 
     @property
     def scope(self) -> Scope:
-        """The ids that the memory is stored under."""
         return Scope(self.user_id, self.agent_id, self.run_id)
 
     @property
@@ -127,7 +121,6 @@ class Record:
         return self.valid_from or self.timestamp or self.created_at
 
     def of_the_same(self, other: Record) -> bool:
-        """Whether the other memory was stored under the same ids, and said by the same one."""
         return (self.scope, self.role, self.actor_id) == (other.scope, other.role, other.actor_id)
 
     @property
@@ -150,8 +143,6 @@ class Record:
 
 COLUMNS = tuple(item.name for item in fields(Record))
 STORED = (*COLUMNS, "checksum")
-"""Columns of the table `memories`."""
-
 KINDS: Mapping[str, str] = {item.name: item.metadata["kind"] for item in fields(Record) if item.metadata}
 """The kinds of the fields that a caller may give, or an import (see `_READ`)."""
 
@@ -159,7 +150,6 @@ GIVEN = tuple(item.name for item in fields(Record) if item.metadata.get("given")
 """The fields, besides text and metadata, that a caller may give and change."""
 
 SHOWN = tuple(name for name in COLUMNS if name not in ("id", "uuid", "text", "hash", "metadata", "follows"))
-"""The fields that are shown under their own names."""
 
 
 def stored(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,8 +214,8 @@ def text_hash(text: str) -> str:
 
 
 def visible(now: datetime) -> tuple[str, list[str]]:
-    """SQL for memories that are neither forgotten nor expired, with its parameters. Pinned memories never expire. The
-    present day is that of `now` in its own time zone."""
+    """SQL with parameters for memories neither forgotten nor, on the day of `now`, expired. Pinned memories never
+    expire."""
     return (
         "memories.forgotten_at IS NULL AND "
         "(memories.pinned OR memories.expiration_date IS NULL OR memories.expiration_date >= ?)",
@@ -234,12 +224,10 @@ def visible(now: datetime) -> tuple[str, list[str]]:
 
 
 def held_records(db: Connection, rows: Iterable[Row]) -> HeldList[Record]:
-    """The records of rows of `SELECT`, held as `held` does."""
     return held(db, rows, Record.of, lambda row: PER_JSON * len(str(row[_METADATA])) + sys.getsizeof(row[_TEXT]))
 
 
 def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
-    """Records by id. Ids without a record are left out. Raises as `held_records` does."""
     sql = f"{SELECT} WHERE memories.id IN (%s)"
     rows = (row for group in batches(list(ids)) for row in db.execute(sql % ", ".join("?" * len(group)), group))
     records = held_records(db, rows)
@@ -249,7 +237,6 @@ def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
 
 
 def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
-    """The memory with this id; None if `scope` has none."""
     check_text(uuid, "an id")
     condition, params = scope.condition()
     found = held_records(db, db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)))
@@ -257,7 +244,6 @@ def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
 
 
 def batches(values: Sequence[Any], size: int = _BATCH) -> Iterator[Sequence[Any]]:
-    """Slices of at most `size`."""
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
@@ -268,8 +254,7 @@ _SHOWN = HISTORY_COLUMNS[:9]
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """A change of a memory: its text before and after, the event, and the times of the memory's creation and of the
-    change."""
+    """A change of a memory: its text before and after, and the times of the memory's creation and of the change."""
 
     old: str | None
     new: str | None
@@ -279,7 +264,6 @@ class HistoryLine:
 
 
 def note_changes(db: Connection, changes: Iterable[tuple[Record | None, Record | None, str]], now: str) -> None:
-    """Adds lines of history from (memory before, memory after, event) triples."""
     rows = []
     for old, new, event in changes:
         record = new or old
@@ -318,7 +302,6 @@ def erase_history(db: Connection, scope: Scope, uuids: Sequence[str] | None = No
 
 
 def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLine]) -> None:
-    """Stores the history that an imported memory had elsewhere."""
     db.executemany(_INSERT_HISTORY, [_history_row(record, change) for change in changes])
 
 
@@ -338,12 +321,11 @@ _UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in STORED[1:])
 
 
 def insert_record(db: Connection, record: Record) -> Record:
-    """Stores a record under a new `id`, without history and outside the indexes. Returns it with its `id`."""
+    """Stores a record under a new `id`, without history and outside the indexes."""
     return replace(record, id=int(db.execute(_INSERT, (*record.row[1:], record.follows)).fetchall()[0][0]))
 
 
 def replace_record(db: Connection, record: Record) -> None:
-    """Stores a new version of a record."""
     db.execute(_UPDATE, (*record.row[1:], record.id))
 
 
@@ -479,11 +461,9 @@ def _dated(text: str, when: str | None) -> str:
 
 
 def action_text(task: str, state: str) -> str:
-    """The text of an action that is embedded and ranked."""
     return f"{task}\n{state}" if state else task
 
 
 def action_key(task: str, state: str) -> str:
-    """A hash for finding an action by its task and state. Equal hashes must still be verified by comparing the
-    texts."""
+    """A hash for finding an action. Texts with equal hashes must still be compared."""
     return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()

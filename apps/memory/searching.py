@@ -1,10 +1,6 @@
-"""`Searcher`: fuses BM25 and vector search, then reranks. Memories outside the query's scope are never candidates.
-Conversations are scored by their turns, and told by their central sentences, without a model.
-
-A reranker trained on passages gives "I am allergic to peanuts" little relevance for "what can Ada eat?". People speak
-of themselves as "I" but are asked about by name. The question in the first person, "what can I eat?", has a vector near
-that of the memory. The benchmark `memory-relevance` fits the weight of each signal.
-"""
+"""`Searcher`: fuses BM25 and vector search, then reranks. A reranker trained on passages gives "I am allergic to
+peanuts" little relevance for "what can Ada eat?", and the question in the first person has a vector near that of the
+memory: the benchmark `memory-relevance` fits the weight of each signal."""
 
 from __future__ import annotations
 
@@ -24,10 +20,9 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, age_days, stamp
 from edge.apps.memory.filters import Condition
-from edge.apps.memory.judge import ORDERS
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import REBUILD, MemoryStore
-from edge.apps.memory.validity import Asked, chains, in_chains
+from edge.apps.memory.validity import ORDERS, Asked, chains, in_chains
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
@@ -39,14 +34,12 @@ SHARE = 0.3
 """The weight of a conversation's score beside that of a turn's own. docs/decisions/search.md says how it was chosen."""
 
 _COUNTED = 5
-"""The best turns of a conversation that count in its score, each with half of the weight of the one before."""
+"""The best turns of a conversation that count, each with half of the weight of the one before."""
 
 READ = 300
 """The most turns of a conversation whose words are counted, evenly spaced."""
 
 _CENTRAL = 3
-"""The number of sentences that tell what a conversation was about."""
-
 _LENGTH = 0.7
 """The power of a sentence's number of words that its weight is divided by: 1 prefers short sentences, 0 long ones."""
 
@@ -64,20 +57,17 @@ def conversation_scores(turns: Iterable[tuple[int, float]], first: Mapping[int, 
 
 
 def beside_their_conversations(turns: Sequence[tuple[int, float]], first: Mapping[int, int]) -> list[tuple[int, float]]:
-    """Turns with scores in 0 ... 1 that are mixed with their conversations', best first. A memory that belongs to no
-    conversation keeps its score. The arguments are those of `conversation_scores`."""
+    """Turns with scores in 0 to 1, mixed with their conversations', best first. The arguments are those of
+    `conversation_scores`."""
     scores = conversation_scores(turns, first)
     mixed = [(turn, (1 - SHARE) * score + SHARE * scores[first[turn]]) for turn, score in turns]
     return [(turn, min(1.0, score)) for turn, score in sorted(mixed, key=lambda item: (-item[1], item[0]))]
 
 
 def central_sentences(texts: Iterable[str], terms: Callable[[str], Iterable[str]]) -> list[str]:
-    """The sentences that share most with the others, in their order.
-
-    A word weighs much if several sentences have it, but not most of them. A chosen sentence takes away the weight of
-    its words, so that the next one says something else (Nenkova and Vanderwende, "The Impact of Frequency on
-    Summarization", 2005).
-    """
+    """The sentences that share most with the others, in their order. A word weighs much if several sentences have it,
+    but not most, and nothing once it is chosen (Nenkova and Vanderwende, "The Impact of Frequency on Summarization",
+    2005)."""
     said = {sentence: dict.fromkeys(terms(sentence)) for text in texts for sentence in sentences(text)}
     counts = Counter(word for words in said.values() for word in words)
     weights = {word: math.log(1 + count) * math.log((1 + len(said)) / count) for word, count in counts.items()}
@@ -104,33 +94,23 @@ POOL = 40
 """The least number of fused candidates that are reranked."""
 
 BM25_WEIGHT = 0.5
-"""The weight of BM25 beside the vectors' 0.5. On short turns of conversations, vectors are much weaker than words:
-fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (the benchmark `memory`)."""
+"""The weight of BM25 beside the vectors' 0.5 (the benchmark `memory`)."""
 
 _STANDING = 3
 """The most memories of a chain that are judged for the one that holds."""
 
 _LISTED = 1_000
-"""The most ids that are given to the full-text search as a list. Memories that ended are few in a large scope, where
-finding them by their conditions reads the whole scope."""
+"""The most ids that are given to the full-text search as a list; few memories of a large scope have ended."""
 
 _REMEMBERED = 2
-"""The number of sets of ids that are cached: a search needs the memories that hold, and those of chains that do not."""
+"""The sets of ids that are cached: the memories that hold, and those of chains that do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The results of the first stage, by row number.
-
-    Attributes:
-        words: the BM25 scores of the full-text results.
-        near: the cosines of all results.
-        whole: the query's `LexicalIndex.whole_score`.
-        first: the first turn of each result's conversation, which is itself where it belongs to none.
-        instead: for results that do not fit the time that is asked about, the memory of their chain that does.
-        pool: the best candidates with their fused scores.
-        records: the records of the pool, and those that stand instead of some of it.
-    """
+    """The results of the first stage, by row number: BM25 scores (`words`), cosines (`near`), the `first` turn of each
+    result's conversation, and for results that do not fit the time asked about, the memory of their chain that does
+    (`instead`). `pool`: the best with fused scores."""
 
     words: Mapping[int, float]
     near: Mapping[int, float]
@@ -145,7 +125,7 @@ class Retrieved:
         return beside_their_conversations(self._alone(), self.first)
 
     def conversations(self) -> list[tuple[int, float]]:
-        """The scores of the conversations by the ids of their first turns, best first."""
+        """The scores of the conversations by their first turns, best first."""
         scores = conversation_scores(self._alone(), self.first)
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
@@ -167,8 +147,6 @@ class Retrieved:
 
 
 class Searcher:
-    """Finds memories. Thread-safe."""
-
     def __init__(self, store: MemoryStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
@@ -217,7 +195,6 @@ class Searcher:
         return candidates[:top_k], self._conversations(found, options.conversations, whose)
 
     def _older(self, candidates: Sequence[Candidate]) -> dict[int, list[int]]:
-        """For the places of candidates those of the ones that they may end."""
         records = [candidate.record for candidate in candidates]
         pairs = [
             (old, new)
@@ -273,12 +250,8 @@ class Searcher:
         show_expired: bool,
         asked: Asked | None = None,
     ) -> Retrieved:
-        """The best memories by full text and by vectors, in one consistent view, with what is needed for `top_k`
-        results.
-
-        A memory is also found by what it superseded, and by what superseded it: the best `FORMER` memories that do not
-        hold at the time that is asked about are looked for, too.
-        """
+        """The best memories by full text and by vectors, in one consistent view. A memory is also found by what it
+        superseded, and by what superseded it: the best `FORMER` memories that do not hold at the time asked about."""
         index = self._store.index
         if index is None:
             return Retrieved({}, {})
@@ -322,8 +295,8 @@ class Searcher:
     def _instead(
         self, db: Connection, asked: Asked, ids: Iterable[int], shown: Condition
     ) -> tuple[dict[int, int], list[int]]:
-        """For the memories of chains among `ids`, the shown one of the chain that answers at the time that is asked
-        about, where it is another one; and those that neither answer nor have one that does."""
+        """For the memories of chains among `ids`, the shown one that answers at the time asked about, if it is another;
+        and those that neither answer nor have one that does."""
         members = in_chains(db, ids)
         asking = asked.in_place_of_others(members)
         chosen: dict[int, int] = {}
@@ -337,7 +310,6 @@ class Searcher:
     def listed(
         self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0
     ) -> list[Record]:
-        """The memories of `scope` that meet `condition`, newest first, without the first `offset` of them."""
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         with self._store.read() as db:
             rows = db.execute(
@@ -347,8 +319,8 @@ class Searcher:
             return held_records(db, rows)
 
     def neighbours(self, record: Record, count: int, *, show_expired: bool) -> list[tuple[int, Record]]:
-        """The turns around a turn: the `count` memories stored before it and after it under the same ids, with their
-        positions relative to it, in the order in which they were stored."""
+        """The turns around a turn: `count` stored before and after it under the same ids, with their relative
+        positions, in order."""
         sql, params = record.scope.exactly()
         same = self.condition(Scope(), Condition(sql, tuple(params)), self._clock(), show_expired=show_expired)
         around: list[tuple[int, Record]] = []
@@ -372,7 +344,6 @@ class Searcher:
         return Condition.all_of(parts)
 
     def close(self) -> None:
-        """Frees the cached ids."""
         with self._lock:
             self._remembered = {}
             self._lease.release()
@@ -409,8 +380,8 @@ class Searcher:
         return dict(self._store.lexical.search(db, query, depth, where=where, params=params)[:depth])
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
-        """The best `top_k` candidates (all if None) in the reranker's order, blended with that of retrieval. It reads a
-        turn with the turn before, because few answers name their subject."""
+        """The best `top_k` candidates (all if None), in the reranker's order blended with retrieval's. It reads a turn
+        with the turn before, because few answers name their subject."""
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
         with self._store.read() as db:
             before = read_records(db, answered)
@@ -445,14 +416,11 @@ class Searcher:
 
 
 def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict[str, float | int]:
-    """The figures of the first stages for one candidate."""
     details: dict[str, float | int] = {"semantic": found.near[identifier], "fused": score, "fused_rank": rank}
     return details | ({"bm25": found.words[identifier]} if identifier in found.words else {})
 
 
 NAME = "memories"
-"""The name under which the fitted model is stored."""
-
 SIGNALS = ("reranker", "cosine", "first_person_cosine")
 """The reranker's log-odds, and the memory's cosines with the question and with the question in the first person."""
 
@@ -482,22 +450,15 @@ def signals(reranker: float, cosine: float, personal: float) -> list[float]:
 
 
 def relevance(fitted: Evidence | None, reranker: float, cosine: float, personal: float) -> float:
-    """The probability that a memory helps to answer; the reranker's own probability if no model was fitted for the
-    models in use."""
+    """The probability that a memory helps to answer; the reranker's own if no model was fitted for the models in
+    use."""
     return reranker if fitted is None else fitted.probability(signals(reranker, cosine, personal))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A memory that passes through the stages of a search.
-
-    Attributes:
-        order: what orders the results of one search, in 0 ... 1.
-        score: the number that people see, which can be compared between queries: the cosine or, with reranking, the
-            probability that the memory helps to answer (see `relevance`), at most that of a better result.
-        details: the figures of each stage, by name.
-        newer_than: the ids of older results that it may end.
-    """
+    """A memory that passes through the stages of a search. `order` orders the results of one search; `score` is shown,
+    and can be compared between queries; `newer_than`: ids of older results that it may end."""
 
     record: Record
     order: float
@@ -506,7 +467,6 @@ class Candidate:
     newer_than: tuple[str, ...] = ()
 
     def to_json(self, *, explain: bool) -> dict[str, Any]:
-        """mem0's form of a result: the memory with its `score`, and with `explain` its `score_details`."""
         document = {**self.record.to_json(), "score": self.score}
         if self.newer_than:
             document["newer_than"] = list(self.newer_than)
@@ -528,8 +488,8 @@ LOOKED = 10
 
 
 def newer_first(candidates: Sequence[Candidate], older: Mapping[int, Sequence[int]]) -> list[Candidate]:
-    """The candidates, each in front of the better ones among those that it may end, with their score. `older` has the
-    places of these for each place."""
+    """The candidates, each in front of the better ones that it may end, with their score. `older` has the places of
+    these."""
     placed: list[tuple[int, Candidate]] = []
     for number, one in enumerate(candidates):
         ended = older.get(number, ())
@@ -542,7 +502,6 @@ def newer_first(candidates: Sequence[Candidate], older: Mapping[int, Sequence[in
 
 
 def weigh(candidates: Sequence[Candidate], options: RecallOptions, now: datetime) -> list[Candidate]:
-    """The candidates with recency and importance in their order, best first."""
     weighed = []
     for candidate in candidates:
         record = candidate.record

@@ -1,5 +1,5 @@
-"""Long-context selection: chooses the parts of a long text or conversation to give to a model with a smaller context
-(GRATING, section 6: application "LLM long context selection")."""
+"""Long-context selection: the parts of a long text or conversation for a model with a smaller context (GRATING, section
+6)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ _SHORTEST_SEGMENT = 80
 """A paragraph with fewer characters, such as a heading, is joined with the paragraph after it."""
 
 _SPARE = 1.5
-"""The number of ranked pieces, as a multiple of the number that fits on average. Relevant pieces may be shorter than
-the average."""
+"""The ranked pieces, as a multiple of what fits on average: relevant pieces may be shorter."""
 
 _RERANKED = 256
 """The most segments that the reranker judges. Of a longer text, it judges those with vectors nearest to the query."""
@@ -49,14 +48,8 @@ Count = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of the text, or one message.
-
-    Attributes:
-        index: its position among all pieces.
-        start, end: the characters of the text that it covers; for messages, 0 and the length of its text.
-        score: relevance to the query, in 0 ... 1; higher is better.
-        tokens: its tokens, which count against the budget.
-    """
+    """A piece of the text, or one message: its position, its characters (0 and the length of its text for messages),
+    its relevance in 0 to 1, and its tokens."""
 
     index: int
     text: str
@@ -90,8 +83,8 @@ def select(
     rerank: bool,
     count: Count,
 ) -> Selection:
-    """Fills a token budget with the pieces most relevant to `query`, most relevant first. Returns them in their
-    original order."""
+    """The pieces most relevant to `query` that fit a token budget, in their original order. System messages always
+    stay."""
     check_text(query, "the query")
     if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
         raise InputError(f"budget_tokens is a positive whole number, not {budget_tokens!r}")
@@ -125,9 +118,8 @@ def select(
 
 
 def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
-    """What fits `max_tokens` of the conversations and the results of a search, in this order, best first; see
-    `Memory.search`. Neighbours that are results, or neighbours of a better one, are left out; and those of a result
-    that fits only without them."""
+    """What fits `max_tokens` of the conversations and results of a search, in this order. Neighbours that are results
+    or neighbours of a better one are left out, and those of a result that fits only without them."""
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
     results, told = found["results"], found.get("conversations")
@@ -161,8 +153,8 @@ def _said_tokens(result: Mapping[str, Any]) -> float:
 
 
 def split(text: str) -> Iterator[tuple[int, int]]:
-    """The spans (start, end) of the pieces of a text, in order. A piece is a paragraph, a group of sentences of a long
-    paragraph, or a heading with the paragraph after it. Only white space lies between pieces."""
+    """The spans (start, end) of a text's pieces: a paragraph, sentences of a long one, or a heading with the next
+    paragraph."""
     waiting: int | None = None
     for start, end in _paragraphs(text):
         if end - start < _SHORTEST_SEGMENT and waiting is None:
@@ -176,7 +168,7 @@ def split(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans of groups of whole sentences of at most `LONGEST_SEGMENT` characters. A longer sentence is cut."""
+    """The spans of groups of whole sentences of at most `LONGEST_SEGMENT` characters."""
     if end - start <= LONGEST_SEGMENT:
         yield start, end
         return
@@ -194,7 +186,6 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    """The spans of the paragraphs between empty lines, without white space around them."""
     start = 0
     for match in _PARAGRAPH.finditer(text):
         yield from _stripped(text, start, match.start())
@@ -203,7 +194,6 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans of the sentences of a part of a text, without white space around them."""
     begin = start
     for stop, following in boundaries(text[start:end]):
         yield from _stripped(text, begin, start + stop)
@@ -220,8 +210,8 @@ def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def _score(
     models: MemoryModels, texts: Sequence[str], tokens: Sequence[int], query: str, room: int, rerank: bool
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A score for each piece, [n] float64. The reranker fully judges enough pieces to fill `room` tokens; all other
-    pieces score lower."""
+    """A score for each piece, [n] float64. The reranker judges enough pieces to fill `room` tokens; all others score
+    lower."""
     numbers = [number for number, text in enumerate(texts) if text.strip()]
     scores = np.zeros(len(texts))
     near: dict[int, float] = {}

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
-from edge.apps.memory.judge import Judge
 from edge.apps.memory.records import ACTIONS, action_text, full_text, migrations
+from edge.apps.memory.validity import Judge
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import Database
@@ -45,7 +45,6 @@ CONTEXT = 0.5
 _TINY = 1e-12
 
 REBUILD = "edge memory rebuild"
-"""The command that messages recommend when vectors cannot be read."""
 
 
 class TextEmbedder(Protocol):
@@ -82,8 +81,6 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
     """See `StoreModels`; any model with the interface of the above will do."""
 
     def check_texts(self, operation: str, texts: Sequence[str], nbytes: int) -> None:
-        """As `check_room`, for texts that are embedded together and added."""
-
         def plan(beside: int) -> OperationPlan:
             found = self.plan(operation, rerank=False, candidates=0, writes=True)
             return holding(found, nbytes + beside) if nbytes else found
@@ -100,7 +97,6 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
         return self._reranker.run(lambda reranker: reranker.rank(query, docs, top_k, retrieved=retrieved))
 
     def describe(self) -> EmbedderIdentity:
-        """The identity of the embedder, which is opened if necessary. Raises the errors of `embed`."""
         return self._use_embedder(self._described)
 
     def count(self, text: str) -> int:
@@ -108,13 +104,11 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
         return self._reranker.run(lambda reranker: _length(reranker, text))
 
     def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
-        """The fingerprints of the embedder and, with `rerank`, of the reranker (otherwise empty)."""
         reranker = self._reranker.run(fingerprint) if rerank else ""
         return self.describe().fingerprint, reranker
 
     def evidence(self, name: str, signals: tuple[str, ...]) -> Evidence | None:
-        """The model named `name` that was fitted on the reranker's judgements; None if there is none for the models in
-        use."""
+        """The fitted model of this name; None if there is none for the models in use."""
         packed = getattr(self._reranker.run(lambda reranker: reranker), "model", None)
         if not isinstance(packed, PackedModel):
             return None
@@ -156,8 +150,8 @@ def _place(model: object) -> str:
 
 
 def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
-    """The vectors of turns, [n or more, dim] of unit length, each mixed with that of the turn before it, because an
-    answer seldom names its question. `previous` has its row for each of the first n; None if there is none."""
+    """The vectors of turns, [n or more, dim] of unit length, each mixed with that of the turn before it (its row in
+    `previous`, or None), because an answer seldom names its question."""
     mixed: Vectors = vectors[: len(previous)].copy()
     for row, place in enumerate(previous):
         if place is not None:
@@ -211,8 +205,7 @@ _CHECK_ROWS = 256
 
 
 class Upkeep:
-    """Runs the index's maintenance after enough writes. Thread-safe. While another process maintains the index, this
-    one does nothing."""
+    """Runs the index's maintenance after enough writes, unless another process does. Thread-safe."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -222,7 +215,6 @@ class Upkeep:
         self._stop = threading.Event()
 
     def wrote(self, rows: int) -> None:
-        """Counts rows that were written or deleted, and starts maintenance in the background if it may be due."""
         with self._starting:
             self._rows += rows
             if self._rows < _CHECK_ROWS or self._stop.is_set() or (self._thread and self._thread.is_alive()):
@@ -240,7 +232,6 @@ class Upkeep:
         return store.models.make_way(lambda: index.maintain(store.database.write, full=full, stop=self._stop))
 
     def close(self) -> None:
-        """Stops maintenance after its current step."""
         self._stop.set()
         with self._starting:
             thread = self._thread
@@ -271,7 +262,6 @@ class MemoryStore:
         embedder: str | Path | TextEmbedder | Held[Any] | None,
         reranker: str | Path | TextReranker | Held[Any] | None,
     ) -> None:
-        """Opens the directory `path`, or creates it."""
         self.path = path
         self.budget = budget
         self.trace = trace
@@ -300,7 +290,6 @@ class MemoryStore:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction, as in `Database.write`."""
         with self.database.write() as db:
             register(db)
             yield db
@@ -316,7 +305,7 @@ class MemoryStore:
             return self._index
 
     def claimed_index(self) -> VectorIndex:
-        """The vector index; created for the current embedder if there is none. Raises as `MemoryModels.embed` does."""
+        """The vector index, created for the current embedder if there is none."""
         index = self.index
         if index is not None:
             return index
@@ -329,7 +318,6 @@ class MemoryStore:
 
     @property
     def judge(self) -> Judge:
-        """Compares statements; opened by its first use."""
         with self._opening:
             if self._judge is None:
                 judge = Judge()
@@ -353,21 +341,19 @@ class MemoryStore:
             return gathered(db, self.database.verbs, rebuilding, missing)
 
     def counts(self) -> dict[str, int]:
-        """The numbers of memories and actions of all scopes."""
         with self.read() as db:
             return {
                 name: int(db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in ("memories", "actions")
             }
 
     def embed(self, texts: list[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """The vectors of texts, [n, dim] float32. Raises the errors of `MemoryModels.embed`."""
+        """The vectors of texts, [n, dim] float32."""
         with self.trace.span("embed", "memory"):
             if not query:
                 self.check_room()
             return self.models.embed(texts, query=query)
 
     def check_room(self, texts: Sequence[str] = (), held: int = 0) -> None:
-        """Checks that texts can be added; see `MemoryModels.check_texts`."""
         self.models.check_texts("remembering", texts, held)
 
     def end_erasure(self) -> None:
@@ -376,7 +362,6 @@ class MemoryStore:
             finish(self.database, lambda: compact(self.database, self.lexical, self.index, self.models.make_way))
 
     def close(self) -> None:
-        """Closes everything. Closing twice is harmless."""
         self.upkeep.close()
         # The database is closed before the index, so that reads of other threads have ended and none reopens the index.
         self.database.close()

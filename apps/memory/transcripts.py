@@ -1,13 +1,9 @@
 """Conversations that other programs have written, and how they come into a memory: streamed, each turn once, without
-keys and tokens.
-
-The formats, by what their programs write: sessions of Claude Code (`~/.claude/projects/*/*.jsonl`), of Codex
-(`~/.codex/sessions/**/rollout-*.jsonl`), of Gemini CLI (`~/.gemini/tmp/*/chats/session-*.json`) and of Copilot
-(`~/.copilot/session-state/*/events.jsonl`, and `chatSessions/*.json` of VS Code); what `opencode export` writes;
-`conversations.json` of an export of ChatGPT and of Claude; memories of mem0,
-as JSON, JSON Lines or an object with `results`; and Markdown notes with observations, as Basic Memory writes them. Only
-the last is specified by its maker. The others were compared with real files and with readers of other programs.
-"""
+keys and tokens. Sessions of Claude Code (`~/.claude/projects/*/*.jsonl`), Codex
+(`~/.codex/sessions/**/rollout-*.jsonl`), Gemini CLI (`~/.gemini/tmp/*/chats/session-*.json`) and Copilot
+(`~/.copilot/session-state/*/events.jsonl`, VS Code's `chatSessions/*.json`); what `opencode export` writes;
+`conversations.json` of ChatGPT and Claude; memories of mem0; Markdown notes with observations (Basic Memory). Only the
+last is specified by its maker."""
 
 from __future__ import annotations
 
@@ -48,14 +44,8 @@ _ROLES = ("user", "assistant")
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """Something that was said.
-
-    Attributes:
-        key: names it among all turns of its format. It is the same each time that the turn is read.
-        run: the conversation; empty for a memory that belongs to none.
-        when: a moment as `parse_local` takes it; None if it is not known.
-        document: for a memory of mem0, its object.
-    """
+    """Something that was said. `key` names it among all turns of its format, the same each time; `run`: the
+    conversation, if any; `when`: as `parse_local` takes it; `document`: the object of a memory of mem0."""
 
     key: str
     run: str
@@ -68,8 +58,6 @@ class Spoken:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import took, or would take."""
-
     files: int = 0
     turns: int = 0
     new: int = 0
@@ -90,7 +78,6 @@ def files_of(source: Path) -> list[Path]:
 
 
 def stamps(source: Path) -> dict[Path, tuple[int, int]]:
-    """The sizes and times of the files of `files_of`."""
     found = {path: path.stat() for path in files_of(source)}
     return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
 
@@ -99,8 +86,7 @@ _SUFFIXES = (".json", ".jsonl", ".md")
 
 
 def turns(path: Path, most: int, report: ImportReport) -> Iterator[Spoken]:
-    """The turns of a file whose format is recognised by its first entry. An entry (a line, or a conversation of an
-    export) of more than `most` bytes is skipped."""
+    """The turns of a file whose format its first entry shows. An entry of more than `most` bytes is skipped."""
     if path.suffix == ".md":
         yield from _note(path, read_input(path, most=most).decode("utf-8", "replace"))
         return
@@ -173,7 +159,6 @@ def _elements(file: BinaryIO, most: int, report: ImportReport) -> Iterator[tuple
 
 
 def _session(entry: Mapping[str, Any]) -> str:
-    """The id of the session that a line of Codex or of Copilot begins."""
     known = {"session_meta": ("payload", "id"), "session.start": ("data", "sessionId")}
     member, name = known.get(str(entry.get("type")), ("", ""))
     content = entry.get(member)
@@ -181,7 +166,7 @@ def _session(entry: Mapping[str, Any]) -> str:
 
 
 def _texts(content: Any) -> str:
-    """The text of a message: a text, or parts of which some hold texts. Those of `_WRAPPED` are left out."""
+    """The text of a message, which may have parts, without those of `_WRAPPED`."""
     parts = content if isinstance(content, list) else [content]
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     said = (text for text in texts if isinstance(text, str) and text.strip())
@@ -228,7 +213,6 @@ def _gemini(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
 
 
 def _opencode(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    """The turn of a message. Parts that are marked as synthetic are those that the program wrote for a person."""
     info, parts = entry.get("info"), entry.get("parts")
     if isinstance(info, dict) and isinstance(parts, list):
         said = [p for p in parts if isinstance(p, dict) and p.get("type") == "text" and not p.get("synthetic")]
@@ -245,7 +229,7 @@ def _copilot(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
 
 
 def _copilot_chat(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    """The question and the answer of a request. Parts of an answer that have a kind tell what was done for it."""
+    """The question and the answer of a request; parts that have a kind tell what was done for it."""
     message, answer = entry.get("message"), entry.get("response")
     if isinstance(message, dict) and isinstance(answer, list):
         key, run, when = entry.get("requestId") or place, place.rpartition(":")[0], _seconds(entry.get("timestamp"))
@@ -259,8 +243,8 @@ def _seconds(milliseconds: Any) -> Any:
 
 
 def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    """The turns on the way from the root to the current node, or else to the last one: other branches were replaced.
-    Calls of tools, which are sent to others than `all`, and what a person never sees are no turns."""
+    """The turns from the root to the current node, or else to the last one. Calls of tools (not sent to `all`) and what
+    a person never sees are none."""
     nodes = entry["mapping"]
     name = entry.get("current_node") or next(reversed(nodes), None)
     run = entry.get("conversation_id") or entry.get("id") or place
@@ -359,7 +343,6 @@ _PER_CHARACTER = 16
 
 
 def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Clock, *, dry_run: bool) -> ImportReport:
-    """See `Memory.import_transcripts`."""
     report = ImportReport()
     waiting: list[Line] = []
     with store.budget.reserve("imported turns", 0) as lease:

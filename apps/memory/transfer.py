@@ -1,5 +1,5 @@
-"""Export and import as JSON Lines: one memory per line, in the form of `get`, with its history. The format does not
-depend on a model, so that memories can be moved to another embedder."""
+"""Export and import as JSON Lines, one memory per line in the form of `get`, with its history. It depends on no
+model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TOGETHER = 256
 """The number of lines that are embedded and stored in one transaction."""
 
 NBYTES_TOGETHER = 4 << 20
-"""The memory in bytes of the lines of one transaction. A single line may need more."""
+"""The bytes of memory of the lines of one transaction. A single line may need more."""
 
 PER_LINE = 2_000
 """Memory of a line in bytes besides its content."""
@@ -62,10 +62,7 @@ LINES_BESIDE = 10
 """The free memory in units of the longest line that is read before its need is known."""
 
 _PIECE = 1 << 16
-"""Bytes of a line whose structure is counted at a time."""
-
 _MOST_SIMILAR = 1.001
-"""A cosine of two vectors, with its rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,6 @@ class Line:
 
 
 def export_jsonl(store: MemoryStore, scope: Scope, target: str | os.PathLike[str] | TextIO) -> int:
-    """Writes all memories of a scope to a file or an open stream, oldest first. Returns their number."""
     if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
         return _write(store, scope, target)
     path = check_path(target)
@@ -114,8 +110,6 @@ def exported(store: MemoryStore, scope: Scope, after: int = 0) -> Generator[tupl
 
 
 class _Encoded:
-    """The lines of a stream of text as bytes."""
-
     def __init__(self, text: TextIO) -> None:
         self._text = text
 
@@ -126,8 +120,8 @@ class _Encoded:
 def import_jsonl(
     store: MemoryStore, scope: Scope, source: str | os.PathLike[str] | BinaryIO | TextIO, clock: Clock
 ) -> int:
-    """Imports lines of `export_jsonl`, memories of mem0 or answers of its `get_all` (`{"results": [...]}`) from a file
-    or an open stream; returns how many are new. Lines without the ids of `scope` get them."""
+    """Imports lines of `export_jsonl`, or memories and answers of mem0; returns how many are new. Lines without the ids
+    of `scope` get them."""
     if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
         lines = _Encoded(source) if isinstance(source, TextIOBase) else source
         return _import(store, scope, cast("BinaryIO", lines), "the stream", clock)
@@ -167,7 +161,6 @@ def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock
 
 
 def _read(line: bytes) -> list[dict[str, Any]]:
-    """The memories of a line, which may be a whole answer of mem0's `get_all`."""
     try:
         document = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -180,7 +173,6 @@ def _read(line: bytes) -> list[dict[str, Any]]:
 
 
 def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:
-    """A memory from its JSON object."""
     text = check_text(document.get("memory"), '"memory"')
     whose = Scope.of(document).within(scope)
     if not whose:
@@ -202,7 +194,6 @@ def read_memory(document: dict[str, Any], scope: Scope, now: str) -> Line:
 
 
 def _objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a field; none if the field is missing or null."""
     value = document.get(name)
     if value is None:
         return []
@@ -268,13 +259,11 @@ def store_lines(store: MemoryStore, lines: list[Line], clock: Clock) -> int:
 
 
 def _same_scope(db: Connection, uuid: str, record: Record) -> Record | None:
-    """The memory with this id, if it is stored under the same ids as `record`."""
     found = find_record(db, uuid, record.scope)
     return found if found is not None and found.scope == record.scope else None
 
 
 def _embed(store: MemoryStore, lines: list[Line]) -> Vectors:
-    """The vectors of the lines' texts. A turn is mixed with the turn before it."""
     texts = [line.record.text for line in lines]
     places = {line.record.uuid: number for number, line in enumerate(lines)}
     with store.read() as db:

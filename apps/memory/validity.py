@@ -1,9 +1,7 @@
-"""When a memory holds: what holds now, what held at a moment, the time that a question asks about ("where did she live
-before", "last year"), and the chain of memories that superseded one another.
-
-`timestamp` is when a memory was said. It holds from `valid_from`; without one, from when it was said or stored. It
-holds until `valid_until`, or until now.
-"""
+"""When a memory holds, the time that a question asks about ("where did she live before", "last year"), and the chain of
+memories that superseded one another. A memory holds from `valid_from`, or from when it was said or stored, until
+`valid_until`. `Judge`: whether a new statement ends an older one, "I moved to Trondheim" for "I live in Oslo". A small
+model tells (`edge.models.statements`), in eight languages; the benchmark `supersession` chose `ENDS` and `ORDERS`."""
 
 from __future__ import annotations
 
@@ -13,17 +11,21 @@ from calendar import monthrange
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
+
+import numpy as np
 
 from edge.apps.memory.arguments import Scope, parse_moment, stamp, whole_day
 from edge.apps.memory.filters import Condition
 from edge.ivf.base import Connection
+from edge.models.statements import LONGEST, StatementModel, words
+from edge.text.sentences import sentences
 
 _SINCE = "coalesce(memories.valid_from, memories.timestamp, memories.created_at)"
 
 _DAYS_END = "T23:59:59.999999"
 
 LONGEST_CHAIN = 10_000
-"""The most memories of chains that are looked at."""
 
 
 def moment_of(value: object) -> str:
@@ -34,14 +36,8 @@ def moment_of(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The time that a search asks about, in stored moments.
-
-    Attributes:
-        now: the present moment.
-        start, end: a moment (`as_of`), or a period that a question names; empty for what holds now.
-        before: what held before now is asked for.
-        at_any_time: whatever was ever remembered is.
-    """
+    """The time that a search asks about: `start` to `end`, a moment (`as_of`) or a period; empty for what holds now.
+    `before`: what held before now; `at_any_time`: whatever was ever remembered."""
 
     now: str
     start: str = ""
@@ -51,12 +47,11 @@ class Asked:
 
     @property
     def strictly(self) -> bool:
-        """Whether only memories that held at the moment, as far as is known, are results."""
         return bool(self.start) and self.start == self.end
 
     def conditions(self, db: Connection) -> list[Condition]:
-        """The conditions of the memories that are results by themselves and, if there are any, of the others that may
-        stand for one: those that ended, and those of chains."""
+        """The conditions of the memories that are results themselves and, if any, of those that may stand for one:
+        ended or of chains."""
         if self.at_any_time:
             return [Condition("1")]
         own = _held(self.start, self.end) if self.strictly else _holding(db, self.now)
@@ -101,8 +96,8 @@ _LATER = f"SELECT id FROM memories WHERE uuid IN ({_SUCCESSORS})"
 
 
 def _holding(db: Connection, now: str) -> Condition:
-    """The condition that a memory holds now. It is the same, parameters included, until one begins or ends to hold, so
-    that the ids that meet it can be cached."""
+    """The condition that a memory holds now. It stays the same, parameters included, until one begins or ends to hold,
+    so that its ids can be cached."""
     until, since = (
         db.execute(f"SELECT max({name}) FROM memories WHERE {name} <= ?", (now,)).fetchone()[0]
         for name in ("valid_until", "valid_from")
@@ -116,14 +111,12 @@ def _holding(db: Connection, now: str) -> Condition:
 
 
 def _held(start: str, end: str) -> Condition:
-    """The condition that a memory held at a moment between two moments, both included, as far as is known."""
     return Condition(f"{_SINCE} <= ? AND (memories.valid_until IS NULL OR memories.valid_until > ?)", (end, start))
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What decides which memory of a chain answers, in the order of the columns that are read; `shown`: whether it may
-    be returned."""
+    """What decides which memory of a chain answers, as it is read; `shown`: whether it may be returned."""
 
     id: int
     uuid: str
@@ -138,7 +131,7 @@ _MEMBER = f"memories.id, memories.uuid, superseded_by, {_SINCE}, valid_from, val
 
 
 def in_chains(db: Connection, ids: Iterable[int]) -> list[Member]:
-    """The memories among `ids`, which may be returned, that have an end or are of a chain."""
+    """The memories among `ids` that have an end or are of a chain."""
     rows = db.execute(
         f"SELECT {_MEMBER}, 1 FROM json_each(?) AS wanted CROSS JOIN memories ON memories.id = wanted.value "
         "WHERE valid_until IS NOT NULL OR EXISTS (SELECT 1 FROM memories AS other "
@@ -149,7 +142,6 @@ def in_chains(db: Connection, ids: Iterable[int]) -> list[Member]:
 
 
 def chains(db: Connection, uuids: Sequence[str], shown: Condition) -> list[list[Member]]:
-    """The chains that memories belong to, each once."""
     if not uuids:
         return []
     starts = ", ".join("(?)" for _ in uuids)
@@ -226,12 +218,11 @@ _BEFORE = re.compile(
     r"anteriormente|anterior|precedente|in passato)\b|\b(?:before|earlier|vorher|davor|avant|antes|prima)\s*[?.!]*$",
     re.I,
 )
-"""Words that ask for what held before. "Before" and its like do so only at the end: "before the trip" does not. Neither
-does "use to" of the present: "what do I use to deploy"."""
+"""Words that ask for what held before. "Before" does so only at the end: "before the trip" does not, nor "use to" of
+the present."""
 
 
 def time_meant(question: str, as_of: object, now: datetime, *, at_any_time: bool) -> Asked:
-    """The time that a search asks about: the one given or, without one, the one that the question names."""
     if as_of is not None:
         moment = moment_of(as_of)
         return Asked(stamp(now), moment, moment)
@@ -239,8 +230,7 @@ def time_meant(question: str, as_of: object, now: datetime, *, at_any_time: bool
 
 
 def time_asked(question: str, now: datetime) -> Asked:
-    """The time that the words of a question ask about, in the time zone of `now`. A month without a year is the last
-    one that has begun."""
+    """The time that a question asks about, in the zone of `now`. A month without a year is the last that has begun."""
     present = stamp(now)
     if match := _IN_MONTH.search(question):
         month = _MONTH[match["month"].lower()]
@@ -257,7 +247,72 @@ def time_asked(question: str, now: datetime) -> Asked:
 
 
 def _period(now: datetime, year: int, first: int, last: int) -> Asked:
-    """The months `first` to `last` of a year, up to now."""
     start = datetime(year, first, 1, tzinfo=now.tzinfo)
     end = datetime(year, last, monthrange(year, last)[1], 23, 59, 59, 999_999, tzinfo=now.tzinfo)
     return Asked(stamp(now), stamp(start), min(stamp(end), stamp(now))) if start < now else Asked(stamp(now))
+
+
+ENDS = 0.87
+"""The least probability from which a newer statement ends an older one."""
+
+ORDERS = 0.2
+"""The least probability from which the newer one is found before the older one."""
+
+RELATED = 0.2
+"""The least cosine of two statements that may be of one thing. Of 128 endings none is below; of pairs of facts of one
+person, two thirds are."""
+
+MOST_CHARACTERS = 240
+_MOST_SENTENCES = 6
+_GREETING = 3
+"""A sentence of so few words beside another one says nothing of its own."""
+
+_SPEAKER = re.compile(r"(?P<name>[A-ZÄÖÜ]\w{1,30}): ")
+_CORRECTED = {"correction", "korrektur", "corrección", "correzione", "correção", "correctie", "poprawka", "update"}
+"""Words before a colon that name no speaker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    speaker: str
+    sentences: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def read(text: str) -> Statement:
+    """The statement that a text makes; without sentences if it is too long, or only asks."""
+    match = _SPEAKER.match(text)
+    if match and match["name"].casefold() in _CORRECTED:
+        match = None
+    said = text[match.end() :] if match else text
+    found = sentences(said) if len(said) <= MOST_CHARACTERS else []
+    if len(found) > _MOST_SENTENCES:
+        found = []
+    stated = [
+        sentence
+        for sentence in found
+        if not (sentence.rstrip().endswith("?") or sentence.startswith("¿"))
+        and _GREETING * (len(found) > 1) < len(words(sentence)) < LONGEST
+    ]
+    return Statement(match["name"] if match else "", tuple(stated))
+
+
+class Judge:
+    def __init__(self) -> None:
+        self.model = StatementModel.open()
+
+    def compare(self, pairs: Sequence[tuple[str, str, float]]) -> list[float]:
+        """The probability that what was said later ends what was said before, for pairs of older text, newer text and
+        the cosine of their vectors. It is 0 for texts of two speakers, for what is not `RELATED`, and if the older one
+        makes more than one statement, or is an exclamation: "Thanks!" holds for the moment."""
+        asked: list[tuple[str, str]] = []
+        owners: list[int] = []
+        for number, (before, after, cosine) in enumerate(pairs):
+            old, new = read(before), read(after)
+            alone = len(old.sentences) == 1 and not old.sentences[0].endswith("!")
+            if cosine >= RELATED and old.speaker == new.speaker and alone:
+                asked += [(old.sentences[0], sentence) for sentence in new.sentences]
+                owners += [number] * len(new.sentences)
+        highest = np.zeros(len(pairs), np.float32)
+        np.maximum.at(highest, np.array(owners, np.intp), self.model.probabilities(asked))
+        return [float(value) for value in highest]

@@ -1,7 +1,5 @@
-"""`Writer`: changes memories in all tables and indexes, and records each change's history. Each change is one
-transaction, begun after embedding so that other writers wait less. `Eraser`: erases memories with their histories, so
-that no file of the memory holds a byte of them.
-"""
+"""`Writer`: changes memories in all tables and indexes, with their history, each change one transaction after
+embedding. `Eraser`: erases memories with their histories, so that no file holds a byte of them."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import goes_on
-from edge.apps.memory.judge import ENDS, read
 from edge.apps.memory.records import (
     GIVEN,
     SELECT,
@@ -35,7 +32,7 @@ from edge.apps.memory.records import (
     visible,
 )
 from edge.apps.memory.store import REBUILD, MemoryStore, Vectors, in_context
-from edge.apps.memory.validity import successors
+from edge.apps.memory.validity import ENDS, read, successors
 from edge.apps.store.erasure import Erasure, erasing, erasure
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
@@ -45,12 +42,10 @@ from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
 NEAR = 0.93
-"""The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing
-errors only."""
+"""The cosine from which two memories are linked: with the default embedder they differ by wording or typing errors
+only."""
 
 _TOLD = ("role", "actor_id", *GIVEN)
-"""What a caller says of a memory besides its text and metadata."""
-
 MOST_LINKS = 3
 """The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
 
@@ -63,23 +58,14 @@ _TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """An earlier memory that a new one resembles."""
-
     id: int
     similarity: float
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The result of adding an entry.
-
-    Attributes:
-        record: the new memory, or the existing one.
-        event: ADD, or NONE if the same memory existed before.
-        similar: the earlier memories that it was linked to, most similar first.
-        judged: the memories that were compared with it, an ended one as it is stored now, each with the probability
-            that the newer of the two ends the older one.
-    """
+    """The result of adding an entry: the record, new (ADD) or known (NONE); the memories that it was linked to; and
+    those that were `judged`, each with the probability that the newer one ends the older."""
 
     record: Record
     event: str
@@ -87,7 +73,6 @@ class Added:
     judged: tuple[tuple[Record, float], ...] = ()
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """mem0's form:"""
         record = self.record
         document: dict[str, Any] = {"id": record.uuid, "memory": record.text, "event": self.event}
         if record.role is not None:
@@ -112,8 +97,7 @@ class Added:
 
 
 _FEW = 2_000
-"""A scope of at most this many memories is searched by itself. The memories of a larger scope are found in a search of
-the whole index often enough."""
+"""A scope of at most this many memories is searched by itself, a larger one in the whole index."""
 
 _BEYOND = 16
 _BLOCK = 256
@@ -129,12 +113,9 @@ def find_similar(
     budget: MemoryBudget,
     judged: Sequence[bool] | None = None,
 ) -> list[list[Similar]]:
-    """The memories most similar to each of `vectors`, with a cosine of at least `NEAR`; at most 3, most similar first.
-    For rows that are `judged`, the nearest `CANDIDATES` with any cosine.
-
-    They are memories stored under exactly the ids of `scope`, in a small scope without those that ended, and earlier
-    rows of `vectors`, given as `-1 - row`.
-    """
+    """The memories most similar to each of `vectors`, at most 3 with a cosine of at least `NEAR`; for rows that are
+    `judged`, the nearest `CANDIDATES`. They are stored under exactly the ids of `scope`, or earlier rows of `vectors`,
+    given as `-1 - row`."""
     found: list[list[Similar]] = []
     most = [CANDIDATES if judged is not None and judged[row] else MOST_LINKS for row in range(len(vectors))]
     sql, params = scope.exactly()
@@ -159,7 +140,6 @@ def _most_similar(similar: list[Similar], most: int) -> list[Similar]:
 
 
 def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int, most: Sequence[int]) -> None:
-    """Adds the most similar earlier rows of `vectors` to the results of the block that begins at `start`."""
     block = vectors[start : start + _BLOCK]
     for first in range(0, start + len(block), _COLUMNS):
         cosines = block @ vectors[first : min(first + _COLUMNS, start + len(block))].T
@@ -196,18 +176,16 @@ def _in_index(
 
 
 _DELETED_TOGETHER = 1_000
-"""The number of memories deleted in one transaction, which bounds the time that other writers wait."""
+"""The memories deleted in one transaction, which bounds the time that other writers wait."""
 
 
 class Writer:
-    """Changes memories. Thread-safe; writers of all processes take turns."""
-
     def __init__(self, store: MemoryStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def add(self, entries: Sequence[Record], scope: Scope, *, supersede: bool = True) -> list[Added]:
-        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none."""
+        """Stores entries under exactly the ids of `scope`: all of them or none."""
         if not entries:
             return []
         store = self._store
@@ -301,7 +279,6 @@ class Writer:
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
-        """Deletes a memory; its history stays."""
         store = self._store
         index = self._index(uuid)
         with store.write() as db:
@@ -310,8 +287,8 @@ class Writer:
         store.upkeep.wrote(1)
 
     def delete_all(self, scope: Scope, *, purge: bool = False) -> tuple[int, int]:
-        """Deletes every memory of a scope that exists at the start, including hidden ones; with `purge` without a note
-        in its history, which is erased. Returns the number of memories, and of erased lines of history."""
+        """Deletes every memory of a scope that exists at the start; with `purge` without a note in its history, which
+        is erased. Returns the numbers of memories, and of erased lines of history."""
         store = self._store
         index = store.index
         if index is None:
@@ -343,10 +320,9 @@ class Writer:
         follows: Sequence[int | None],
         scope: Scope,
     ) -> list[Added]:
-        """Stores entries, with their vectors [n, dim], under exactly the ids of `scope`. One that equals a shown memory
-        there in all fields is not stored twice. Entries of one call are never compared, because a conversation may
-        repeat itself. `similar` names the memories that each resembles; those under other ids are left out. `follows`
-        is the id of the turn before, or `-1 - n` for the n-th entry of this call."""
+        """Stores entries under exactly the ids of `scope`. One that equals a shown memory there in all fields is not
+        stored twice; entries of one call are never compared, because a conversation may repeat itself. `similar` names
+        the memories that each resembles, `follows` the turn before, or `-1 - n` for the n-th entry of this call."""
         now = self._clock()
         known = [_known(db, entry, scope, now) for entry in entries]
         twins = {text: _twins(db, text, scope, now) for text in {entry.text for entry in entries}}
@@ -417,7 +393,6 @@ class Writer:
         return outcomes
 
     def _replace(self, db: Connection, old: Record, new: Record, event: str) -> None:
-        """Replaces a memory by a new version, whose `updated_at` is the moment of the change."""
         if new.indexed_text != old.indexed_text:
             self._store.lexical.delete(db, [old.id], [old.indexed_text])
             self._store.lexical.add(db, [new.id], [new.indexed_text])
@@ -428,7 +403,6 @@ class Writer:
     def delete_records(
         self, db: Connection, index: VectorIndex, records: Sequence[Record], *, noted: bool = True
     ) -> None:
-        """Deletes memories inside a transaction; their history stays, and tells of it if `noted`."""
         ids = [record.id for record in records]
         self._store.lexical.delete(db, ids, [record.indexed_text for record in records])
         with remedy(REBUILD):
@@ -441,7 +415,6 @@ class Writer:
 
     @staticmethod
     def _turn_before(db: Connection, entry: Record, scope: Scope) -> Record | None:
-        """The last turn of a run, if `entry` continues its conversation."""
         if scope.run_id is None or entry.follows is None:
             return None
         sql, params = scope.exactly()
@@ -453,7 +426,6 @@ class Writer:
         return next((record for record in held_records(db, rows) if goes_on(record, entry)), None)
 
     def _index(self, uuid: str) -> VectorIndex:
-        """The vector index. Without one, the memory `uuid` cannot exist."""
         index = self._store.index
         if index is None:
             raise InputError(f"there is no memory {uuid!r} here")
@@ -473,7 +445,6 @@ def _same_conversation(earlier: Record, later: Record) -> bool:
 def index_records(
     db: Connection, lexical: LexicalIndex, index: VectorIndex, records: Sequence[Record], vectors: Vectors
 ) -> None:
-    """Adds stored records to both indexes; `vectors` has the vector of each, [n, dim]."""
     if records:
         ids = [record.id for record in records]
         lexical.add(db, ids, [record.indexed_text for record in records])
@@ -516,13 +487,11 @@ def _link(db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: 
 
 
 def check_validity(start: str | None, end: str | None) -> None:
-    """Checks that a memory does not end before it begins to hold."""
     if start is not None and end is not None and end < start:
         raise InputError(f"valid_until {end!r} lies before valid_from {start!r}")
 
 
 def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    """SQL for the shown memories of exactly these ids with this text, with its parameters."""
     exactly, ids = scope.exactly()
     shown, day = visible(now)
     sql = f"INDEXED BY memories_hash WHERE memories.hash = ? AND {exactly} AND memories.text = ? AND {shown}"
@@ -530,9 +499,8 @@ def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, 
 
 
 class Eraser:
-    """Each method deletes in transactions, and then writes the files anew (`edge.apps.store.erasure`). After a kill the
-    next opening of the memory ends it. Raises `StorageError` if another process is reading an older state, which keeps
-    the log; all is deleted then."""
+    """Each method deletes in transactions, and then writes the files anew; after a kill the next opening ends it.
+    Raises `StorageError` if another process reads an older state, which keeps the log."""
 
     def __init__(self, store: MemoryStore, writer: Writer) -> None:
         self._store = store
@@ -559,14 +527,12 @@ class Eraser:
             return self._ended({"memories": int(record is not None), "lines of history": lines})
 
     def erase_all(self, scope: Scope) -> Erasure:
-        """Erases every memory of a scope, also those that were deleted."""
         memories, lines = self._writer.delete_all(scope, purge=True)
         with erasing(self._store.database) as db:
             lines += erase_history(db, scope)
         return self._ended({"memories": memories, "lines of history": lines})
 
     def reset(self) -> None:
-        """Erases all memories with their histories, and all actions."""
         index = self._store.index
         with erasing(self._store.database) as db:
             if index is not None:
@@ -584,6 +550,5 @@ class Eraser:
 
 
 def _following(db: Connection, uuid: str) -> list[tuple[int, str]]:
-    """The turns whose vectors have a share of a memory: their ids and texts."""
     sql = f"{SELECT} WHERE memories.follows = (SELECT id FROM memories WHERE uuid = ?)"
     return [(record.id, record.text) for record in held_records(db, db.execute(sql, (uuid,)))]

@@ -63,7 +63,7 @@ class MessagesBody(CountBody, kw_only=True):
 
 
 def _told(body: CountBody) -> Iterator[tuple[str, chats.ChatMessage]]:
-    """The messages as OpenAI has them, each with its place: there each result of a tool is a message of its own."""
+    """The messages as OpenAI has them, each with its place: there a result of a tool is a message of its own."""
     if body.system:
         yield "system", chats.ChatMessage(role="system", content=body.system)
     for number, turn in enumerate(body.messages):
@@ -132,7 +132,6 @@ _KINDS = {
 
 
 def anthropic(status: int, message: str) -> dict[str, Any]:
-    """An error as Anthropic writes it."""
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 

@@ -1,8 +1,5 @@
-"""`application`: the ASGI application of a server.
-
-It has the paths with their handlers, the page, whose files are served as they are, and an OpenAPI document that is
-generated from the docstrings of the handlers and the classes of the bodies.
-"""
+"""`application`: the ASGI application of a server: its paths, the page, and an OpenAPI document made from the
+docstrings."""
 
 from __future__ import annotations
 
@@ -31,11 +28,10 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""By suffix. The system is not asked about suffixes, because a browser runs no module of another type."""
+"""By suffix. A browser runs no module of another type."""
 
 
 def page_routes() -> list[Any]:
-    """Routes of the page, `/` and `/page/NAME`: one for each file that is there now."""
     from starlette.routing import Route
 
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in TYPES)
@@ -44,7 +40,6 @@ def page_routes() -> list[Any]:
 
 
 def _served(path: Path) -> Any:
-    """An endpoint that answers with a file."""
     from starlette.responses import FileResponse
 
     async def file(request: Any) -> Any:
@@ -54,7 +49,6 @@ def _served(path: Path) -> Any:
 
 
 def paths(server: HttpServer) -> list[ServedPath]:
-    """All paths but for the page's files and those of the owner's socket."""
     subjects = (rerank, tei, ollama, openai, responses, anthropic, search, documents, state, mem0)
     return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
@@ -89,8 +83,6 @@ def application(server: HttpServer) -> Any:
 
 
 def _without_slash(app: Any) -> Any:
-    """The application, for which `/memories/` is `/memories`."""
-
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         path = scope.get("path", "")
         if scope["type"] == "http" and len(path) > 1 and path.endswith("/"):
@@ -105,11 +97,9 @@ _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 _JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 _CONTENT: dict[str, dict[str, Any]] = {"/v1/page": {"image/png": {}}, "/metrics": {"text/plain": {}}}
-"""The kinds of answers that are no JSON objects, by path."""
 
 
 def described(paths: Sequence[ServedPath]) -> dict[str, Any]:
-    """The OpenAPI document of some paths."""
     classes = {kind for path in paths for kind in (path.body, path.query) if kind is not None}
     ordered = sorted(classes, key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")

@@ -1,8 +1,5 @@
-"""The bodies of requests: read under a lease from the first byte, within bounds of size and time, decoded by msgspec.
-
-msgspec holds the interpreter's lock while it decodes, and meanwhile the event loop serves nobody. 8 MiB take 4 ms of a
-processor as a few long texts and 30 ms as short ones. What would take longer, a body of very many values, is refused.
-"""
+"""The bodies of requests: read under a lease from the first byte, within bounds of size and time, decoded by msgspec,
+which holds the interpreter's lock meanwhile: a body of very many values is refused."""
 
 from __future__ import annotations
 
@@ -46,14 +43,13 @@ Texts = str | Annotated[list[str], Meta(max_length=MOST_ENTRIES)]
 """Texts; one alone counts as a list of one."""
 
 PathText = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
-"""A text that can be a path."""
 
 
 def with_idle(
     refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({}), harmless: Sequence[str] = ()
 ) -> Callable[[type[Body]], type[Body]]:
-    """A decorator that gives a class of bodies the fields of its dialect that are read and not obeyed: `harmless` ones
-    change nothing, of `refused` ones only the values that change nothing are taken."""
+    """Gives a class of bodies the fields of its dialect that are read and not obeyed: `harmless` ones change nothing,
+    of `refused` ones only the values that change nothing are taken."""
     told = {name: f"Refused{_allowed(values)}." for name, values in refused.items()}
     told |= dict.fromkeys(harmless, "Accepted, and changes nothing.")
 
@@ -70,8 +66,7 @@ def with_idle(
 
 
 def with_options(options: type[RequestOptions]) -> Callable[[type[Body]], type[Body]]:
-    """A decorator that gives a class of bodies the fields of a request's options, which `options_of` reads. A field of
-    the class itself stays as it is."""
+    """Gives a class of bodies the fields of a request's options that it lacks; `options_of` reads them."""
     members = {name: _member(each, option) for name, (each, option) in options.options().items()}
     return lambda kind: _extended(
         kind, {name: member for name, member in members.items() if name not in kind.__struct_fields__}
@@ -79,7 +74,6 @@ def with_options(options: type[RequestOptions]) -> Callable[[type[Body]], type[B
 
 
 def _extended(kind: type[Body], fields: Mapping[str, Any], **attributes: Any) -> type[Body]:
-    """The class with further fields, which may be absent, and class attributes."""
     made: Any = msgspec.defstruct(
         kind.__name__, [(name, member, None) for name, member in fields.items()], bases=(kind,),
         module=kind.__module__, kw_only=True, namespace={"__doc__": kind.__doc__, **attributes},
@@ -88,7 +82,6 @@ def _extended(kind: type[Body], fields: Mapping[str, Any], **attributes: Any) ->
 
 
 def _member(each: Field[Any], option: Option) -> Any:
-    """The type of an option's member of a body."""
     kind: Any = value_type(each)
     bounds = {"ge": option.least, "le": option.most} if kind in (int, float) else {}
     kinds: dict[Any, Any] = {list: Texts, dict: dict[str, Any], object: Any}
@@ -104,7 +97,6 @@ def options_of(
 
 
 def as_list(texts: Texts | None) -> list[str]:
-    """The texts of a field; none if it is absent."""
     return [] if texts is None else [texts] if isinstance(texts, str) else texts
 
 
@@ -116,25 +108,21 @@ _SMALL = 512 << 10
 that bring no key can still send small requests."""
 
 _LARGE = 64 << 10
-"""A request whose body needs more than this, read and parsed, is large: 15 kB of texts, or 700 short ones."""
+"""A request whose body needs more than this, read and parsed, is large."""
 
 _ROOM = 16 << 20
 """Requests may try for so much together under the smallest limits, too; the budget then decides."""
 
 _DRAINED_S = 2.0
 _DRAINED = 4
-"""So many times the allowed size is read and thrown away, so that a client that writes first gets to read why it was
-refused."""
+"""So many times the allowed size is read and thrown away, so that a client that writes first gets to read the
+refusal."""
 
 
 @dataclass(slots=True)
 class _Claim:
-    """The part of its client's share that a request holds.
-
-    Attributes:
-        nbytes: of its lease, less the part that is not counted.
-        large: whether it is one of its client's large requests, whose number is bounded.
-    """
+    """The part of its client's share that a request holds: bytes of its lease, and whether it is one of its large
+    requests."""
 
     client: str
     nbytes: int = 0
@@ -154,18 +142,16 @@ class Requests:
         self._large = Shares(max(2, limits.connections // 2))
 
     def is_large(self, lease: Lease) -> bool:
-        """Whether the request of this lease has a large body, which has been read."""
         return self._claims[lease].large
 
     @property
     def open(self) -> int:
-        """The number of requests."""
         return len(self._claims)
 
     @asynccontextmanager
     async def leased(self) -> AsyncIterator[Lease]:
-        """Holds the memory that a request takes before its body is read; refuses with 429 as long as others hold the
-        memory, and with 413 where it would not fit alone."""
+        """Holds the memory that a request takes before its body is read; 429 while others hold the memory, 413 where it
+        would not fit alone."""
         lease = self.budget.reserve("requests", 0)
         claim = self._claims[lease] = _Claim(CLIENT.get())
         try:
@@ -219,7 +205,6 @@ class Requests:
         )
 
     def _needed_for(self, counted: int) -> int:
-        """The smallest limit, in bytes, under which one client may hold so much."""
         return self._needed + 2 * counted
 
     async def read(self, request: Request, lease: Lease, *, typed: bool = True) -> bytes:
@@ -294,14 +279,9 @@ class Requests:
 
 
 class Shares:
-    """A client may grow as long as it then holds at most as much as is left for all others. Thread-safe.
-
-    So one client alone holds up to a half of the whole, and each of n greedy clients an (n + 1)th part. Another client
-    always finds something left.
-
-    Source: A. K. Choudhury, E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
-    Transactions on Networking 6 (1998), with an alpha of 1.
-    """
+    """A client may grow as long as it then holds at most as much as is left for all others: one alone holds up to a
+    half, and each of n greedy ones an (n + 1)th part (Choudhury and Hahne, "Dynamic queue length thresholds for
+    shared-memory packet switches", IEEE/ACM Transactions on Networking 6, 1998, with an alpha of 1). Thread-safe."""
 
     def __init__(self, whole: int) -> None:
         self._whole = whole
@@ -310,7 +290,6 @@ class Shares:
 
     @property
     def alone(self) -> int:
-        """The most that a client may hold if no other holds anything."""
         return self._whole // 2
 
     def grows(self, client: str, amount: int) -> bool:
@@ -325,7 +304,6 @@ class Shares:
             return True
 
     def shrinks(self, client: str, amount: int) -> None:
-        """Takes an amount back from a client."""
         with self._lock:
             self._held[client] -= amount
             if not self._held[client]:
@@ -333,8 +311,8 @@ class Shares:
 
 
 def decoded(body: bytes, kind: Any) -> Any:
-    """A body as an object of this msgspec type. Refuses with 400 what is not a JSON object, with 413 a list that is too
-    long, and with 422 a wrong field."""
+    """A body as an object of this msgspec type; 400 for no JSON object, 413 for a list that is too long, 422 for a
+    wrong field."""
     try:
         return _checked(_decoder(kind).decode(body))
     except msgspec.ValidationError as error:
@@ -348,7 +326,6 @@ def decoded(body: bytes, kind: Any) -> Any:
 
 
 def read_query(values: Mapping[str, str], kind: type[Any]) -> Any:
-    """The query of an address as an object of this msgspec type. Raises as `decoded` does."""
     try:
         return _checked(msgspec.convert(dict(values), kind, strict=False))
     except msgspec.ValidationError as error:
@@ -361,7 +338,6 @@ def _decoder(kind: Any) -> Any:
 
 
 def _checked(body: Any) -> Any:
-    """A body, none of whose fields asks for something that the server does not do (`REFUSED` of its class)."""
     for name, harmless in getattr(body, "REFUSED", {}).items():
         value = getattr(body, name)
         if value is not None and value not in harmless:
@@ -371,7 +347,6 @@ def _checked(body: Any) -> Any:
 
 
 def _allowed(values: Sequence[Any]) -> str:
-    """The values of a field that change nothing, for the end of a sentence."""
     written = [msgspec.json.encode(value).decode() for value in values]
     return f"; it may be {' or '.join(written)}" if written else ""
 
@@ -385,7 +360,6 @@ _NAMES = {
 
 
 def _wrong(message: str) -> HttpRefusal:
-    """An error of msgspec as a sentence that names the field."""
     found = _EXPECTED.fullmatch(message)
     if found is None:
         found = _ELSE.fullmatch(message)
@@ -411,5 +385,4 @@ def _wrong(message: str) -> HttpRefusal:
 
 
 def _name(place: str | None, field: str = "") -> str:
-    """The place of a value in the body, as Python would write it."""
     return ".".join(part for part in ((place or "").removeprefix("."), field) if part)

@@ -108,7 +108,6 @@ class Client:
         return [hit_from_json(hit) for hit in self._asked(SEARCH, asked)["hits"]]
 
     def _asked(self, verb: Verb, asked: RequestOptions) -> Any:
-        """The server's answer."""
         try:
             self._connection.check(self._config, verb.settings)
             return served(self._connection, verb, asked, Deaf())

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edge.apps.options import FiniteRange, Setup, collections_option, setup_options
+from edge.apps.options import FiniteRange, Setup, collections_option, setup_options, several
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
@@ -25,116 +25,61 @@ PORT = 8777
 _USUAL = Limits()
 
 
+_OPTIONS = several(
+    click.option("--host", default="127.0.0.1", show_default=True,
+                 help="Address to listen on. Any other than this machine's own needs a token."),
+    click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes a free one."),
+    click.option("--host-name", "hosts", multiple=True, metavar="NAME",
+                 help="A further name by which clients call this machine; may be repeated."),
+    click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN",
+                 help="A site whose pages may use the server, such as https://notes.example; may be repeated."),
+    click.option("--token", "wants_token", is_flag=True, help="Ask for a token on this machine, too."),
+    click.option("--new-token", is_flag=True, help="Make a new token, which ends the old one."),
+    click.option("--rate", type=click.IntRange(0), default=0, show_default=True,
+                 help="Requests a minute for each token or address; 0: no bound."),
+    click.option("--connections", type=click.IntRange(1, 4096), default=_USUAL.connections, show_default=True,
+                 help="Connections that may be open at once."),
+    click.option("--timeout", type=FiniteRange(0.1), default=_USUAL.request_s, show_default=True,
+                 help="Seconds that a request may take."),
+    click.option("--memory-path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory."),
+    click.option("--reranker", help="Reranker: a known name or the path of a packed model."),
+    click.option("--embedder", help="Embedder, likewise, for texts that belong to no collection."),
+    click.option("--llm", help="Language model that writes answers, as for `edge ask`."),
+    click.option("--answers", type=click.IntRange(1, 32),
+                 help="Answers that a language model in this process writes at a time (4, if the memory allows). "
+                 "Others wait."),
+    click.option("--generation", type=click.Choice(["exact", "shared"]),
+                 help="exact (the default): a text does not depend on those that are written beside it. shared: they "
+                 "share steps and documents' states, which takes less memory."),
+    click.option("--states", type=click.Choice(["exact", "anywhere"]),
+                 help="exact (the default): a document's states are used again behind the same documents. anywhere: "
+                 "behind any, which changes some texts."),
+    click.option("--search-within", type=FiniteRange(0), metavar="SECONDS",
+                 help="Hold as many lists of vectors in memory as 90 % of the searches need to end within this time."),
+    click.option("--plan", type=click.Path(dir_okay=False, path_type=Path),
+                 help="Run this plan of `edge plan serve`. Other options go before it."),
+    click.option("--no-port", is_flag=True,
+                 help="Open no address: answer only your own commands, about any collection, over a socket that only "
+                 "you can open."),
+    click.option("--idle", type=FiniteRange(0.1), metavar="SECONDS",
+                 help="End when the server was not used for so many seconds."),
+    click.option("--background", "what", flag_value="background",
+                 help="Start this server, with these options, in a process of its own, and return when it serves."),
+    click.option("--status", "what", flag_value="status",
+                 help="Say whether a server of yours runs, its address and its memory."),
+    click.option("--stop", "what", flag_value="stop", help="End your server, and wait for its end."),
+    click.option("--editor", default="", metavar="COMMAND",
+                 help="Opens a document from the page, such as 'code --goto {path}:{line}'; {page} of a PDF."),
+    click.option("--cluster", metavar="ADDRESS",
+                 help="Serve one collection in shards, which Ray at ADDRESS reaches (-c names it)."),
+    click.option("--no-sharing", is_flag=True, help="Rerank one request after the other, for comparisons."),
+    collections_option,
+    setup_options(),
+)  # fmt: skip
+
+
 @click.command()
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on. Any other than this machine's own needs a token.",
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes a free one.")
-@click.option(
-    "--host-name",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="A further name by which clients call this machine; may be repeated.",
-)
-@click.option(
-    "--allow-origin",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="A site whose pages may use the server, such as https://notes.example; may be repeated.",
-)
-@click.option("--token", "wants_token", is_flag=True, help="Ask for a token on this machine, too.")
-@click.option("--new-token", is_flag=True, help="Make a new token, which ends the old one.")
-@click.option(
-    "--rate",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Requests a minute for each token or address; 0: no bound.",
-)
-@click.option(
-    "--connections",
-    type=click.IntRange(1, 4096),
-    default=_USUAL.connections,
-    show_default=True,
-    help="Connections that may be open at once.",
-)
-@click.option(
-    "--timeout",
-    type=FiniteRange(0.1),
-    default=_USUAL.request_s,
-    show_default=True,
-    help="Seconds that a request may take.",
-)
-@click.option("--memory-path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
-@click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
-@click.option("--embedder", help="Embedder, likewise, for texts that belong to no collection.")
-@click.option("--llm", help="Language model that writes answers, as for `edge ask`.")
-@click.option(
-    "--answers",
-    type=click.IntRange(1, 32),
-    help="Answers that a language model in this process writes at a time (4, if the memory allows). Others wait.",
-)
-@click.option(
-    "--generation",
-    type=click.Choice(["exact", "shared"]),
-    help="exact (the default): a text does not depend on those that are written beside it. shared: they share steps "
-    "and documents' states, which takes less memory.",
-)
-@click.option(
-    "--states",
-    type=click.Choice(["exact", "anywhere"]),
-    help="exact (the default): a document's states are used again behind the same documents. anywhere: behind any, "
-    "which changes some texts.",
-)
-@click.option(
-    "--search-within",
-    type=FiniteRange(0),
-    metavar="SECONDS",
-    help="Hold as many lists of vectors in memory as 90 % of the searches need to end within this time.",
-)
-@click.option(
-    "--plan",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Run this plan of `edge plan serve`. Other options go before it.",
-)
-@click.option(
-    "--no-port",
-    is_flag=True,
-    help="Open no address: answer only your own commands, about any collection, over a socket that only you can open.",
-)
-@click.option(
-    "--idle",
-    type=FiniteRange(0.1),
-    metavar="SECONDS",
-    help="End when the server was not used for so many seconds.",
-)
-@click.option(
-    "--background",
-    "what",
-    flag_value="background",
-    help="Start this server, with these options, in a process of its own, and return when it serves.",
-)
-@click.option(
-    "--status", "what", flag_value="status", help="Say whether a server of yours runs, its address and its memory."
-)
-@click.option("--stop", "what", flag_value="stop", help="End your server, and wait for its end.")
-@click.option(
-    "--editor",
-    default="",
-    metavar="COMMAND",
-    help="Opens a document from the page, such as 'code --goto {path}:{line}'; {page} of a PDF.",
-)
-@click.option(
-    "--cluster", metavar="ADDRESS", help="Serve one collection in shards, which Ray at ADDRESS reaches (-c names it)."
-)
-@click.option("--no-sharing", is_flag=True, help="Rerank one request after the other, for comparisons.")
-@collections_option
-@setup_options()
+@_OPTIONS
 @click.pass_context
 def serve(context: click.Context, /, what: str | None, setup: Setup, **given: Any) -> int:
     """Serve reranking, search, answers and memory to other programs, within one memory limit.
@@ -218,7 +163,6 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
 
 
 def _some_thread_works() -> bool:
-    """Whether threads that Python would wait for do not end within `LEAVE_S`."""
     end = time.monotonic() + LEAVE_S
     others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
     for thread in others:
@@ -230,7 +174,6 @@ _ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token"
 
 
 def _check_private(context: click.Context) -> None:
-    """Refuses options about the address beside `--no-port`."""
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in _ABOUT_ADDRESS:
@@ -238,7 +181,6 @@ def _check_private(context: click.Context) -> None:
 
 
 def _controlled(what: str, context: click.Context) -> int:
-    """Carries out `--background`, `--status` or `--stop`. Other options belong to `--background` alone."""
     given = _given(context)
     if what == "background":
         from edge.apps.serve.connection import started
@@ -258,7 +200,7 @@ def _controlled(what: str, context: click.Context) -> int:
 
 
 def _given(context: click.Context) -> list[str]:
-    """The server's own options as they were given, for another process: relative paths are made absolute."""
+    """The server's own options as given, for another process: relative paths are made absolute."""
     from edge.apps.collection.registry import Registry
 
     found: list[str] = []
@@ -279,11 +221,10 @@ def _given(context: click.Context) -> list[str]:
 
 
 _END_S = 30.0
-"""A server gives its requests a few seconds, then closes its stores and models (`limits.GRACE_S`, `limits.LEAVE_S`)."""
 
 
 def running_pid() -> int | None:
-    """The process that listens on this user's socket, as the system says; None if there is none. It need not answer."""
+    """The process that listens on this user's socket, as the system says; it need not answer."""
     path = own_socket()
     if path is None:
         return None
@@ -296,7 +237,6 @@ def running_pid() -> int | None:
 
 
 def status() -> int:
-    """Describes the server that runs; returns the exit code: 0 if a server runs, 1 if none does."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")
@@ -312,7 +252,6 @@ def status() -> int:
 
 
 def stop() -> int:
-    """Ends the server and waits for its end; returns the exit code: 0 if it has ended, 1 if none ran."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")
@@ -345,7 +284,7 @@ def _described(state: dict[str, Any]) -> list[str]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process has not ended. One that its parent has not asked about yet has."""
+    """Whether a process has not ended; a zombie has."""
     import psutil
 
     try:

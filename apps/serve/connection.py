@@ -1,10 +1,6 @@
-"""`OwnServer`: the server of this user, which the user's programs find and ask over a Unix socket. `connected` finds it
-for a command, and `started` starts one in the background.
-
-The socket lies in a folder of the owner's. The command line begins with this module, so it imports nothing
-heavy: not even Python's HTTP client, whose libraries for mail and encryption take longer to import than an answer takes
-to come.
-"""
+"""`OwnServer`: the server of this user, asked over a Unix socket in a folder of the owner's; `connected` finds it for a
+command, `started` starts one. The command line begins here, so nothing heavy is imported, not even Python's HTTP
+client."""
 
 from __future__ import annotations
 
@@ -38,15 +34,14 @@ _SOL_LOCAL, _LOCAL_PEERCRED, _LOCAL_PEERPID = 0, 1, 2
 
 
 def folder_path() -> Path:
-    """The folder of the socket, which need not exist."""
     with warnings.catch_warnings():  # where the system names no such folder, the one it falls back to is checked
         warnings.simplefilter("ignore")
         return platformdirs.user_runtime_path("edge-rag", appauthor=False)
 
 
 def socket_path() -> Path | None:
-    """The server's socket, whether a server runs or not; None where the system has none. Its folder is made if it is
-    missing, and only its owner may enter it."""
+    """The server's socket, whether a server runs or not; None where the system has none. Its folder is made, for its
+    owner only."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = folder_path()
@@ -63,7 +58,7 @@ def socket_path() -> Path | None:
 
 def own_socket() -> Path | None:
     """The socket of a server that this user has started; None if there is none, or if anybody else could have put it
-    there. Nothing is made or changed."""
+    there."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = folder_path()
@@ -91,7 +86,6 @@ def peer_pid(connected: socket.socket) -> int | None:
 
 
 def reach(path: Path, seconds: float = 2.0) -> socket.socket:
-    """A connection to the process that listens on a Unix socket. The process need not answer."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(seconds)
@@ -103,7 +97,6 @@ def reach(path: Path, seconds: float = 2.0) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket that only its owner can open."""
     try:
         reach(path).close()
     except OSError:
@@ -128,18 +121,10 @@ OWN = "/own"
 """Paths below it are answered over the Unix socket only."""
 
 _HELLO_S = 1.0
-"""A server that does not even say its name within this time is not asked for more."""
-
 _MORE_S = 30.0
-"""A program waits for the server's bound on a request and so many seconds more."""
-
 _ENGINE = ("models_dir", "data", "runtime", "device", "device_memory")
 SEARCH = (*_ENGINE, "reranker", "embedder", "mode", "threshold")
-"""Settings that results of a search depend on."""
-
 ASK = (*SEARCH, "llm", "llm_key", "llm_remote", "context")
-"""Settings that an answer depends on."""
-
 MODELS = (*_ENGINE,)
 """Settings that results of a model depend on, besides those that a request names."""
 
@@ -157,11 +142,7 @@ class Absent(Unserved):
 
 
 class Refused(Unserved):
-    """The server refused the request, and has changed nothing.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """The server refused the request with this `status`, and has changed nothing."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -186,7 +167,6 @@ def settings_of(config: Config) -> dict[str, str]:
 
 
 def compared(own: dict[str, str], other: dict[str, str], names: tuple[str, ...]) -> None:
-    """Compares the settings of this process with those of a server."""
     for name in names:
         if own[name] != other.get(name):
             there, here = other.get(name) or "the usual one", own[name] or "the usual one"
@@ -195,14 +175,9 @@ def compared(own: dict[str, str], other: dict[str, str], names: tuple[str, ...])
 
 
 class OwnServer:
-    """A server of this user.
-
-    Attributes:
-        hello: its description of itself: `pid`, `url`, `settings`, `collections`, `memory`, ...
-    """
+    """A server of this user; `hello` is its description: `pid`, `url`, `settings`, `collections`, `memory`, ..."""
 
     def __init__(self) -> None:
-        """Finds the server."""
         path = own_socket()
         if path is None:
             raise Absent("no server runs")
@@ -214,16 +189,14 @@ class OwnServer:
             raise Unserved(f"the server does not answer ({error})") from None
 
     def check(self, config: Config, names: tuple[str, ...]) -> None:
-        """
-        Raises:
-            Unserved: the server is another release, or one of these settings is another one there."""
+        """Raises `Unserved` if the server is another release, or has other values of these settings."""
         if self.hello.get("program") != PROGRAM:
             raise Unserved("the server was started from another installation, or before the program was changed")
         compared(settings_of(config), self.hello["settings"], names)
 
     def ask(self, path: str, content: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
-        """The answer to a request. Raises `Refused` where the server does not do it, `Lost` where no answer came, and
-        `Unserved` where nothing was sent."""
+        """The answer to a request. Raises `Refused`, `Lost` where no answer came, and `Unserved` where nothing was
+        sent."""
         try:
             body = self._body(content)
             found: dict[str, Any] = json.loads(self._answer("POST", path, body, seconds or self._patience))
@@ -270,8 +243,7 @@ class OwnServer:
         return found
 
     def _sent(self, method: str, path: str, body: bytearray, seconds: float) -> socket.socket:
-        """A connection over which a request was sent. Its head is put before `body`. With HTTP/1.0 the server ends it
-        after its answer."""
+        """A connection over which a request was sent. With HTTP/1.0 the server ends it after its answer."""
         try:
             connected = reach(self._path, _HELLO_S)
         except OSError:
@@ -290,7 +262,7 @@ class OwnServer:
 
 
 def _read_head(file: Any) -> int | None:
-    """Reads the status and the headers of an answer; returns the length of its body, if it says one."""
+    """Reads an answer's status and headers; returns the length of its body, if it says one."""
     words = file.readline().split(None, 2)
     if len(words) < 2 or not words[1].isdigit():
         raise ConnectionResetError("the connection was closed")
@@ -346,7 +318,6 @@ def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnSer
 
 
 def own_options(**given: Any) -> str:
-    """The reason why a command works alone: the first of some options about the process itself that was given."""
     for name, value in given.items():
         if value:
             return f"--{name.replace('_', '-')} is about this process"
@@ -392,8 +363,8 @@ def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
 
 
 def begun(config: Config, names: tuple[str, ...]) -> OwnServer:
-    """A server for a command, with the user's own settings. If it cannot be started, the reason is printed. `Unserved`
-    where it was not started, or would not be used because one of these settings is another one there."""
+    """A server for a command, with the user's own settings. Raises `Unserved` where it was not started, which is
+    printed, or would not be used because of these settings."""
     home = Path.home()
     compared(settings_of(config), settings_of(Config.load(project=home / ".edge" / "config.toml")), names)
     try:

@@ -1,8 +1,5 @@
 """Indexed documents, for the page: the text around a passage (`/v1/preview`), a page of a PDF as a picture
-(`/v1/page`), and a document in the person's editor, on the machine of the server (`/v1/open`).
-
-No document is opened that the index does not name.
-"""
+(`/v1/page`), and a document in the person's editor (`/v1/open`). No document is opened that the index does not name."""
 
 from __future__ import annotations
 
@@ -34,20 +31,15 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 48_000
-"""Bytes of text in one preview, in UTF-8."""
-
 LEAST_LINE = 24
 """A line counts as so many bytes at least, so that a preview has 2,000 lines at most."""
 
 PER_BYTE = 100
-"""Memory of a preview for each byte of its text: lines, and the answer as JSON. Lines of one letter that count as
-`LEAST_LINE` bytes took 21 to 45."""
+"""Memory of a preview for each byte of its text. Lines of one letter took 21 to 45."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """A line of a document: its number from 1, its text, and its page where the format has pages."""
-
     number: int
     text: str
     page: int | None
@@ -76,7 +68,6 @@ def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
 
 
 def preview(collection: Served, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
-    """The document around a passage, or around a line of the document at a path."""
     catalog = Catalog()
     with collection.database.read() as db:
         if passage is not None:
@@ -99,7 +90,6 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
 
 
 def indexed_file(db: Connection, path: str) -> FileRow:
-    """The row of an indexed document."""
     file = Catalog().find(db, path)
     if file is None or file.status != "indexed":
         raise NotIndexed(f"{path} is not indexed in this collection")
@@ -107,7 +97,6 @@ def indexed_file(db: Connection, path: str) -> FileRow:
 
 
 def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int:
-    """The place of a passage among the chunks of its file, or of the first one that reaches as far as a line."""
     if passage is not None:
         return next(i for i, chunk in enumerate(chunks) if chunk.id == passage)
     return next((i for i, chunk in enumerate(chunks) if chunk.line_end >= line), len(chunks) - 1)
@@ -136,8 +125,7 @@ def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -
 
 
 def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[NumberedLine]:
-    """The lines of a chunk that are not blank, cut after `most` bytes. A blank line between two blocks has no number of
-    its own in the index."""
+    """The lines of a chunk that are not blank, cut after `most` bytes; a blank one has no number in the index."""
     hit = read_hits(db, [chunk.id])[chunk.id]
     text = hit.text.encode()[:most].decode("utf-8", "ignore")
     pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
@@ -149,7 +137,6 @@ def _nbytes(lines: Sequence[NumberedLine]) -> int:
 
 
 def _pages(lines: Sequence[NumberedLine]) -> list[list[int]]:
-    """The beginnings of pages: pairs of the place among the lines, from 0, and the number of the page."""
     found: list[list[int]] = []
     for place, line in enumerate(lines):
         if line.page is not None and (not found or found[-1][1] != line.page):
@@ -158,7 +145,6 @@ def _pages(lines: Sequence[NumberedLine]) -> list[list[int]]:
 
 
 _MOST_LINES = 5_000
-"""Of a page."""
 
 
 class PageBody(Struct, kw_only=True):
@@ -191,7 +177,6 @@ def draw(call: Call, body: PageBody) -> Any:
 
 
 def _check(collection: Served, path: str) -> None:
-    """Looks whether a document may be drawn."""
     with collection.database.read() as db:
         file = indexed_file(db, path)
     if file.kind != "pdf":

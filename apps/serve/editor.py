@@ -1,4 +1,4 @@
-"""`Editor`: the command with which the owner's program opens a document, and the system's own such command."""
+"""`Editor`: the command with which the owner's program opens a document, and the system's own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _PASSIVE = frozenset({
     ".pdf", ".docx", ".pptx", ".xlsx", ".odt", ".odp", ".ods", ".epub", ".txt", ".md", ".csv", ".tsv", ".eml", ".png",
     ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".gif",
 })  # fmt: skip
-"""Names of files that programs only show. Not among them: pages, macros, launchers, scripts and anything unknown."""
+"""Names of files that programs only show: no pages, macros, launchers or scripts."""
 
 
 def system_command() -> str:
-    """The command by which the system opens a file in the program of its type; empty where there is no screen."""
     if sys.platform in ("darwin", "win32"):
         return f"{'open' if sys.platform == 'darwin' else 'explorer'} {_PATH}"
     screen = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
@@ -31,8 +30,8 @@ def system_command() -> str:
 
 
 def is_passive(path: Path) -> bool:
-    """Whether the system's command may get this file: a plain file whose name is one of `_PASSIVE`, that nobody may
-    execute. A link counts as the file to which it leads."""
+    """Whether the system's command may get this file: a plain file of `_PASSIVE`, also where a link leads, that nobody
+    may execute."""
     try:
         real = path.resolve(strict=True)
         mode = real.stat().st_mode
@@ -43,17 +42,12 @@ def is_passive(path: Path) -> bool:
 
 
 class Editor:
-    """A command that opens a file. Thread-safe.
-
-    The person names it when the server starts. The system's own command gets passive files only: it would run a
-    document that is a program.
-    """
+    """A command that opens a file, named when the server starts. Thread-safe. The system's own command gets passive
+    files only, since it would run a document that is a program."""
 
     def __init__(self, command: str) -> None:
-        """
-        Args:
-            command: words as for a shell, such as `code --goto {path}:{line}`. No shell sees them. Empty for no editor.
-        """
+        """`command`: words as for a shell, such as `code --goto {path}:{line}`, which no shell sees; empty for no
+        editor."""
         try:
             self._words = shlex.split(command)
         except ValueError as error:
@@ -67,11 +61,9 @@ class Editor:
 
     @property
     def is_named(self) -> bool:
-        """Whether there is an editor."""
         return bool(self._words)
 
     def open(self, path: Path, line: int, page: int) -> None:
-        """Starts the editor, and does not wait for it."""
         values = ((_PATH, str(path)), (_LINE, str(line)), (_PAGE, str(page)))
         words = [self._words[0]]
         for word in self._words[1:]:

@@ -1,9 +1,5 @@
-"""`Endpoint`: takes one request from its body to its answer.
-
-Memory is leased before the body is read. The body becomes an object of its class, a thread of the server does the work,
-and every error becomes a sentence in the shape of the path's dialect. An answer may be a stream of events, which the
-thread sends while it works on the rest.
-"""
+"""`Endpoint`: takes one request from its body to its answer. Memory is leased before the body is read, a thread does
+the work, and every error becomes a sentence in the shape of the dialect. An answer may be a stream of events."""
 
 from __future__ import annotations
 
@@ -35,18 +31,13 @@ if TYPE_CHECKING:
 
 
 _MOST = 64
-"""Events that wait for a client."""
-
 _PAUSE_S = 15.0
 """Without an event for so long, a comment shows that the connection lives."""
 
 
 class Events:
-    """Events from one thread to one client.
-
-    A client that reads slowly never holds up the requests that share a pass with it: `offer` leaves an event out where
-    too many wait. `put` waits, for events that must all arrive.
-    """
+    """Events from one thread to one client. One that reads slowly never holds up requests that share a pass with it:
+    `offer` leaves an event out where too many wait, `put` waits."""
 
     def __init__(self, urgency: Urgency) -> None:
         self._urgency = urgency
@@ -57,13 +48,11 @@ class Events:
         self._ended = False
 
     def offer(self, name: str, data: Any) -> None:
-        """Sends an event, unless many wait already."""
         with self._changed:
             if len(self._waiting) < _MOST // 2:
                 self._append(name, data)
 
     def put(self, name: str, data: Any) -> None:
-        """Sends an event, and waits for its turn."""
         with self._urgency.heard(self._wake), self._changed:
             while len(self._waiting) >= _MOST:
                 self._urgency.check()
@@ -76,12 +65,10 @@ class Events:
             self._append(name, data)
 
     def end(self) -> None:
-        """Says that there are no more events."""
         self._ended = True
         self._announce()
 
     async def texts(self) -> AsyncIterator[bytes]:
-        """The events as they are written to the client."""
         while True:
             with self._changed:
                 part = list(self._waiting)
@@ -100,8 +87,8 @@ class Events:
                 yield b": waiting\n\n"
 
     async def _has_arrived(self) -> bool:
-        """Whether there is something new within the pause. `asyncio.wait_for` would not do: before Python 3.12 it loses
-        a cancellation that comes together with an event (CPython issue 86296), and the server's end goes unnoticed."""
+        """Whether there is something new within the pause. Before Python 3.12, `asyncio.wait_for` loses a cancellation
+        that comes together with an event (CPython issue 86296)."""
         arrived = asyncio.ensure_future(self._arrived.wait())
         try:
             done, _ = await asyncio.wait([arrived], timeout=_PAUSE_S)
@@ -127,7 +114,7 @@ def event_answer(
     run: Callable[[Callable[[], None]], Coroutine[Any, Any, None]], urgency: Urgency, work: Callable[[Events], None],
     failed: Callable[[Events, HttpRefusal], None],
 ) -> Any:  # fmt: skip
-    """An answer of events that a thread sends: an ASGI application, which starts the work."""
+    """An ASGI application that starts the work, whose thread sends events."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         events, ends = Events(urgency), False
@@ -172,8 +159,6 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as a handler sees it."""
-
     server: HttpServer
     request: Request
     lease: Lease
@@ -182,34 +167,24 @@ class Call:
 
     @property
     def library(self) -> ServedLibrary:
-        """Everything that can be searched or asked."""
         return self.server.library
 
     def named(self, part: str) -> str:
-        """A part of the path, by its name."""
         return str(self.request.path_params[part])
 
     def hold_more(self, nbytes: int) -> None:
-        """Adds memory of the answer to the lease. Raises as `Requests.hold` does."""
         self.server.requests.hold(self.lease, self.lease.nbytes + nbytes)
 
 
 Handler = Callable[..., Any]
-"""Answers a call, with an ASGI application or with content for JSON. A function is called in a thread, a coroutine
-function on the event loop. It takes the call, and the decoded body if its path has a class for it."""
+"""Answers a call (and its decoded body or query) with an ASGI application or with content for JSON: a function in a
+thread, a coroutine function on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """One path and method of the server.
-
-    Attributes:
-        body: msgspec class of the body; None if the body is not read.
-        query: msgspec class of the query behind the path, likewise.
-        shape: writes its errors.
-        for_person: whether a person usually waits for the answer.
-        last: name of the event that ends a stream with the whole answer; empty if the handler ends it.
-    """
+    """One path and method: the msgspec classes of its body and query, if they are read, and the shape of its errors.
+    `for_person`: a person usually waits; `last`: the event that ends a stream with the whole answer."""
 
     method: str
     path: str
@@ -222,15 +197,12 @@ class ServedPath:
 
 
 class Endpoint:
-    """An ASGI application around a path's handler."""
-
     def __init__(self, server: HttpServer, path: ServedPath) -> None:
         self._server = server
         self._path = path
         self._on_loop = inspect.iscoroutinefunction(path.handler)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serves one request."""
         from starlette.requests import Request
 
         started, status = time.perf_counter(), 0
@@ -279,7 +251,6 @@ class Endpoint:
             events.put(self._path.last, found)
 
     def _failed(self, events: Events, error: HttpRefusal) -> None:
-        """Tells the client of an error that comes after the status."""
         said = self._path.shape(error.status, escaped(error.message))
         events.tell("error" if self._path.shape is plain else said.get("type", ""), said)
 
@@ -296,7 +267,6 @@ def _response(found: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A number of numpy as one of Python."""
     try:
         return value.item()
     except AttributeError:

@@ -1,9 +1,5 @@
 """`ServedLibrary`: collections by name, their assistants and the user's memory, each opened when it is asked for;
-`ServedModels`: the models that they share.
-
-Different things are opened at once, and each by one thread at a time: a request that waits for it goes on waiting only
-as long as its result is wanted.
-"""
+`ServedModels`: the models that they share. Different things are opened at once, each by one thread at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +42,6 @@ OWN_LLM = "llm"
 
 
 _MOST_DRAWN = 300
-"""Candidates that are drawn, those with the first numbers; more are only counted."""
 
 
 class Served(Protocol):
@@ -60,10 +55,9 @@ class Served(Protocol):
 
 
 class Picture:
-    """Collects what a reranking saw after each layer whose scores it looked at."""
+    """What a reranking saw after each layer whose scores it looked at."""
 
     def __init__(self, model: str, candidates: int, watch: Watch | None = None) -> None:
-        """`watch`: sees every report as well."""
         self.model = model
         self.candidates = candidates
         self._watch = watch
@@ -86,13 +80,10 @@ class Picture:
             self._watch(report)
 
     def to_json(self) -> dict[str, Any]:
-        """`layers` in their order: the provisional score of each active candidate, and who left."""
         return {"model": self.model, "candidates": self.candidates, "layers": list(self._layers)}
 
 
 class ServedModels(ModelPool):
-    """The models of one server."""
-
     def __init__(self, budget: MemoryBudget, config: Config, trace: Trace, tuning: Tuning | None = None) -> None:
         super().__init__(budget)
         self.config = config
@@ -102,18 +93,15 @@ class ServedModels(ModelPool):
         self.picture: Picture | None = None
 
     def reranker(self, name: str) -> Held[Reranker]:
-        """The reranker of a name or path; nothing is opened yet."""
         return self.held("reranker", name, lambda: _DrawnReranker(name, self))
 
     def embedder(self, name: str) -> Held[Embedder]:
-        """The embedder of a name or path; nothing is opened yet."""
         return self.held("embedder", name, lambda: Embedder(name, **self.settings))
 
     @contextmanager
     def generator(self, llm: str, beside: int) -> Iterator[Generator]:
-        """The language model of a name, path or address, open inside the block. All requests share it, and with it one
-        engine and one knowledge tree. If it has left less than the bytes that searches of this request need `beside`
-        it, it is opened again when its requests have ended."""
+        """The language model of a name, path or address, open inside and shared by all requests. If it has left less
+        than the bytes that searches need `beside` it, it is opened again when its requests have ended."""
         self._beside = max(self._beside, beside)
         held: Held[Generator] = self.held(
             "generator", llm, kept=True,
@@ -129,11 +117,9 @@ class ServedModels(ModelPool):
             held.close()
 
     def answering(self) -> list[dict[str, Any]]:
-        """The state of each open language model of this process (see `LlamaGenerator.picture`)."""
         return [model.picture() for held in self.models() if isinstance(model := held.opened, LlamaGenerator)]
 
     def _leaves(self, generator: Generator, beside: int) -> bool:
-        """Whether a generator leaves so many bytes to retrieval."""
         if isinstance(generator, LlamaGenerator) and generator.beside < beside:
             try:
                 self.budget.reserve("retrieval", beside).release()
@@ -144,7 +130,6 @@ class ServedModels(ModelPool):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments with which every model is opened."""
         return {"budget": self.budget, "config": self.config, "trace": self.trace, "tuning": self.tuning}
 
 
@@ -159,7 +144,6 @@ class _DrawnReranker(Reranker):
     def explain(
         self, query: str, docs: Sequence[str], *args: Any, watch: Watch | None = None, **kwargs: Any
     ) -> Ranking:
-        """As `Reranker.explain`."""
         picture = Picture(self._name, len(docs), watch)
         ranking = super().explain(query, docs, *args, watch=picture.see, **kwargs)
         self._drawn_in.picture = picture
@@ -167,12 +151,12 @@ class _DrawnReranker(Reranker):
 
 
 MOST_ASSISTANTS = 8
-"""Open assistants. Of those that no request uses, the one whose last use is longest ago is closed first."""
+"""Open assistants. Of unused ones, the one whose last use is longest ago is closed first."""
 
 
 @dataclass(eq=False, slots=True)
 class _OpenAssistant:
-    """An assistant that is open, or is being opened. Its generator is the pool's."""
+    """An assistant that is open or being opened; its generator is the pool's."""
 
     opening: threading.Lock = field(default_factory=threading.Lock)
     assistant: Assistant | None = None
@@ -180,7 +164,7 @@ class _OpenAssistant:
 
 
 _AssistantKey = tuple[tuple[tuple[str, Collection], ...], str, str]
-"""The collections of an assistant by their names, its generator and its pipeline."""
+"""Collections by their names, generator and pipeline."""
 
 
 class Assistants:
@@ -190,11 +174,9 @@ class Assistants:
         self._pool = pool
         self._lock = threading.Lock()  # of the entries; nothing is opened or closed while it is held
         self._entries: dict[_AssistantKey, _OpenAssistant] = {}
-        """The one that was used last is at the end."""
 
     @contextmanager
     def using(self, collections: Together, llm: str, pipeline: str) -> Iterator[Assistant]:
-        """An assistant, which stays open inside. Raises as `Assistant` does."""
         with ExitStack() as stack:
             lent: Generator | None = None
             if not picks_sentences(llm):
@@ -223,7 +205,6 @@ class Assistants:
             self._close_unused()
 
     def close(self, of: Collection | ServedCluster | None = None) -> None:
-        """Closes all of them, or those of one collection."""
         with self._lock, ExitStack() as closing:
             for key in [key for key in self._entries if of is None or of in dict(key[0]).values()]:
                 assistant = self._entries.pop(key).assistant
@@ -231,7 +212,6 @@ class Assistants:
                     closing.callback(assistant.close)
 
     def _close_unused(self) -> None:
-        """Closes those that are not used, until there are at most `MOST_ASSISTANTS`."""
         with self._lock:
             unused = [key for key, entry in self._entries.items() if not entry.users]
             more = max(0, len(self._entries) - MOST_ASSISTANTS)
@@ -245,12 +225,10 @@ Store = TypeVar("Store", Collection, Memory, "ServedCluster")
 
 
 Identity = tuple[int, int] | None
-"""The number of a file, and that of its disk; None if there is no file. The system gives no other file the number of
-one that is open."""
+"""The number of a file and of its disk, which no other file gets while it is open; None if there is no file."""
 
 
 def identity_of(path: Path) -> Identity:
-    """The identity of the file that is at a path now."""
     try:
         found = path.stat()
     except OSError:
@@ -259,10 +237,9 @@ def identity_of(path: Path) -> Identity:
 
 
 class ServedLibrary:
-    """Thread-safe. A request can only reach stores that have a name here: paths that a request brings open nothing."""
+    """A request can only reach stores that have a name here: paths that it brings open nothing. Thread-safe."""
 
     def __init__(self, pool: ServedModels, options: ServerOptions) -> None:
-        """Opens nothing yet."""
         self.pool = pool
         self._options = options
         self._chosen = [(name, locate(name)) for name in options.collections]
@@ -277,14 +254,13 @@ class ServedLibrary:
         self._assistants = Assistants(pool)
 
     def names(self) -> Mapping[str, Path]:
-        """The directories of the collections by their names; the first is used where a request names none."""
+        """The directories of the collections by name; the first is used where a request names none."""
         if self._chosen:
             found = dict(self._chosen)
             return {DEFAULT: self._chosen[0][1], **found} if len(found) == 1 else found
         return {DEFAULT: self._usual, **Registry().names()}
 
     def described(self) -> list[dict[str, Any]]:
-        """The name and the directory of each collection, and whether it holds one yet."""
         return [{"name": name, "path": str(path), "exists": self.holds(path)} for name, path in self.names().items()]
 
     def holds(self, path: Path) -> bool:
@@ -296,11 +272,9 @@ class ServedLibrary:
         return Catalogue.exists(path)
 
     def collection(self, name: str = "") -> Served:
-        """The collection of a name, opened for reading."""
         return self._opened(self._path(name)) if self._places is None else self._spread(name)
 
     def _spread(self, name: str) -> ServedCluster:
-        """The collection in shards."""
         from edge.apps.cluster.catalogue import FILE
         from edge.apps.cluster.cluster import Cluster
         from edge.apps.cluster.served import ServedCluster
@@ -317,15 +291,6 @@ class ServedLibrary:
             )), path / FILE  # fmt: skip
 
         return self._current(path, "", opening)
-
-    def collection_in(self, path: Path) -> Collection:
-        """The collection in a directory, which must be one of those that are served unless all requests come from
-        the owner. Raises as `collection` does."""
-        if self._places is not None:
-            raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
-        if not self._options.private and path not in self.names().values():
-            raise InputError(f"the collection in {path} is not served")
-        return self._opened(path)
 
     def _opened(self, path: Path) -> Collection:
         return self._current(path, "", lambda: (self._open(path), path / COLLECTION))
@@ -355,13 +320,11 @@ class ServedLibrary:
         )  # fmt: skip
 
     def pictures(self) -> list[dict[str, Any]]:
-        """The state of the vector lists of each open collection at this moment, with its directory's name."""
         stores = [store for store, _, _ in list(self._stores.values()) if isinstance(store, Collection)]
         return [{"collection": one.path.name, **found} for one in stores if (found := one.picture()) is not None]
 
     def together(self, names: Sequence[str], *, partial: bool = False) -> Together:
-        """Collections to be searched as one; they stay the library's to close. With `partial` the shards of one that
-        answer are enough. Raises as `collection` does."""
+        """Collections to be searched as one. With `partial` the shards of one that answer are enough."""
         chosen = dict.fromkeys(names or [""])
         if self._places is not None:
             name = next(iter(chosen))
@@ -371,43 +334,42 @@ class ServedLibrary:
         return Together({name: self._opened(self._path(name)) for name in chosen})
 
     def together_in(self, places: Iterable[tuple[str, str]]) -> Together:
-        """As `together`, for pairs of a name and a directory, which must be one of those that are served."""
+        """As `together`, for pairs of a name and a directory, which must be served unless all requests come from
+        the owner."""
         chosen: dict[Path, str] = {}
         for name, directory in places:
             chosen.setdefault(Path(directory), name)
-        return Together({name: self.collection_in(path) for path, name in chosen.items()})
+        if self._places is not None:
+            path = next(iter(chosen))
+            raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
+        for path in chosen:
+            if not self._options.private and path not in self.names().values():
+                raise InputError(f"the collection in {path} is not served")
+        return Together({name: self._opened(path) for path, name in chosen.items()})
 
     @property
     def writes(self) -> bool:
-        """Whether the server's own generator is a language model."""
         return not picks_sentences(self._llm)
 
     def generators(self) -> list[str]:
-        """The names of the generators: `extractive`, the server's own, the known ones that were pulled.
-
-        A path or an address is no name: a request opens nothing that the owner has not configured.
-        """
+        """The names of the generators. A path or an address is none: a request opens nothing that the owner has not
+        configured."""
         return [ExtractiveGenerator.name, OWN_LLM, *self.pulled_generators()]
 
     def pulled_generators(self) -> list[str]:
-        """The names of the known generators that were pulled."""
         return [name for name, _ in installed_generators(self.pool.config.models_dir or None)]
 
     def assistant(
-        self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain"
+        self, names: Sequence[str] = (), llm: str = "", pipeline: str = "plain", *, collections: Together | None = None
     ) -> AbstractContextManager[Assistant]:
-        """An assistant that answers questions from collections, open inside the block."""
+        """An assistant of the collections of these names, or of those that `together_in` gives."""
         if llm and llm not in self.generators():
             raise InputError(f"no generator is called {llm[:80]!a}; the names are {', '.join(self.generators())}")
         chosen = self._llm if llm in ("", OWN_LLM) else llm
-        return self._assistants.using(self.together(names), chosen, pipeline)
-
-    def assistant_in(self, places: Iterable[tuple[str, str]], pipeline: str) -> AbstractContextManager[Assistant]:
-        """As `assistant`, for collections as `together_in` takes them."""
-        return self._assistants.using(self.together_in(places), self._llm, pipeline)
+        return self._assistants.using(collections or self.together(names), chosen, pipeline)
 
     def memory(self, user: str | None = None) -> Memory:
-        """The memory; with `user`, that of this user alone, for clients that name nobody. Raises as `Memory` does."""
+        """The memory; with `user`, that of this user alone, for clients that name nobody."""
         return self._current(Memory, user, lambda: self._open_memory(user))
 
     def _open_memory(self, user: str | None = None) -> tuple[Memory, Path]:
@@ -419,27 +381,23 @@ class ServedLibrary:
         return memory, memory.path / MEMORY
 
     def reranker(self, name: str = "") -> Held[Reranker]:
-        """The reranker of a name, or the configured one."""
         return self.pool.reranker(name or self.pool.config.reranker or DEFAULT_RERANKER)
 
     def served_reranker(self, model: str) -> Held[Reranker]:
-        """The reranker for a request. Tools send the names of services (`rerank-v3.5`), which mean the server's own."""
+        """The reranker for a request. Names of services that tools send (`rerank-v3.5`) mean the server's own."""
         return self.reranker(model if model in self.installed_names() else "")
 
     def served_embedder(self, model: str) -> Held[Embedder]:
-        """The embedder for a request, likewise."""
         return self.embedder(model if model in self.installed_names() else "")
 
     def installed_names(self) -> list[str]:
-        """The names of the models that are installed. A path is no name: a request cannot open one."""
+        """The names of installed models. A path is none: a request cannot open one."""
         return [name for name, _ in installed(self.pool.config.models_dir or None)]
 
     def embedder(self, name: str = "") -> Held[Embedder]:
-        """The embedder of a name, or the configured one."""
         return self.pool.embedder(name or self.pool.config.embedder or DEFAULT_EMBEDDER)
 
     def close(self) -> None:
-        """Closes everything."""
         with ExitStack() as closing:
             closing.callback(self.pool.close)
             for store, _, _ in self._stores.values():

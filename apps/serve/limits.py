@@ -1,7 +1,4 @@
-"""The bounds of a server, and the threads that work on requests.
-
-A thread works with the urgency of its request, and ends when the request's client has gone.
-"""
+"""The bounds of a server, and the threads that work on requests, each with the urgency of its request."""
 
 from __future__ import annotations
 
@@ -53,22 +50,21 @@ class Limits:
 
 
 CONNECTION_BYTES = 104 << 10
-"""Memory of an open connection: its head in the HTTP library, the buffers of both directions, and the transport of
-another one that is told to come again."""
+"""Memory of an open connection: its head, the buffers of both directions, and the transport of one that is turned
+away."""
 
 RETRY_S = "2"
 """After so many seconds a client that was turned away may come again."""
 
 WORKER_BYTES = 160 << 10
-"""Memory of a thread that works on a request: the touched part of its stack, Python's own frames and objects."""
+"""Memory of a working thread: the touched part of its stack, Python's frames and objects."""
 
 
 GRACE_S = 3.0
 """When the server ends, requests may go on for so long."""
 
 LEAVE_S = 5.0
-"""Then they are withdrawn, and their threads have so long to notice; and then so long to close stores and models.
-Whatever works longer is cut off."""
+"""Then they are withdrawn, their threads have so long to notice, and stores and models so long to close."""
 
 LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "uvicorn", "msgspec")
 
@@ -87,12 +83,10 @@ def load_libraries() -> None:
 
 
 def server_nbytes(limits: Limits) -> int:
-    """Memory of the connections and threads that may be there."""
     return limits.connections * CONNECTION_BYTES + (limits.workers + 1) * WORKER_BYTES
 
 
 def serving_plan(config: Config, limits: Limits) -> OperationPlan:
-    """The memory that a server needs to answer one search."""
     from edge.apps.store.planning import retrieval_plan
     from edge.apps.verbs.requests import POOL
     from edge.budget import OperationPlan, OperationStage
@@ -112,7 +106,6 @@ _PRIORITIES = {"person": PERSON, "program": PROGRAM, "batch": BATCH}
 
 
 def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urgency:
-    """The urgency of a request, by its headers."""
     name = request.headers.get(PRIORITY, "")
     if name and name not in _PRIORITIES:
         raise HttpRefusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")
@@ -127,8 +120,6 @@ def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urge
 
 
 class Workers:
-    """The threads that work on requests."""
-
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.busy = 0
@@ -136,12 +127,8 @@ class Workers:
         self._limiters: tuple[CapacityLimiter, CapacityLimiter] | None = None
 
     async def run(self, urgency: Urgency, work: Callable[[], Result], *, large: bool = False) -> Result:
-        """Runs `work` in a thread when one is free. Returns its result and raises its errors. Large requests work in at
-        most half of the threads.
-
-        A task that is cancelled withdraws the work, and ends when the thread has: the request's memory is not given
-        back while its work still uses it.
-        """
+        """The result of `work` in a thread, when one is free; large requests use at most half. A cancelled task
+        withdraws the work and waits for the thread: the request's memory is not given back while its work uses it."""
         import anyio
 
         if self._limiters is None:  # they belong to the event loop
@@ -182,8 +169,7 @@ class Workers:
 
 @asynccontextmanager
 async def attending(receive: Callable[[], Awaitable[Any]], urgency: Urgency) -> AsyncIterator[None]:
-    """Inside the block, the work of a request is withdrawn when its client goes away. The request's body must have been
-    read."""
+    """Withdraws the work of a request, whose body has been read, when its client goes away."""
 
     async def attend() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -198,8 +184,8 @@ async def attending(receive: Callable[[], Awaitable[Any]], urgency: Urgency) -> 
 
 
 async def settled(work: asyncio.Future[Any], withdraw: Callable[[], None]) -> bool:
-    """Waits for the end of some work, also if this task is cancelled meanwhile; each time, `withdraw` is called.
-    Returns whether this task was cancelled."""
+    """Waits for the end of some work; each time that this task is cancelled, `withdraw` is called. Returns whether it
+    was."""
     cancelled = False
     while not await _awaited(work):
         cancelled = True

@@ -35,8 +35,7 @@ _BUSY = (
 
 
 class _Closing:
-    """A transport that is aborted if a client does not take the last bytes of an answer: a system closes a connection
-    only after them, however long that takes."""
+    """A transport that is aborted if a client does not take the last bytes of an answer, which would keep it open."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._transport = transport
@@ -48,19 +47,16 @@ class _Closing:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Ends the connection as soon as the client has taken the answer, and after some seconds in any case."""
         if not self._transport.is_closing():
             self._transport.close()
             self._last = self._loop.call_later(self._seconds, self._transport.abort)
 
     def lost(self) -> None:
-        """The connection has ended, so nothing is left to abort."""
         if self._last is not None:
             self._last.cancel()
 
 
 def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """uvicorn's protocol of HTTP/1.1, within `limits`."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -86,8 +82,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._watch_head()
 
         def _make_way(self) -> bool:
-            """Ends the connection that has waited longest for its client, if there is one. A client that sends nothing
-            must not keep the others out."""
+            """Ends the connection that has waited longest for its client, if there is one."""
             waiting = [
                 other for other in self.connections
                 if not other.transport.is_closing()
@@ -102,8 +97,8 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             return self._taking is not None or self.transport.get_write_buffer_size() > 0
 
         def _turn_away(self, transport: Any) -> None:
-            """Says that all connections are at work. What the client sends meanwhile is thrown away: it might not read
-            the answer otherwise."""
+            """Says that all connections are at work, and throws away what the client sends, or it might not read the
+            answer."""
             if len(self._told) >= limits.connections:  # a client that reads has gone after some milliseconds
                 self._told.pop(next(iter(self._told))).abort()
             self._told[self] = transport
@@ -136,8 +131,8 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 self._end()
 
         def _end(self) -> None:
-            """Ends the connection after an answer that did not wait for the request's body. The rest of the body is
-            thrown away for a moment: a client that is told of the end while it writes might not read the answer."""
+            """Ends the connection after an answer that did not wait for the body, whose rest is thrown away for a
+            moment: a client that is told of the end while it writes might not read the answer."""
             self._ending = True
             self._unset_keepalive_if_required()
             if self.transport.can_write_eof():
@@ -174,8 +169,8 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
 
 class _Troubles:
-    """Handles what goes wrong beside the requests. If the system gives no descriptor for a connection, asyncio waits a
-    second before it accepts again, and reports each try."""
+    """Handles what goes wrong beside the requests. Without a descriptor for a connection, asyncio waits a second, and
+    reports each try."""
 
     _quiet_until = 0.0
 
@@ -223,7 +218,6 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
             await super().startup(sockets)
 
         async def on_tick(self, counter: int) -> bool:
-            """Whether to end now: after a signal, or because nobody uses the server. A connection is a use."""
             return await super().on_tick(counter) or (server.is_idle and not self.server_state.connections)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -238,7 +232,6 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
             self._drop()
 
         def _drop(self) -> None:
-            """Ends the connections whose clients do not take the rest of an answer."""
             for connection in list(self.server_state.connections):
                 if connection.transport.is_closing() or connection.flow.write_paused:
                     connection.transport.abort()
@@ -264,7 +257,6 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, ValueError) as error:  # of an encoding or a port, too
@@ -284,7 +276,6 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """The address of a listening socket, as a browser takes it."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -1,8 +1,5 @@
-"""MCP over streamable HTTP: the tools of `edge mcp`, each message under its request's lease.
-
-Every request is one exchange: no session is kept, so a client that goes leaves nothing behind. The SDK is imported at
-the first request, and its memory is charged then.
-"""
+"""MCP over streamable HTTP: the tools of `edge mcp`, each message under its request's lease. No session is kept. The
+SDK is imported at the first request, and its memory charged then."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("mcp.server", "mcp.server.streamable_http_manager")
 
 _TOOLS_BYTES = 4 << 20
-"""Memory of the servers with their tools and schemas; 2.1 MB were measured."""
+"""Memory of the servers with their tools; 2.1 MB were measured."""
 
 
 class McpTools:
@@ -39,10 +36,7 @@ class McpTools:
         stores: Callable[[], Mapping[str, Any]],
         making: Callable[[Mapping[str, Any]], MCPServer[Any]],
     ) -> None:
-        """
-        Args:
-            stores: finds the open stores of this moment, by name.
-            making: makes the MCP server of some stores."""
+        """`stores` finds the open stores of this moment by name, `making` makes the MCP server of them."""
         self._server = server
         self._stores = stores
         self._making = making
@@ -118,7 +112,6 @@ class McpTools:
 
 
 async def _running(server: MCPServer[Any]) -> tuple[asyncio.Task[None], Any]:
-    """A manager of requests whose tasks run until the loop ends."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     manager = StreamableHTTPSessionManager(server._lowlevel_server, json_response=True, stateless=True)

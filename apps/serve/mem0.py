@@ -32,12 +32,10 @@ class ScopeFields(Struct, kw_only=True):
     run_id: str | int | None = None
 
     def named(self) -> dict[str, Any]:
-        """The ids that the request names; None for the others."""
         return {name: getattr(self, name) for name in SCOPE_FIELDS}
 
     def scope(self, filters: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The scope of the request; the default user's if it names none, as on the command line. Filters may name one,
-        too: then nothing is added to them."""
+        """The scope of the request; the default user's if neither ids nor filters name one."""
         named = self.named()
         if filters or any(value is not None for value in named.values()):
             return named
@@ -48,11 +46,10 @@ _EXTRACTION = (
     "infer", "includes", "excludes", "custom_categories", "custom_instructions", "agent_custom_instructions",
     "async_mode", "enable_graph", "memory_type", "prompt", "structured_data_schema",
 )  # fmt: skip
-"""Messages are stored as they were said, so no option of an extraction changes anything."""
+"""Messages are stored as they were said."""
 
 
 _NARROWED: dict[str, tuple[Any, ...]] = {"categories": ([],), "latest_only": (False,)}
-"""Memories have no categories and no versions that would be left out."""
 
 
 @with_idle({"immutable": (False,), "filters": ({},)}, _EXTRACTION)
@@ -172,7 +169,6 @@ def listed(call: Call, body: ListBody, query: PageQuery) -> Any:
 
 
 def _page(number: int, size: int) -> str:
-    """The address of a page of a list."""
     return f"/v3/memories/?page={number}&page_size={size}"
 
 
@@ -242,7 +238,6 @@ def supersede(call: Call, body: SupersedeBody) -> Any:
 
 
 _PAGE_NBYTES = 1 << 20
-"""The bytes of JSON after which a page of an export ends."""
 
 
 def export(call: Call, query: ExportQuery) -> dict[str, Any]:
@@ -261,7 +256,6 @@ def export(call: Call, query: ExportQuery) -> dict[str, Any]:
 
 
 _COPIES = 4
-"""A memory of a page as an object and as JSON, in units of its JSON."""
 
 
 def take_in(call: Call, body: ImportBody) -> dict[str, int]:
@@ -277,7 +271,6 @@ def reset(call: Call) -> dict[str, str]:
 
 
 _KINDS = ("user", "agent", "run")
-"""Kinds of entities; the id of each is a field of a memory's scope, such as `user_id`."""
 
 
 def entities(call: Call) -> dict[str, Any]:
@@ -328,14 +321,12 @@ def delete_batch(call: Call, body: BatchBody) -> dict[str, str]:
 
 
 def _told(call: Call, work: Callable[[Memory], dict[str, Any]]) -> dict[str, Any]:
-    """The result of some work on the memory; with the state of the memory where that is not in order."""
     memory = call.library.memory()
     result, health = work(memory), memory.health()
     return result if health else {**result, "health": health.to_json()}
 
 
 def _known(memory: Memory, names: Sequence[str]) -> Any:
-    """The last of some memories."""
     found = None
     for name in names:
         found = memory.get(name)
@@ -345,7 +336,6 @@ def _known(memory: Memory, names: Sequence[str]) -> Any:
 
 
 def _under(base: str) -> tuple[ServedPath, ...]:
-    """The paths of single memories and of all below `/memories` or `/v1/memories`."""
     return (
         ServedPath("POST", base, add, AddBody),
         ServedPath("GET", base, every, query=ListQuery),

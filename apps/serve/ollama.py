@@ -21,7 +21,7 @@ from edge.models.packed import PackedModel
 from edge.models.registry import KNOWN, installed, installed_generators
 
 _SETTINGS = ("options", "keep_alive")
-"""Settings of Ollama's own runtime. The server's memory limit decides how long a model stays open."""
+"""Of Ollama's own runtime. The server's memory limit decides how long a model stays open."""
 
 
 @with_idle({"truncate": (True,)}, _SETTINGS)
@@ -52,7 +52,6 @@ def embed_ollama(call: Call, body: OllamaEmbedBody) -> dict[str, Any]:
 
 
 def ollama(status: int, message: str) -> dict[str, Any]:
-    """An error as Ollama writes it."""
     return {"error": message}
 
 
@@ -80,12 +79,10 @@ def show(call: Call, body: OllamaShowBody) -> dict[str, Any]:
 
 
 def _untagged(name: str | None) -> str:
-    """A name without the tag that Ollama's clients add."""
     return (name or "").removesuffix(":latest")
 
 
 def _entries(call: Call) -> list[dict[str, Any]]:
-    """What both answers tell of each model, from the first of its places."""
     folder = call.library.pool.config.models_dir or None
     found: dict[str, dict[str, Any]] = {}
     for name, path in (*installed(folder), *installed_generators(folder)):

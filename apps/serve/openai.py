@@ -36,7 +36,7 @@ _FLOAT_BYTES, _BASE64_BYTES = 32, 8
 """Memory of one number of an answer: its text twice, and as base64 likewise."""
 
 QUERIES = ("query", "search_query", "retrieval.query")
-"""The names by which clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
+"""By which clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
 
 Input = Annotated[
     str | Annotated[list[str | int | list[int]], Meta(max_length=MOST_TEXTS)],
@@ -69,7 +69,6 @@ def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
 
 
 def texts_of(given: Input, name: str) -> list[str]:
-    """The texts of a field."""
     given = [given] if isinstance(given, str) else given
     texts = [text for text in given if isinstance(text, str)]
     if len(texts) < len(given):
@@ -106,7 +105,6 @@ def embedded(
 
 
 def _shortened(vectors: Vectors, dimensions: int | None) -> Vectors:
-    """The first `dimensions` numbers of each vector, at unit length again."""
     if dimensions is None or dimensions == vectors.shape[1]:
         return vectors
     if dimensions > vectors.shape[1]:
@@ -116,7 +114,7 @@ def _shortened(vectors: Vectors, dimensions: int | None) -> Vectors:
 
 
 def _as_json(vector: Vectors) -> msgspec.Raw:
-    """One vector as JSON. Each is written alone, so that other threads run between two of them."""
+    """One vector as JSON, written alone, so that other threads run between two of them."""
     return msgspec.Raw(msgspec.json.encode(vector.tolist()))
 
 
@@ -126,11 +124,7 @@ def _in_base64(vector: Vectors) -> str:
 
 MOST_MESSAGES = 2000
 MOST_PARTS = 1000
-"""Parts of a message."""
-
 _TOOLS = ("tool", "function")
-"""Roles of what tools returned."""
-
 MOST_STOPS = 100
 """Texts that end an answer. Each is looked for after every token."""
 
@@ -244,7 +238,7 @@ def text_completions(call: Call, body: CompletionBody) -> dict[str, Any] | None:
 
 
 def _answered(call: Call, body: WritingBody, messages: list[Message], *, chat: bool) -> dict[str, Any] | None:
-    """The reply of a conversation, or of one prompt; None if it went to the client in events."""
+    """The reply of a conversation or a prompt; None if it went to the client in events."""
     model, events = body.model or "", call.events
     base = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid4().hex}", "created": int(time.time()), "model": model}
     whole, part = ("chat.completion", "chat.completion.chunk") if chat else ("text_completion", "text_completion")
@@ -272,20 +266,19 @@ def _answered(call: Call, body: WritingBody, messages: list[Message], *, chat: b
 
 
 def replied(call: Call, body: WritingBody, messages: list[Message], show: Show, stop: str = "stop") -> Reply:
-    """The reply to a conversation in any dialect: of a language model alone, or from a collection. `stop` is the name
-    of this field in the dialect."""
+    """The reply in any dialect: of a language model alone, or from a collection. `stop`: this field's name in the
+    dialect."""
     if writes_alone(call, body.model):
         return _plain(call, body, messages, show)
     return _grounded(call, body, messages, show, stop)
 
 
 def writes_alone(call: Call, model: str | None) -> bool:
-    """Whether a name means a language model without a collection."""
     return model == OWN_LLM or model in call.library.pulled_generators()
 
 
 def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show, stop: str) -> Reply:
-    """An answer from a collection. A name that is none means the usual one, because clients send names of services."""
+    """An answer from a collection, the usual one for names of services."""
     for field, value, harmless in ((stop, body.stop, (None, [])), ("top_p", body.top_p, (None, 1.0))):
         if value not in harmless:
             raise HttpRefusal(
@@ -339,7 +332,6 @@ def _written(write: Callable[..., Iterator[str]], messages: list[Message], sampl
 
 
 def spoken(messages: Iterable[tuple[str, ChatMessage]]) -> list[Message]:
-    """A conversation from its messages, each with its place in the body."""
     found = []
     for name, message in messages:
         content, place = message.content, f"the field `{name}.content`"
@@ -359,8 +351,7 @@ def spoken(messages: Iterable[tuple[str, ChatMessage]]) -> list[Message]:
 
 
 def _without_tools(messages: list[Message]) -> list[Message]:
-    """A conversation in the roles that every model knows: what a tool returned is told with the message before the
-    call, which has no text."""
+    """A conversation in the roles that every model knows: a tool's result is told with the message before the call."""
     found: list[Message] = []
     for message in messages:
         if message.role in _TOOLS:
@@ -379,7 +370,6 @@ _CODES = {401: "invalid_api_key", 404: "model_not_found", 413: "context_length_e
 
 
 def openai(status: int, message: str) -> dict[str, Any]:
-    """An error as OpenAI writes it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
 

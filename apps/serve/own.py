@@ -1,5 +1,4 @@
-"""The paths below `/own`, for the command line and the library of the server's own user, over the Unix socket only: one
-for each verb, which answers with everything that a command prints."""
+"""The paths below `/own`, for the owner's command line and library over the Unix socket only: one for each verb."""
 
 from __future__ import annotations
 
@@ -81,39 +80,32 @@ class ServedHome:
         self.limit = call.server.budget.limit
 
     def peak(self) -> int:
-        """What the process holds now."""
         return anonymous_resident()
 
     def troubles(self, sentences: list[str]) -> None:
-        """Sends troubles of the collections."""
         if self._call.events is not None:
             self._call.events.put("troubles", {"sentences": sentences})
 
     def text(self, piece: str) -> None:
-        """Sends a piece of an answer's text."""
         if self._call.events is not None:
             self._call.events.put("text", {"text": piece})
 
     @contextmanager
     def collections(self, places: Mapping[str, str], candidates: int) -> Iterator[Together]:
-        """Open collections that are served. Raises as `ServedLibrary.together_in`."""
         yield self._call.library.together_in(_named(places))
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
-        """Works with an installed reranker."""
         return self._call.library.reranker(self._installed(asked.model) or DEFAULT_RERANKER).run(work)
 
     def embed(self, asked: Embed, work: Callable[[Embedder], Result]) -> Result:
-        """Works with an installed embedder."""
         return self._call.library.embedder(self._installed(asked.model) or DEFAULT_EMBEDDER).run(work)
 
     def assistant(self, asked: Ask) -> AbstractContextManager[Assistant]:
-        """An assistant of collections that are served."""
-        return self._call.library.assistant_in(_named(asked.collections), asked.pipeline)
+        library = self._call.library
+        return library.assistant(collections=library.together_in(_named(asked.collections)), pipeline=asked.pipeline)
 
     @contextmanager
     def memory(self, asked: OfMemory, *, make: bool = False) -> Iterator[Memory]:
-        """The memory that is served, within a scope."""
         library = self._call.library
         if Path(asked.path or "") != (library.memory_path or default_path()).absolute():
             raise HttpRefusal(404, f"the memory in {asked.path} is not served")
@@ -121,7 +113,6 @@ class ServedHome:
 
     @contextmanager
     def ending(self, cancel: Callable[[], None]) -> Iterator[None]:
-        """Lets `/own/end` end the answer."""
         writing = self._call.server.writing
         writing[self._name] = cancel
         try:
@@ -130,14 +121,13 @@ class ServedHome:
             del writing[self._name]
 
     def _installed(self, model: str | None) -> str:
-        """The name of an installed model; empty for the one that a program takes if nobody names one."""
+        """The name of an installed model; empty for the default one."""
         if model and model not in self._call.library.installed_names():
             raise HttpRefusal(404, f"it has no model {model[:80]!a}")
         return model or ""
 
 
 def _named(places: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    """Pairs of a name and a directory."""
     if not places or any("\0" in place for place in places.values()):
         raise HttpRefusal(422, "the request names no directory of a collection")
     return list(places.items())

@@ -27,8 +27,6 @@ from edge.text.control_characters import escaped
 
 @dataclass(eq=False)
 class HttpRefusal(Exception):
-    """A request that is not served."""
-
     status: int
     message: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -55,11 +53,10 @@ _SYSTEM: Mapping[object, int] = {
     errno.ENOSPC: 507, errno.EDQUOT: 507, "FullError": 507, errno.EMFILE: 503, errno.ENFILE: 503, "BusyError": 503,
     "LockedError": 503, "CantOpenError": 503,
 }  # fmt: skip
-"""The status for what the system or SQLite refused, by number or class: a full disk, or something that passes."""
+"""The status for what the system or SQLite refused: a full disk, or something that passes."""
 
 
 def _refused_by_the_system(error: BaseException | None) -> int:
-    """The status for the first cause of an error that is one of `_SYSTEM`; 500 without one."""
     while error is not None:
         for key in (getattr(error, "errno", None), type(error).__name__):
             if key in _SYSTEM:
@@ -69,8 +66,7 @@ def _refused_by_the_system(error: BaseException | None) -> int:
 
 
 def refusal_of(error: BaseException) -> HttpRefusal:
-    """The answer to a request whose work met an error. An error that nobody expected is reported in a file, and in one
-    sentence on stderr."""
+    """The answer to a request whose work met an error. An unexpected one is reported in a file and on stderr."""
     if isinstance(error, HttpRefusal):
         return error
     if isinstance(error, EdgeError):
@@ -87,16 +83,15 @@ def refusal_of(error: BaseException) -> HttpRefusal:
 
 
 Shape = Callable[[int, str], dict[str, Any]]
-"""Writes an error as a dialect has it, from the status and the sentence. Escaped texts steer no terminal."""
+"""Writes an error as a dialect has it, from the status and the sentence."""
 
 
 def plain(status: int, message: str) -> dict[str, Any]:
-    """The shape of this project and of FastAPI, which Jina's and vLLM's servers use: `detail`."""
+    """`detail`, as FastAPI writes it, which Jina's and vLLM's servers use."""
     return {"detail": message, "status": status}
 
 
 def refused(error: HttpRefusal, shape: Shape = plain, headers: Mapping[str, str] | None = None) -> Any:
-    """The answer of a refusal, an ASGI application."""
     from starlette.responses import JSONResponse
 
     content = shape(error.status, escaped(error.message))

@@ -19,7 +19,6 @@ from edge.runtimes.reranker import Ranking
 MOST_FIELDS = 100
 
 _INFINITY = "/infinity/rerank"
-"""Its results hold each document as a text."""
 
 
 class RerankText(Struct):
@@ -76,7 +75,6 @@ def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
 
 
 def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: int | None = None) -> Ranking:
-    """The ranking by the reranker that a request names."""
     if not texts:
         raise HttpRefusal(422, "there are no documents to rank")
     count = None if top_n is None else min(top_n, len(texts))
@@ -84,7 +82,6 @@ def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: i
 
 
 def _document_text(document: str | dict[str, Any], names: Sequence[str], place: int) -> str:
-    """A document as a text: itself, its `text`, or the fields of these names, a line each."""
     if isinstance(document, str):
         return document
     if names:
@@ -136,12 +133,11 @@ def score(call: Call, body: ScoreBody) -> dict[str, Any]:
 
 
 def jina(status: int, message: str) -> dict[str, Any]:
-    """An error as Jina and vLLM write it, with the member that Cohere's first version reads."""
+    """As Jina and vLLM write it, with the member that Cohere's first version reads."""
     return {**plain(status, message), "message": message}
 
 
 def cohere(status: int, message: str) -> dict[str, Any]:
-    """An error as Cohere writes it."""
     return {"message": message}
 
 

@@ -56,7 +56,6 @@ class ResponsesBody(Struct, kw_only=True):
 
 
 def _told(body: ResponsesBody) -> Iterator[tuple[str, ChatMessage]]:
-    """The messages as chats have them, each with its place."""
     for field in ("previous_response_id", "conversation"):
         if getattr(body, field) is not None:
             raise HttpRefusal(
@@ -117,7 +116,6 @@ def responses(call: Call, body: ResponsesBody) -> dict[str, Any] | None:
 
 
 def _begun(body: ResponsesBody, asked: ChatBody) -> dict[str, Any]:
-    """A response without an answer."""
     return {
         "id": f"resp_{uuid4().hex}", "object": "response", "created_at": int(time.time()), "status": "in_progress",
         "model": body.model or "", "output": [], "error": None, "incomplete_details": None,
@@ -131,7 +129,6 @@ def _begun(body: ResponsesBody, asked: ChatBody) -> dict[str, Any]:
 def _ended(
     reply: dict[str, Any], item: dict[str, Any], text: str, finish: str, more: dict[str, Any], counts: dict[str, int]
 ) -> dict[str, Any]:
-    """The response with its answer."""
     cut = finish == "length"
     status = "incomplete" if cut else "completed"
     usage = {
@@ -149,7 +146,7 @@ def _part(text: str) -> dict[str, Any]:
 
 
 def failed(status: int, message: str) -> dict[str, Any]:
-    """An error as OpenAI writes it in an answer, and in a stream of responses."""
+    """As OpenAI writes it in an answer, and in a stream of responses."""
     found = openai(status, message)
     return {**found["error"], **found, "type": "error", "sequence_number": 0}
 

@@ -1,6 +1,5 @@
-"""Searching and asking collections. `/v1/search` finds passages, at once or stage by stage. `/v1/ask` answers from a
-collection, as a whole or while the answer is written. `/v1/collections` lists the collections and their files,
-`/v1/documents` reads them, `/v1/offers` and `/v1/scopes` are for the page."""
+"""Searching and asking collections (`/v1/search`, `/v1/ask`), their files (`/v1/collections`, `/v1/documents`), and
+what the page asks (`/v1/offers`, `/v1/scopes`)."""
 
 from __future__ import annotations
 
@@ -34,7 +33,6 @@ class Chosen(Struct, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """The names of the collections."""
         return as_list(self.collections or self.collection)
 
 
@@ -70,11 +68,9 @@ class StageEvents:
         self._events = events
 
     def fused(self, hits: list[Hit]) -> None:
-        """Sends the results in the order of words and vectors."""
         self._events.put("fused", {"results": list(map(record, hits))})
 
     def judged(self, hits: Sequence[Hit], report: LayerReport) -> None:
-        """Sends the candidates in the order of their provisional scores."""
         order = sorted(
             zip(report.scores.tolist(), report.ids.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1])
         )
@@ -84,7 +80,6 @@ class StageEvents:
 
 
 def record(hit: Hit) -> dict[str, Any]:
-    """A result, with its text and the marks in its snippet."""
     more = {"text": hit.text, "kind": hit.kind, "citation": hit.citation, "file": hit.file}
     more["modified"] = hit.modified or None
     return {**hit.to_json(explain=True), **more, "marks": [list(mark) for mark in hit.marks]}
@@ -93,7 +88,6 @@ def record(hit: Hit) -> dict[str, Any]:
 MOST_TURNS = 1000
 
 Show = Callable[[str], None] | None
-"""Takes each piece of an answer's text."""
 
 
 class AskedTurn(Struct, kw_only=True):
@@ -106,7 +100,6 @@ class AskedTurn(Struct, kw_only=True):
     standalone: str | None = None
 
     def turn(self) -> Turn:
-        """This turn of a conversation."""
         title = self.title
         cited = (Citation(1, 0, title, 1, 1, 1, None, title, "", None),) if title else ()
         said = Answer(self.answer or "", cited, AnswerStats(question=self.question))
@@ -137,7 +130,6 @@ def ask(call: Call, body: AskBody) -> dict[str, Any]:
 
 
 def answer_document(answer: Answer) -> dict[str, Any]:
-    """An answer with its retrievals: the queries and the passages of each."""
     rounds = [
         {
             "queries": list(entry.queries), "question": entry.question, "below": entry.below, "best": entry.best,

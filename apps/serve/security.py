@@ -1,9 +1,7 @@
-"""`Gate`: decides whether a request is let in. Every request passes it before its body is read.
-
-A page of another site can make a browser send requests to this machine, by its address or by a name that it lets point
-here. So the host that a request names must be this machine, and where a browser says which page asked, it must be the
-server's own. Programs say nothing of the kind, and are let through on this machine; from elsewhere they need a token.
-"""
+"""`Gate`: decides whether a request is let in, before its body is read. A page of another site can make a browser send
+requests to this machine, by its address or by a name that leads here. So the host that is named must be this machine,
+and the page that asked, if a browser says so, the server's own. Programs are let through on this machine; from
+elsewhere they need a token."""
 
 from __future__ import annotations
 
@@ -40,26 +38,20 @@ _HEADERS = (
         b"require-trusted-types-for 'script'; trusted-types 'none'",
     ),
 )
-"""Of every answer. Nothing from elsewhere is loaded, nothing that a document holds is run, and no script of the page
-can turn a text into HTML."""
+"""Of every answer: nothing from elsewhere is loaded, nothing that a document holds is run, and no script turns a text
+into HTML."""
 
 _OPEN = frozenset({"/", "/health"})
 _PAGE = "/page/"
-"""Paths that need no token: they tell nothing. A browser can bring one only when the page has asked for it."""
+"""Paths that need no token: they tell nothing, and a browser brings one only when the page has asked for it."""
 
 _CLIENTS = 1024
-"""Clients whose rates are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The clients that may use a server.
-
-    Attributes:
-        hosts: further names by which this machine is called.
-        origins: of other sites whose pages may use the server (CORS).
-        token: SHA-256 of the token that requests must bring, in hexadecimal; empty if none is needed.
-    """
+    """The clients that may use a server: further names of this machine, origins of other sites (CORS), and the token's
+    SHA-256 in hexadecimal, empty if none is needed."""
 
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
@@ -67,15 +59,10 @@ class Access:
 
 
 class Gate:
-    """An ASGI application in front of another one."""
-
     def __init__(
         self, application: Any, access: Access, rate: int = 0, shapes: Mapping[str, Shape] = MappingProxyType({})
     ) -> None:
-        """
-        Args:
-            rate: requests a minute for each token or address; 0 for no bound.
-            shapes: write the refusals of requests to these paths."""
+        """`rate`: requests a minute for each token or address, 0 for no bound; `shapes` write the refusals by path."""
         self._application = application
         self._hosts = frozenset(host.lower() for host in access.hosts)
         self._origins = frozenset(access.origins)
@@ -85,7 +72,6 @@ class Gate:
         self._seen: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Passes a request on, or refuses it."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -146,7 +132,7 @@ class Gate:
             raise HttpRefusal(403, "pages of other sites may not use this server")
 
     def _client(self, headers: dict[str, str], scope: Any) -> str:
-        """The name by which the rate of a request is counted: its token, or its address if none counts."""
+        """The name by which a rate is counted: the token, or the address if none counts."""
         address = str((scope.get("client") or ("", 0))[0])
         if not self._token:
             return f"address {address}"
@@ -179,7 +165,6 @@ class Gate:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -209,7 +194,6 @@ def single_headers(headers: Any) -> dict[str, str]:
 
 
 def given_token(headers: dict[str, str]) -> str:
-    """The token that a request brings, in whichever of the usual headers; empty if it brings none."""
     kind, _, rest = headers.get("authorization", "").partition(" ")
     if kind.lower() in ("bearer", "token"):
         return rest.strip()
@@ -217,7 +201,6 @@ def given_token(headers: dict[str, str]) -> str:
 
 
 def _name(host: str) -> str:
-    """The name or address in a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
@@ -236,12 +219,11 @@ async def _preflight(origin: str, send: Any) -> None:
 
 
 CLIENT: ContextVar[str] = ContextVar("edge_client", default="")
-"""The client of the request that is worked on, as `client_of` names it."""
 
 
 def client_of(scope: Any) -> str:
-    """A client's name: its address and a checksum of the key that it brings. Where no token is required, programs of
-    one machine are told apart by the keys that they send anyway."""
+    """A client's name: its address and a checksum of the key that it brings, which tells programs of one machine
+    apart."""
     if by_socket(scope):
         return "owner's socket"
     address = str((scope.get("client") or ("", 0))[0])
@@ -253,13 +235,11 @@ _FILE = "serve-token.json"
 
 
 def token_file() -> Path:
-    """The file of the token's checksum."""
     return platformdirs.user_data_path("edge-rag", appauthor=False) / _FILE
 
 
 def known_token(*, new: bool = False) -> tuple[str, str]:
-    """The SHA-256 of the token in hexadecimal, and the token itself where it is made now; empty where it was made
-    before, because only its checksum is stored."""
+    """The token's SHA-256 in hexadecimal, and the token itself where it is made now: only its checksum is stored."""
     path = token_file()
     try:
         stored = None if new else read_sealed(path)

@@ -29,8 +29,6 @@ _BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """Counts and times requests, and writes them as Prometheus reads them. Thread-safe."""
-
     def __init__(self) -> None:
         self.known: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -39,7 +37,6 @@ class Metrics:
         self._seconds: Counter[str] = Counter()
 
     def count(self, path: str, method: str, status: int, seconds: float) -> None:
-        """Notes a request that has ended."""
         name = path if path in self.known else "other"
         method = method if method in ("GET", "POST", "PUT", "DELETE", "PATCH") else "other"
         with self._lock:
@@ -50,12 +47,10 @@ class Metrics:
 
     @property
     def served(self) -> int:
-        """Requests that have ended."""
         with self._lock:
             return sum(self._requests.values())
 
     def text(self, budget: MemoryBudget, trace: Trace, levels: Mapping[str, float]) -> str:
-        """Everything in Prometheus' text format."""
         lines = [
             "# TYPE edge_memory_limit_bytes gauge", f"edge_memory_limit_bytes {budget.limit}",
             "# TYPE edge_memory_leased_bytes gauge",
@@ -93,52 +88,34 @@ def _label(text: str) -> str:
 
 
 MOST_EVENTS = 8192
-"""A reranking of 60 passages by a model of 12 layers has about 100."""
-
 _EVENT_BYTES = 1536
-"""Memory of a recorded event: its objects, and its text twice while the file is written."""
 
 
 class TraceRecording:
-    """A recording of the engine's work. The memory of the most events is held meanwhile.
-
-    Source of the format: Chrome's trace events, which ui.perfetto.dev opens.
-    """
+    """A recording of the engine's work in Chrome's format. The memory of the most events is held meanwhile."""
 
     def __init__(self, trace: Trace, budget: MemoryBudget) -> None:
         self.trace = trace
         self._lease: Lease = budget.reserve("trace", 0)
 
     def state(self) -> dict[str, Any]:
-        """Whether a trace is recorded, and the number of its events."""
         return {"recording": self.trace.recording, "events": self.trace.recorded, "most": MOST_EVENTS}
 
     def begin(self) -> None:
-        """Begins anew."""
         self._lease.resize(MOST_EVENTS * _EVENT_BYTES)
         self.trace.record(MOST_EVENTS)
 
     def end(self) -> None:
-        """Ends the recording and forgets its events."""
         self.trace.forget()
         self._lease.release()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What a server serves, to whom, and within which bounds.
-
-    Attributes:
-        collections: names and directories of those that are served; if there are none, the usual one and all that have
-            a name (`edge collections`).
-        memory: directory of the memory; the usual one if not given.
-        llm: the generator, where a request does not choose one (see `Assistant`); by default the configuration's.
-        opener: opens a document in the program of its type.
-        usual: options of questions that do not say, see `AskOptions`.
-        private: whether it answers its owner's commands only, and those about any collection.
-        idle_s: the server ends when it was not used for so many seconds; 0: it does not.
-        places: of the shards, if its one collection is in shards; the caller closes them.
-    """
+    """What a server serves, to whom, and within which bounds. Without `collections`, the usual one and all that have a
+    name; `opener` opens a document in the program of its type; `usual`: options of questions that do not say;
+    `private`: it answers its owner's commands only, about any collection; after `idle_s` without use it ends (0: it
+    does not); `places`: of the shards of its one collection."""
 
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
@@ -156,17 +133,9 @@ class ServerOptions:
 
 @dataclass(slots=True)
 class HttpServer(Closing):
-    """A context manager; its application serves while it is open.
-
-    Attributes:
-        drawing: held while a page is drawn.
-        writing: what ends each answer that is being written, by the names that the owner's programs gave them.
-        url: its address, as a browser takes it.
-        started: when the server was made, in seconds since 1970.
-        cut_off: whether something was still at work when the server was closed.
-        used: when the last request ended that was not about the server itself, by `time.monotonic`.
-        needed: the smallest limit under which it answers one search, in bytes.
-    """
+    """A context manager; its application serves while it is open. `drawing` is held while a page is drawn, `writing`
+    ends answers by name; `cut_off`: something still worked at the end; `needed`: the smallest limit that answers one
+    search."""
 
     config: Config
     options: ServerOptions = field(default_factory=ServerOptions)
@@ -188,7 +157,6 @@ class HttpServer(Closing):
     _leave_by: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Takes the memory of connections and threads, and nothing else before it is asked for."""
         load_libraries()
         limits = self.options.limits
         plan = serving_plan(self.config, limits)
@@ -207,17 +175,16 @@ class HttpServer(Closing):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it was not used for so long that it ends."""
         return bool(self.options.idle_s) and time.monotonic() - self.used > self.options.idle_s
 
     def withdraw(self) -> None:
-        """Begins the time in which all work must end: its requests have just been withdrawn."""
+        """Begins the time in which all work must end."""
         self._leave_by = time.monotonic() + LEAVE_S
 
     def close(self) -> None:
-        """Closes everything that was opened, once no thread uses it any more. If one does for too long, all is left to
-        the end of the process, and `cut_off` is true. Some work is not counted by `workers`, such as that of tools, so
-        closing itself may wait for it, and is not waited for without end either."""
+        """Closes everything once no thread uses it. If one does for too long, all is left to the end of the process
+        (`cut_off`). Some work is not counted by `workers`, such as that of tools, so closing is not waited for without
+        end either."""
         leave_by = self._leave_by or time.monotonic() + LEAVE_S
         errors: list[BaseException] = []
 

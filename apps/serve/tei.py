@@ -93,7 +93,6 @@ def info(call: Call) -> dict[str, Any]:
 
 
 def tei(status: int, message: str) -> dict[str, Any]:
-    """An error as text-embeddings-inference writes it."""
     kinds = {413: "Validation", 422: "Validation", 429: "Overloaded", 424: "Backend"}
     return {"error": message, "error_type": kinds.get(status, "Validation" if status < 500 else "Backend")}
 

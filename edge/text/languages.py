@@ -1,10 +1,16 @@
-"""The language that a text is written in, by its function words or its script."""
+"""Words of languages: the names of months and days, and the language of a text by its function words or its script."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections import Counter
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 _READ = 600
 """Characters of a text that are looked at."""

@@ -61,18 +61,6 @@ def config(tiny_models: Path, tmp_path: Path) -> Config:
         (("embed", "--docs", "-", "--out", "vectors.npy"), lambda: NEARLY_ALL, 2),
         (("plan", "rag", "-"), lambda: b"x" * LARGE, 2),
     ],
-    ids=[
-        "chat",
-        "ask",
-        "add a line",
-        "add lines",
-        "import",
-        "rerank",
-        "embed",
-        "rerank beside its libraries",
-        "embed beside its libraries",
-        "plan rag",
-    ],
 )
 def test_what_is_piped_in_is_not_held(
     config: Config, tiny_models: Path, tmp_path: Path, arguments: tuple[str, ...], given: Callable[[], bytes], code: int

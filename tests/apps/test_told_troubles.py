@@ -74,13 +74,8 @@ MEMORY_TOOLS: dict[str, dict[str, Any]] = {
     "delete_memory": {"memory_id": "ID"},
 }
 IN_JSON = {
-    ("search",),
-    ("ask",),
-    ("chat",),
-    ("status",),
-    ("memory", "search"),
-    ("memory", "list"),
-    ("memory", "status"),
+    *((name,) for name in ("search", "ask", "chat", "status")),
+    *(("memory", n) for n in ("search", "list", "status")),
 }
 """Verbs whose JSON form says it, too."""
 

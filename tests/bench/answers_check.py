@@ -19,13 +19,14 @@ from typing import Annotated
 
 from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import ARGUMENT, Folder, Output, benchmark
-from edge.apps.assistant.grounding import MONTHS, GivenPassage, missing
+from edge.apps.assistant.grounding import GivenPassage, missing
 from edge.models.training.corpora import Corpus, Qrels, load
+from edge.text.languages import MONTHS
 from edge.text.sentences import sentences
 
 _NUMBER = re.compile(r"(?<![\w.,])\d[\d,.]*\d(?![\w,.]\d)|(?<![\w.,])\d(?![\w,.]\d)")
 _YEAR = re.compile(r"1\d{3}|20\d\d")
-_MONTH = re.compile(rf"\b(?:{'|'.join(month.title() for month in MONTHS if month not in ('may', 'march'))})\b")
+_MONTH = re.compile(rf"\b(?:{'|'.join(month for month in MONTHS if month not in ('May', 'March'))})\b")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)*")
 _ASKING = re.compile(r"(?:who|what|which (?:\w+ )?\w+|how many \w+)(?= (?:\w+ed|is|was|are|were|has|had|wrote|won|led|"
                      r"made|became|began|built|held|gave|took)\b)", re.IGNORECASE)  # fmt: skip

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from bench.figures import higher, lower, neither, tabulate
 from bench.memory import turns_of
 from bench.options import Folder, Output, benchmark
-from edge.apps.memory.judge import ENDS, Judge
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.validity import ENDS, Judge
 from edge.models.training.corpora import load
 
 FOLDER = Path(__file__).parent / "supersession_set"

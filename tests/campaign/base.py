@@ -12,12 +12,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Case:
-    """One attack on one promise.
-
-    Attributes:
-        label: the target and the way of the attack, in a few words; it stands in the report when the case fails.
-        data: the input of `attempt`.
-    """
+    """One attack on one promise. `label` stands in the report when it fails; `data`: the input of `attempt`."""
 
     label: str
     data: Any = None
@@ -25,15 +20,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended.
-
-    Attributes:
-        held: whether the promise was kept.
-        line: one line about the observation.
-        operations: things that the program was asked for.
-        refused: whether the program refused its input with a sentence.
-        peak, limit: high-water mark of the anonymous memory, and the limit, in bytes; 0 where it was not sampled.
-    """
+    """How a case ended. `operations`: things that the program was asked for; `peak`, `limit`: anonymous memory in
+    bytes, 0 where it was not sampled."""
 
     held: bool
     line: str = ""
@@ -57,14 +45,8 @@ def failed(line: str, operations: int = 1) -> Outcome:
 
 
 class Attack(ABC):
-    """A class of attacks. Subclasses in this folder are found by themselves.
-
-    Attributes:
-        name: how the class is called on the command line and in the report.
-        promise: in one sentence.
-        quick: number of cases in the quick form, which CI runs; the whole quick form takes about two minutes.
-        order: classes with a smaller number run first.
-    """
+    """A class of attacks, found by itself in this folder. `quick`: the number of cases in the form that CI runs;
+    classes with a smaller `order` run first."""
 
     name: ClassVar[str]
     promise: ClassVar[str]
@@ -72,10 +54,8 @@ class Attack(ABC):
     order: ClassVar[int] = 0
 
     def prepare(self, place: Path) -> None:  # noqa: B027
-        """Makes the things that all cases share. `place` is an empty folder of this class's own.
-
-        It stays until the class has ended. `cases` is called after it.
-        """
+        """Makes the things that all cases share, before `cases` is called. `place`: an empty folder of this class's
+        own."""
 
     @abstractmethod
     def cases(self, chance: random.Random) -> Iterator[Case]:
@@ -83,10 +63,7 @@ class Attack(ABC):
 
     @abstractmethod
     def attempt(self, case: Case, place: Path) -> Outcome:
-        """Runs one case. `place` is the folder that `prepare` was given; its files there are its own affair.
-
-        An exception counts as a failure of the case.
-        """
+        """Runs one case. An exception counts as a failure of the case."""
 
     def close(self) -> None:  # noqa: B027
         """Ends everything that `prepare` started."""

@@ -32,11 +32,8 @@ _AGAIN_S = 0.5
 
 
 class Besiegers:
-    """The clients, each in a thread of its own; every other one misbehaves.
-
-    Args:
-        prompts: what a language model is asked to go on with. An exact one writes the same text whoever else asks.
-    """
+    """The clients, each in a thread of its own; every other one misbehaves. `prompts`: what a language model is asked
+    to go on with."""
 
     def __init__(
         self, port: int, clients: int, seconds: float, pause: float, seed: int, prompts: Sequence[str] = ()

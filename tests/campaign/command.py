@@ -40,17 +40,9 @@ def run(
     match: str = "",
     tallies: list[Tally] | None = None,
 ) -> list[Tally]:
-    """Runs classes of attacks.
-
-    Args:
-        place: an empty folder.
-        cases: of each class; None runs `quick` cases.
-        deadline: `time.monotonic()` at which no further case begins once each class has had `cases`. The classes share
-            the time evenly.
-        only: the number of the one case to run, from 1; 0 runs all.
-        match: only cases whose label holds this text.
-        tallies: takes the counts, which are complete up to where an exception ends the run.
-    """
+    """Runs classes of attacks, `cases` of each (None: `quick`), and until the `deadline` of `time.monotonic()`, which
+    they share evenly. `only`: the number of the one case to run, from 1; `match`: only cases whose label holds this
+    text; `tallies` takes the counts, complete up to where an exception ends the run."""
     # A campaign that a shell starts in the background ignores Ctrl-C, and every program it starts inherits that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

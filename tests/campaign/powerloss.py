@@ -1,9 +1,6 @@
-"""The states a disk may be in after the power went out, worked out from a log of everything a program wrote.
-
-A write is certain once its file was flushed. A name (a file or folder that was created, renamed or removed) is certain
-once its folder was flushed, or the file itself, as journaling file systems do it. Uncertain data may be there,
-may be missing, or may be there in part.
-"""
+"""The states a disk may be in after the power went out, worked out from a log of everything a program wrote. A write is
+certain once its file was flushed, a name once its folder was, or the file itself, as journaling file systems do it.
+Uncertain data may be there, may be missing, or may be there in part."""
 
 from __future__ import annotations
 
@@ -40,13 +37,7 @@ class Entry:
 
 @dataclass
 class Log:
-    """The changes of a program to a folder.
-
-    Attributes:
-        folder: the folder.
-        names: number of the file at each path, before.
-        entries: the changes, in order.
-    """
+    """The changes of a program to a folder. `names`: number of the file at each path, before."""
 
     folder: Path
     names: dict[str, int]
@@ -75,11 +66,8 @@ class Log:
         return b"".join(parts).decode("utf-8", "replace")
 
     def crash(self, kept: Path, count: int, loss: Loss, chance: random.Random) -> None:
-        """Puts the folder into a state in which it may be when the power goes out after `count` entries.
-
-        Args:
-            kept: a copy of the folder as it was before.
-        """
+        """Puts the folder into a state in which it may be when the power goes out after `count` entries. `kept`: a copy
+        of the folder as it was before."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(kept, self.folder, symlinks=True)
         done = self.entries[:count]

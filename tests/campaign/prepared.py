@@ -13,11 +13,7 @@ from campaign.shim import Shim, counted, counted_reads
 
 
 class Prepared:
-    """An operation and its home.
-
-    Attributes:
-        snapshot: the home as it was before the operation.
-    """
+    """An operation and its home; `snapshot`: the home as it was before the operation."""
 
     def __init__(self, operation: Operation, place: Path) -> None:
         self.operation = operation

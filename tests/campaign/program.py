@@ -36,16 +36,8 @@ _BUG = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended.
-
-    Attributes:
-        arguments: of the command.
-        code: exit code; negative for a signal.
-        out, err: its output.
-        peak: high-water mark of the anonymous memory of its process tree, in bytes; 0 where it was not sampled.
-        seconds: that it took.
-        hung: it did not end in the time it was given, and was killed.
-    """
+    """How a command ended; `code` is negative for a signal. `peak`: anonymous memory of its process tree in bytes, 0
+    where it was not sampled; `hung`: it did not end in time, and was killed."""
 
     arguments: tuple[str, ...]
     code: int
@@ -71,11 +63,8 @@ class Finished:
         return None if found is None else parse_size(found[1] or found[2])
 
     def fault(self, limit: int | None = None) -> str | None:
-        """A thing that no command may do with any input; None if it did none of them.
-
-        Args:
-            limit: bytes of memory that its process tree was allowed.
-        """
+        """A thing that no command may do with any input; None if it did none of them. `limit`: bytes of memory that its
+        process tree was allowed."""
         said = self.out + self.err
         bug = next((sign for sign in _BUG if sign in said), None)
         control = _CONTROL.search(said)
@@ -98,11 +87,7 @@ class Finished:
 
 
 class Home:
-    """A new home folder: settings, caches, data and models of its own, and nothing of this machine's.
-
-    Attributes:
-        path: the folder; `work` in it is where commands run, `models` the models directory.
-    """
+    """A new home folder, with nothing of this machine's. Commands run in its folder `work`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -148,16 +133,8 @@ class Home:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = EDGE,
     ) -> Finished:
-        """Runs `edge ARGUMENTS` here and waits for it.
-
-        Args:
-            stdin: its input; nothing if None.
-            sampled: look at its memory every 2 ms.
-            patience: seconds after which it is killed and counts as hanging.
-            interrupted_after: seconds after which it gets Ctrl-C, if it has not ended by then.
-            environment: more variables.
-            command: the program that gets the arguments.
-        """
+        """Runs `edge ARGUMENTS` here and waits for it. `sampled`: its memory is looked at every 2 ms; after `patience`
+        seconds it is killed and counts as hanging; `interrupted_after` so many it gets Ctrl-C."""
         started = time.monotonic()
         # Files and not pipes: a command that prints much is not slowed down by the reader, and needs no second thread.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
@@ -187,12 +164,8 @@ class Home:
         return Finished(tuple(arguments), process.returncode, *texts, peak, seconds, hung)
 
     def look(self, *arguments: str, **more: str) -> Finished:
-        """Runs `edge ARGUMENTS` here as `edge` does, in a fork of a process that has imported the program already (see
-        `warm`). Its memory is not sampled, and it reads nothing.
-
-        Args:
-            more: more variables.
-        """
+        """Runs `edge ARGUMENTS` as `edge` does, in a fork (see `warm`). Its memory is not sampled, and it reads
+        nothing."""
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
@@ -231,11 +204,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Snapshot:
-    """A folder that is put back as it was before every case, at the same path.
-
-    Attributes:
-        kept: the copy.
-    """
+    """A folder that is put back as it was before every case, at the same path."""
 
     def __init__(self, folder: Path) -> None:
         """Copies the folder as it is now beside itself."""

@@ -20,18 +20,8 @@ MOST_FAILURES = 200
 
 @dataclass
 class Tally:
-    """The outcomes of one class.
-
-    Attributes:
-        tried, held, failed: cases.
-        operations: things that the program was asked for in them.
-        seconds: that they took.
-        refused: held cases in which the program refused its input with a sentence.
-        excesses, errors, losses: failed cases over the memory limit, with an unexpected error, and with a loss.
-        closest: the largest share of its limit that the memory of a case had.
-        peaks: number and label of each case whose memory was sampled, its peak and its limit.
-        failures: number, label and line of the cases that failed.
-    """
+    """The outcomes of one class. `refused`: held cases in which the program refused its input with a sentence;
+    `closest`: the largest share of its limit that the memory of a case had."""
 
     name: str
     promise: str

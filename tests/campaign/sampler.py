@@ -17,20 +17,10 @@ _libc = ctypes.CDLL(None)
 
 
 class Sampler:
-    """Follows a process tree in a thread of its own, as a context manager.
-
-    A process belongs to the tree when its parent does, or when it is of the same session. Start the first process with
-    `start_new_session=True`: then the tree keeps processes whose parent has ended.
-
-    A process that starts another one with `vfork` lends it its memory until the other program is loaded. Both then
-    report the same bytes, which count once.
-
-    Attributes:
-        resident: sum of RssAnon over the tree at the last look, in bytes.
-        peak: its high-water mark.
-        samples: number of looks.
-        processes: the largest number of processes seen at once.
-    """
+    """Follows a process tree in a thread of its own: processes whose parent belongs to it, or that are of the session
+    of the first one, which was started with `start_new_session=True`. A process that starts another one with `vfork`
+    lends it its memory until the other program is loaded: the same bytes count once. `resident`: the sum of RssAnon at
+    the last look, in bytes; `processes`: the most that were seen at once."""
 
     def __init__(self, pid: int, interval: float = INTERVAL) -> None:
         self.pid = pid

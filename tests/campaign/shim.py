@@ -27,11 +27,7 @@ def unavailable() -> str | None:
 
 @functools.cache
 def library() -> Path:
-    """The compiled shim: once per version of its source and user.
-
-    Raises:
-        RuntimeError: it cannot be compiled here.
-    """
+    """The compiled shim: once per version of its source and user. `RuntimeError` where it cannot be compiled."""
     if reason := unavailable():
         raise RuntimeError(reason)
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
@@ -53,16 +49,9 @@ def library() -> Path:
 
 @dataclass(frozen=True)
 class Shim:
-    """The effect on a program's file operations below some folders.
-
-    Attributes:
-        watch: the folders.
-        at: number of the operation that is spoiled, from 1; 0 only counts.
-        doing: how it is spoiled (see `shim.c`).
-        lasting: later writes, creations and flushes fail, too.
-        reads: reads count as well.
-        log: a file that takes every change, for `powerloss`.
-    """
+    """The effect on a program's file operations below the folders `watch`. `at`: the number of the one that is spoiled,
+    from 1; 0 only counts. `lasting`: later ones fail, too; `reads` count as well; `log`: a file that takes every
+    change, for `powerloss`."""
 
     watch: tuple[Path, ...]
     at: int = 0

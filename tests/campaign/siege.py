@@ -50,26 +50,12 @@ ALL = "all"
 
 @dataclass
 class Report:
-    """The results of a siege; times in seconds, sizes in bytes.
-
-    Attributes:
-        served: times of the answered requests of well-behaved clients, by kind and for all kinds together: their
-            number, median, 95th percentile and maximum.
-        refused: requests of well-behaved clients that were refused because memory was short or others waited, by kind.
-        texts: different texts that a language model was asked for; each has to be the same in company as alone.
-        killed: lengths of the times from a kill of the server until it served again, by their start. Requests of these
-            times may be unanswered.
-        mischief: how often clients misbehaved.
-        written, deleted: memories whose writing or deletion the server has confirmed.
-        lost: those of which the opposite was true afterwards.
-        peak: largest anonymous memory (RssAnon) of the process tree, sampled from outside.
-        minutes: median of the samples of each minute.
-        thirds: median of the samples of each third of the time.
-        holders: bytes of each holder by the server's own account, in the first third and in the last.
-        stopped: lengths of the times in which nothing on the machine ran, by their start. Requests of these times are
-            left out, because another user of the machine may stop everything.
-        problems: everything that broke a promise.
-    """
+    """The results of a siege; times in seconds, sizes in bytes. `served`: of well-behaved clients, by kind: number,
+    median, 95th percentile and maximum of the times; `refused`: because memory was short or others waited; `killed`:
+    lengths of the times from a kill until the server served again, by their start; `stopped`: of those in which nothing
+    on the machine ran, whose requests are left out; `lost`: confirmed writes and deletions of which the opposite was
+    true afterwards; `peak`: RssAnon of the process tree; `minutes`, `thirds`: medians of its samples; `holders`: of
+    memory by the server's own account, in the first third and in the last."""
 
     clients: int
     seconds: float
@@ -95,16 +81,9 @@ def besiege(
     home: Home, place: Path, *, clients: int, seconds: float, limit: int, pause: float = 0.25, seed: int = 1,
     interval: float = 0.01, llm: Path | None = None, kills: int = 0,
 ) -> Report:  # fmt: skip
-    """Besieges a server, then starts it again and looks for the confirmed data.
-
-    Args:
-        home: with a collection named `col`.
-        place: for the memory.
-        pause: of a client between two requests, in seconds, on average.
-        interval: between two looks at the memory, in seconds.
-        llm: a language model that writes for half of the requests.
-        kills: how often the server is killed and started again meanwhile.
-    """
+    """Besieges a server, then starts it again and looks for the confirmed data. `home` has a collection named `col`;
+    `pause` of a client between two requests and `interval` between two looks at the memory, in seconds; `llm`: a
+    language model that writes for half of the requests."""
     report = Report(clients, seconds, limit)
     chance = random.Random(seed)
     prompts = [f"Write about the {words(chance, 3)}." for _ in range(_PROMPTS)] if llm else []

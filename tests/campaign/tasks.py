@@ -23,17 +23,9 @@ _THREADS = Path(__file__).with_name("threads.py")
 
 @dataclass(frozen=True)
 class Task:
-    """Something that a person or a program does with a limit.
-
-    Attributes:
-        name: how it is called in the report.
-        arguments: without the limit.
-        stdin: its input.
-        command: the program that gets `arguments`.
-        ends: whether it ends by itself; if not, it is interrupted after some seconds.
-        named: whether a limit that is too small is refused with the smallest that works.
-        before: makes the files that it needs.
-    """
+    """Something that a person or a program does with a limit, which is not among the `arguments`. If it does not end by
+    itself (`ends`), it is interrupted; `named`: whether a limit that is too small is refused with the smallest that
+    works."""
 
     name: str
     arguments: tuple[str, ...]

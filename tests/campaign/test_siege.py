@@ -24,3 +24,19 @@ def test_a_short_siege(tmp_path: Path) -> None:
     assert report.mischief > 0
     assert report.written > 0
     assert 0 < report.thirds[0] <= report.peak <= report.limit
+
+
+def test_a_short_siege_at_the_smallest_limit(tmp_path: Path) -> None:
+    """The one that a refusal names: it is enough, where a byte too much shows."""
+    for name in ("starlette", "uvicorn", "mcp"):
+        pytest.importorskip(name)
+    from campaign.siege import besiege, prepared
+
+    home = prepared(tmp_path)
+    limit = home.edge("serve", "--port", "0", "-c", "col", "--memory", "20MB").named
+    assert limit is not None
+    report = besiege(home, tmp_path, clients=8, seconds=8, limit=limit, kills=1)
+    assert report.problems == []
+    assert report.served
+    assert report.written > 0
+    assert 0 < report.peak <= limit

@@ -15,7 +15,6 @@ import pytest
 from campaign import report
 from campaign.base import HELD, Attack, Case, Outcome, failed
 from campaign.command import Vanished, run
-from campaign.damage import KINDS, damage
 from campaign.powerloss import LOSSES, Log, Loss
 from campaign.program import Finished, Home, Snapshot
 from campaign.report import Tally, document
@@ -131,16 +130,6 @@ def test_after_a_power_loss_what_was_flushed_is_there_and_what_was_not_may_be_go
         assert careless == {b"old" * 2000}
     else:  # the name is there, and the data are not: the effect of a rename without a flush
         assert careless - whole
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("content", [b"", b"x", bytes(9000), random.Random(0).randbytes(9000)])
-def test_damage_is_never_without_effect(tmp_path: Path, kind: str, content: bytes) -> None:
-    path = tmp_path / "file"
-    for seed in range(20):
-        path.write_bytes(content)
-        assert damage(path, kind, random.Random(seed))
-        assert path.read_bytes() != content
 
 
 def test_memory_of_the_whole_tree_is_seen() -> None:

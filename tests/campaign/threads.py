@@ -1,7 +1,5 @@
-"""Works on one collection or memory from eight threads, within one limit: `threads.py KIND SEED --memory LIMIT`.
-
-Exit code 0 when every call returned; 2, with one sentence, when the ledger refused one.
-"""
+"""Works on one collection or memory from eight threads, within one limit: `threads.py KIND SEED --memory LIMIT`. Exit
+code 2, with one sentence, when the ledger refused a call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Runs commands in forks of a process that has imported the program already: a tenth of a start's time.
-
-For the many looks at the files after an attack. A command that is attacked or measured itself is started as a process
-of its own (`Home.edge`).
-"""
+"""Runs commands in forks of a process that has imported the program already, in a tenth of a start's time: for the many
+looks at the files after an attack."""
 
 from __future__ import annotations
 
@@ -46,11 +43,7 @@ class Warm:
         err: Path,
         patience: float,
     ) -> tuple[int, bool]:
-        """Runs `edge ARGUMENTS`; its output goes to the two files.
-
-        Returns:
-            The exit code (negative for a signal), and whether it had to be killed.
-        """
+        """Runs `edge ARGUMENTS`. The exit code (negative for a signal), and whether it had to be killed."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, __file__],

@@ -15,8 +15,7 @@ import pytest
 from edge.apps.assistant.reading import Answering, Reading
 from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.units import Unit
-from edge.apps.assistant.windows import Window
+from edge.apps.assistant.units import Unit, Window
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.verbs.requests import AskOptions

@@ -171,8 +171,10 @@ def test_a_context_reaches_the_language_model(edge: Edge) -> None:
 
 
 def test_answers_of_a_conversation_are_a_line_of_json_each(edge: Edge) -> None:
-    code, out, _ = edge("chat", *ANY, "--json", stdin=f"{QUESTION}\n/sources\nAnd when was it built?\n".encode())
+    typed = f"{QUESTION}\n/sources\n/why\n/help\nAnd when was it built?\n"
+    code, out, err = edge("chat", *ANY, "--json", stdin=typed.encode())
     assert code == 0
+    assert f"question   {QUESTION}" in err
     first, second = (json.loads(line) for line in out.splitlines())
     assert first["stats"]["question"] == QUESTION
     assert second["stats"]["question"] == f"{QUESTION} And when was it built?"
@@ -209,20 +211,9 @@ def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
 @pytest.mark.usefixtures("llama")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
 def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
-    arguments = (
-        "ask",
-        words(5, 9),
-        *ANY,
-        "--llm",
-        "tiny.gguf",
-        "--max-tokens",
-        "2000",
-        "--filter",
-        "type:txt",
-        "--no-check",  # the check is shown sentence by sentence, and this model writes none
-        "--stats",
-    )
-    run = edge.start(*arguments)
+    # The check is shown sentence by sentence, and this model writes none.
+    options = ("--llm", "tiny.gguf", "--max-tokens", "2000", "--filter", "type:txt", "--no-check", "--stats")
+    run = edge.start("ask", words(5, 9), *ANY, *options)
     assert run.stdout is not None
     first = run.stdout.read(1)
     run.send_signal(signal.SIGINT)

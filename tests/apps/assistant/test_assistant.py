@@ -106,32 +106,9 @@ def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> 
         assert not assistant.ask("What is here?").found
 
 
-def test_answers_are_json(collection: Collection) -> None:
-    with Assistant(collection, options=ANY) as assistant:
-        document = json.loads(json.dumps(assistant.ask("When does the river flood?").to_json()))
-    assert set(document) == {
-        "text", "citations", "stats", "uncertain", "probability", "span", "nearest", "unsupported",
-    }  # fmt: skip
-    assert {"path", "line_start", "line_end", "score", "snippet", "id", "number"} <= set(document["citations"][0])
-
-
 def test_a_path_opens_the_collection(collection: Collection, config: Config) -> None:
     with Assistant(collection.path, config=config, options=ANY) as assistant:
         assert assistant.ask("When does the river flood?").citations
-
-
-def test_a_filter_chooses_the_files(config: Config, tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    for name in ("a.md", "b.txt"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(f"The river floods in {name}.", encoding="utf-8")
-    with Collection(tmp_path / "filtered", config=config) as made:
-        made.index([folder])
-        from edge.apps.collection.filters import Filters
-
-        options = AskOptions(min_relevance=0.0, where=Filters.parse(["type:md"]))
-        with Assistant(made, options=options) as assistant:
-            assert {Path(c.path).name for c in assistant.ask("When does the river flood?").citations} == {"a.md"}
 
 
 @pytest.mark.parametrize(

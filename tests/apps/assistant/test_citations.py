@@ -45,6 +45,9 @@ def test_marks_split_over_pieces_are_one_mark(hit: Callable[..., Hit]) -> None:
         ("open [1", "open [1"),
         ("[0] none", " none"),
         ("a [b [1] c]", "a [b [1] c]"),
+        ("so [3-1].", "so [1][2]."),
+        ("so [2, 2].", "so [1]."),
+        ("so [passages 1, 2 and 3].", "so [1][2][3]."),
     ],
 )
 def test_marks_in_the_forms_models_write_them(hit: Callable[..., Hit], written: str, shown: str) -> None:
@@ -176,20 +179,6 @@ def test_citations_have_the_keys_of_search_results(hit: Callable[..., Hit]) -> N
     assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(citation.to_json())
 
 
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        ("so [3-1].", "so [1][2]."),
-        ("so [2, 2].", "so [1]."),
-        ("so [passages 1, 2 and 3].", "so [1][2][3]."),
-    ],
-)
-def test_more_marks(hit: Callable[..., Hit], written: str, shown: str) -> None:
-    passages = [hit(i, f"Text {i}.") for i in range(3)]
-    assert read(Citations(), passages, written) == shown
-    assert read(Citations(), passages, *written) == shown, "character by character"
-
-
 def test_a_range_has_at_most_ten_numbers(hit: Callable[..., Hit]) -> None:
     passages = [hit(i, f"Text {i}.") for i in range(12)]
     assert read(Citations(), passages, "so [1-10].") == "so " + "".join(f"[{n}]" for n in range(1, 11)) + "."
@@ -204,6 +193,8 @@ LOG = "\n".join(
     f"2025-03-0{day}T12:00:00 the service number {day}00 of the cluster said event-{day} to nobody"
     for day in range(1, 6)
 )
+DOCSTRING = 'def ask():\n    """Asks.\n\n    A failed request is repeated\n    after a pause.\n    """\n'
+TABLE = "| Setting | Default |\n|---|---|\n| port | 80 |\n| keep | 180 |"
 
 
 @pytest.mark.parametrize(
@@ -219,6 +210,15 @@ LOG = "\n".join(
         ("Nothing of the first sentence. Short.", "xyzzy", 0, "Nothing of the first sentence."),
         ("???", "why", 0, "???"),
         ("", "why", 0, ""),
+        (DOCSTRING, "A failed request is repeated after a pause. [1]", 3,
+         "A failed request is repeated after a pause."),
+        (TABLE, "Setting: keep, Default: 180 [1]", 3, "Setting: keep, Default: 180"),
+        ("Rent: 5. Rent: 6.\nIt is due. Rent: 6.", "Rent: 6.", 0, "Rent: 6."),
+        ("# Ombra\n\nThe Ombra is 214 km long. [1] It rises at Kell.", "The Ombra is 214 km long [2].", 2,
+         "The Ombra is"),
+        ("# Mill Lane\n\nNo cars.\nMill Lane is closed!", "Mill Lane is closed [1]!", 3, "Mill Lane is closed!"),
+        ("# Keys\n\nThe keys are\nwith the caretaker. He is old.", "The keys are with the caretaker.", 2,
+         "The keys are"),
     ],
 )  # fmt: skip
 def test_line_and_quote(passage: str, statement: str, line: int, quote: str) -> None:
@@ -252,42 +252,6 @@ def test_of_parts_that_share_as_much_the_shorter_is_shown() -> None:
 def test_a_quote_may_be_as_long_as_allowed() -> None:
     text = "a" * 130 + " " + "b" * 109
     assert support(text + " c" * 60, "a" * 130)[1] == text + " …"
-
-
-DOCSTRING = 'def ask():\n    """Asks.\n\n    A failed request is repeated\n    after a pause.\n    """\n'
-TABLE = "| Setting | Default |\n|---|---|\n| port | 80 |\n| keep | 180 |"
-
-
-@pytest.mark.parametrize(
-    ("passage", "statement", "line", "quote"),
-    [
-        (
-            DOCSTRING,
-            "A failed request is repeated after a pause. [1]",
-            3,
-            "A failed request is repeated after a pause.",
-        ),
-        (TABLE, "Setting: keep, Default: 180 [1]", 3, "Setting: keep, Default: 180"),
-        ("Rent: 5. Rent: 6.\nIt is due. Rent: 6.", "Rent: 6.", 0, "Rent: 6."),
-        (
-            "# Ombra\n\nThe Ombra is 214 km long. [1] It rises at Kell.",
-            "The Ombra is 214 km long [2].",
-            2,
-            "The Ombra is",
-        ),
-        ("# Mill Lane\n\nNo cars.\nMill Lane is closed!", "Mill Lane is closed [1]!", 3, "Mill Lane is closed!"),
-        (
-            "# Keys\n\nThe keys are\nwith the caretaker. He is old.",
-            "The keys are with the caretaker.",
-            2,
-            "The keys are",
-        ),
-    ],
-)
-def test_a_quotation_is_found_where_it_begins(passage: str, statement: str, line: int, quote: str) -> None:
-    at, found = support(passage, statement)
-    assert passage.count("\n", 0, at) == line
-    assert found.startswith(quote)
 
 
 @pytest.mark.parametrize("pattern", [MARK, _ENDING, _MARK_OR_CODE], ids=["mark", "ending", "mark or code"])

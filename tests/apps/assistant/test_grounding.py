@@ -54,45 +54,84 @@ def test_a_name_in_place_of_another_and_a_denial_are_noticed(statement: str, fac
     assert missing("In 1951 it was 4 m.", "How long was it in 1951?", passages) == ["4 m"], "nor are its numbers"
 
 
+REPORT = "Labour won Poland's cup in Germany. The smaller house burned; Mr Brandt left for Ireland by ship."
+AMOUNTS = "The rent is 1,140 euros cold, plus 210 euros for heating.\nDeposit paid: 2,280 euros, at the bank."
+FLAT = GivenPassage.of("The rent is 1,140 euros.", (), "Flat in Linden Row")
+TICKETS = GivenPassage.of("Tickets are exchanged once. They are not refunded after that. The hut takes no cards.")
+Facts = list[str]
+Given = list[GivenPassage]
+MISSING: list[tuple[Given, str, dict[str, Facts]]] = [
+    # Numbers and names stand in a passage.
+    ([GivenPassage.of(LEASE)], ASKED, {
+        "The deposit is 30 euros.": ["30 euros"],
+        "The deposit is 3 months' rent.": [],
+        "The deposit is four months' rent.": ["four months"],
+        "The rent is 870.00 euros.": [],
+        "The rent is €870.": [],
+        "The rent is 870 dollars.": ["870 dollars"],
+        "It goes to Ms Brandt.": [],
+        "It goes to Mr Brand and to Mr Miller.": ["Brand", "Miller"],
+        "The deposit is due in July.": ["July"],
+        "It is a deposit.": [],
+        "It is due:\n1. to Ms Brandt\n2) in June": [],
+        "": [],
+        # What a sentence adds to the question counts, unless that is a word, or its language is not the passages'.
+        "Dogs must always be kept on a short leash outside.": ["Dogs", "always", "kept", "short", "leash", "outside"],
+        "A deposit is given to the owner before moving in.": ["given", "owner", "moving"],
+        "A deposit is given by the tenant, in rent.": [],
+        "The tenant hands over three months of rent.": [],
+        "Dogs bark outside.": ["Dogs", "bark", "outside"],
+        "Delete the file.": ["Delete", "file"],
+        "Delete.": [],
+    }),
+    ([GivenPassage.of(LEASE)], "Wie hoch ist die Kaution?", {"Hunde sollten immer draussen angeleint sein.": []}),
+    # A heading alone does not tell what a number is, if the statement says it, and the passage says nothing of it.
+    ([FLAT], "How much is the down payment for the flat?", {
+        "The down payment is 1,140 euros.": ["1,140 euros"], "The rent is 1,140 euros.": [], "It is 1,140 euros.": [],
+    }),
+    # What the first passage that holds the word only denies is not affirmed. A question that asks when or where says it
+    # already.
+    *(([TICKETS, GivenPassage.of("A card, and a refund to pay by card.")], question, said) for question, said in (
+        ("May we decide not to travel?", {
+            "If you travel, we provide a refund.": ["refund"], "It is not refunded.": [],
+        }),
+        ("What of tickets?", {"They are not refunded after that.": []}),
+        ("Which card?", {"The card is blue.": []}),
+        ("Can we pay by card?", {"You can pay by card.": ["card"]}),
+        ("Where are cards taken?", {"Cards are taken.": []}),
+    )),
+    # Forms of names, and words that count nothing, are no facts.
+    ([GivenPassage.of(REPORT)], "What happened?", {
+        "The winner was Labour's cup in Poland.": [],
+        "The cup was Polish and the house German.": [],
+        "The cup was Polynesian.": ["Polynesian"],
+        "He left for Northern Ireland by ship, with an Irish cup.": [],
+        "He left for Ireland by ship, with the Milan cup.": ["Milan"],
+        "Mr Brandt left the first one, the smaller one, for this one.": [],
+        "Mr Brandt left one of them, and these two houses burned.": [],
+        "Mr Brandt left two houses.": ["two houses"],
+    }),
+    # A direction that the passages contradict is a fact.
+    ([GivenPassage.of("The ship sailed from South Korea.")], "From where?",
+     {"The ship sailed from North Korea.": ["North"]}),
+    # One amount of a note is not shown in place of another.
+    ([GivenPassage.of(AMOUNTS)], "How much is it for the flat?", {
+        "The deposit is 1,140 euros.": ["1,140 euros"],
+        "The deposit is 2,280 euros.": [],
+        "The rent is 1,140 euros.": [],
+        "The heating is 1,140 euros.": ["1,140 euros"],
+        "The heating is 210 euros.": [],
+    }),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("statement", "facts"),
-    [
-        ("The deposit is 30 euros.", ["30 euros"]),
-        ("The deposit is 3 months' rent.", []),
-        ("The deposit is four months' rent.", ["four months"]),
-        ("The rent is 870.00 euros.", []),
-        ("The rent is €870.", []),
-        ("The rent is 870 dollars.", ["870 dollars"]),
-        ("It goes to Ms Brandt.", []),
-        ("It goes to Mr Brand and to Mr Miller.", ["Miller"]),
-        ("The deposit is due in July.", ["July"]),
-        ("It is a deposit.", []),
-        ("It is due:\n1. to Ms Brandt\n2) in June", []),
-        ("", []),
-    ],
+    ("passages", "question", "statement", "facts"),
+    [(passages, question, *pair) for passages, question, said in MISSING for pair in said.items()],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_numbers_and_names_must_stand_in_a_passage(statement: str, facts: list[str]) -> None:
-    found = missing(statement, ASKED, [GivenPassage.of(LEASE)])
-    assert [fact for fact in found if fact != "Brand"] == facts
-
-
-@pytest.mark.parametrize(
-    ("statement", "question", "words"),
-    [
-        ("Dogs must always be kept on a short leash outside.", ASKED,
-         ["Dogs", "always", "kept", "short", "leash", "outside"]),
-        ("A deposit is given to the owner before moving in.", ASKED, ["given", "owner", "moving"]),
-        ("A deposit is given by the tenant, in rent.", ASKED, []),
-        ("The tenant hands over three months of rent.", ASKED, []),
-        ("Dogs bark outside.", ASKED, ["Dogs", "bark", "outside"]),
-        ("Delete the file.", ASKED, ["Delete", "file"]),
-        ("Delete.", ASKED, []),
-        ("Hunde sollten immer draussen angeleint sein.", "Wie hoch ist die Kaution?", []),
-    ],
-)  # fmt: skip
-def test_a_sentence_about_something_else_is_not_supported(statement: str, question: str, words: list[str]) -> None:
-    """What it adds to the question counts, unless that is a word, or its language is not that of the passages."""
-    assert missing(statement, question, [GivenPassage.of(LEASE)]) == words
+def test_facts_that_no_passage_holds_are_missing(passages: Given, question: str, statement: str, facts: Facts) -> None:
+    assert missing(statement, question, passages) == facts
 
 
 DENTAL = GivenPassage.of(
@@ -120,32 +159,6 @@ def test_a_fact_belongs_to_the_passage_that_treats_what_is_said(
     assert missing(statement, question, [LIABILITY, DENTAL]) == facts
     if facts:
         assert missing(statement, question, [LIABILITY], [DENTAL]) == facts, "also if it cites the other passage"
-
-
-def test_a_heading_alone_does_not_tell_what_a_number_is() -> None:
-    """If the statement says what it is, and the passage says nothing of it."""
-    passage = GivenPassage.of("The rent is 1,140 euros.", (), "Flat in Linden Row")
-    question = "How much is the down payment for the flat?"
-    assert missing("The down payment is 1,140 euros.", question, [passage]) == ["1,140 euros"]
-    assert missing("The rent is 1,140 euros.", question, [passage]) == []
-    assert missing("It is 1,140 euros.", question, [passage]) == []
-
-
-@pytest.mark.parametrize(
-    ("statement", "question", "facts"),
-    [
-        ("If you travel, we provide a refund.", "May we decide not to travel?", ["refund"]),
-        ("It is not refunded.", "May we decide not to travel?", []),
-        ("They are not refunded after that.", "What of tickets?", []),
-        ("The card is blue.", "Which card?", []),
-        ("You can pay by card.", "Can we pay by card?", ["card"]),
-        ("Cards are taken.", "Where are cards taken?", []),
-    ],
-)
-def test_what_a_passage_only_denies_is_not_affirmed(statement: str, question: str, facts: list[str]) -> None:
-    """The first passage that holds the word counts. A question that asks when or where says it already."""
-    first = GivenPassage.of("Tickets are exchanged once. They are not refunded after that. The hut takes no cards.")
-    assert missing(statement, question, [first, GivenPassage.of("A card, and a refund to pay by card.")]) == facts
 
 
 NOTES = (
@@ -221,46 +234,6 @@ def test_a_small_model_does_not_rewrite_what_is_asked(steps: Any, generator: Any
     assert _standalone("What ate the lettuces?", turns, made) == "Who wrote the report?"
     made.small = True
     assert _standalone("What ate the lettuces?", turns, made) == "What ate the lettuces?"
-
-
-REPORT = "Labour won Poland's cup in Germany. The smaller house burned; Mr Brandt left for Ireland by ship."
-
-
-@pytest.mark.parametrize(
-    ("statement", "facts"),
-    [
-        ("The winner was Labour's cup in Poland.", []),
-        ("The cup was Polish and the house German.", []),
-        ("The cup was Polynesian.", ["Polynesian"]),
-        ("He left for Northern Ireland by ship, with an Irish cup.", []),
-        ("He left for Ireland by ship, with the Milan cup.", ["Milan"]),
-        ("Mr Brandt left the first one, the smaller one, for this one.", []),
-        ("Mr Brandt left one of them, and these two houses burned.", []),
-        ("Mr Brandt left two houses.", ["two houses"]),
-    ],
-)
-def test_forms_of_names_and_words_that_count_nothing_are_no_facts(statement: str, facts: list[str]) -> None:
-    assert missing(statement, "What happened?", [GivenPassage.of(REPORT)]) == facts
-
-
-def test_a_direction_that_the_passages_contradict_is_a_fact() -> None:
-    passage = GivenPassage.of("The ship sailed from South Korea.")
-    assert missing("The ship sailed from North Korea.", "From where?", [passage]) == ["North"]
-
-
-@pytest.mark.parametrize(
-    ("statement", "facts"),
-    [
-        ("The deposit is 1,140 euros.", ["1,140 euros"]),
-        ("The deposit is 2,280 euros.", []),
-        ("The rent is 1,140 euros.", []),
-        ("The heating is 1,140 euros.", ["1,140 euros"]),
-        ("The heating is 210 euros.", []),
-    ],
-)
-def test_one_amount_of_a_note_is_not_shown_in_place_of_another(statement: str, facts: list[str]) -> None:
-    note = "The rent is 1,140 euros cold, plus 210 euros for heating.\nDeposit paid: 2,280 euros, at the bank."
-    assert missing(statement, "How much is it for the flat?", [GivenPassage.of(note)]) == facts
 
 
 @pytest.fixture

@@ -151,23 +151,20 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return script
 
 
-def test_ctrl_c_at_the_prompt_gives_a_fresh_line(
-    assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (ctrl_c, "Ctrl-D or /quit ends"),
+        (lambda: b"caf\xe9".decode("utf-8"), "edge: what was typed is not valid UTF-8 (byte 3)"),
+    ],
+)
+def test_what_goes_wrong_at_the_prompt_gives_a_fresh_line(
+    assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str], happens: Told, said: str
 ) -> None:
-    typed(ctrl_c, "q")
+    typed(happens, "q")
     ask._talk(assistant({}), False, False)
     printed = capsys.readouterr()
-    assert "Ctrl-D or /quit ends" in printed.err
-    assert "word3" in printed.out, "the conversation goes on"
-
-
-def test_what_cannot_be_decoded_gives_a_fresh_line(
-    assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typed(lambda: b"caf\xe9".decode("utf-8"), "q")
-    ask._talk(assistant({}), False, False)
-    printed = capsys.readouterr()
-    assert "edge: what was typed is not valid UTF-8 (byte 3)" in printed.err
+    assert said in printed.err
     assert "word3" in printed.out, "the conversation goes on"
 
 
@@ -188,15 +185,3 @@ def test_without_a_terminal_a_second_ctrl_c_ends_it_all(assistant: Any, monkeypa
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     with pytest.raises(KeyboardInterrupt):
         ask._talk(assistant({1: lambda: [ctrl_c(), ctrl_c()]}), False, False)
-
-
-def test_a_conversation_in_json_is_a_line_per_answer(
-    assistant: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ask, "_lines", lambda: iter(["one", "/why", "/sources", "/help", "two"]))
-    ask._talk(assistant({}), True, False)
-    printed = capsys.readouterr()
-    answers = [json.loads(line) for line in printed.out.splitlines()]
-    assert [answer["stats"]["question"] for answer in answers] == ["one", "two"]
-    assert answers[0]["text"] == "word0 word1 word2 word3"
-    assert "question   one" in printed.err

@@ -63,15 +63,17 @@ def test_what_the_reader_does_between_two_tokens_is_not_the_generators_time(
     assert reply.mean < 500, "the reader took 1,000 s for each of the four tokens"
 
 
+def reusing(generator: Any, reply: str, **methods: Callable[..., Any]) -> Any:
+    """A generator that reuses KV states, with some methods of its own."""
+    usual = {
+        "prompt_work": lambda *_: PromptWork(1), "cached_order": lambda *_, **__: [0], "read_ahead": lambda *_: None,
+    }  # fmt: skip
+    return type("Reusing", (generator,), {**usual, **methods})(lambda *_: reply)
+
+
 def test_a_prompt_is_expected_to_take_what_will_be_computed_of_it(library: Any, generator: Any, hit: Any) -> None:
     """Of 1,000 tokens 900 are restored at 1 ms each, and 100 computed at 10 ms: 1.9 s, where it once was 100 s."""
-    kinds = {
-        "prompt_work": lambda *_: PromptWork(100, 900),
-        "cached_order": lambda *_, **__: [0],
-        "read_ahead": lambda *_: None,
-    }
-    reusing = type("Reusing", (generator,), kinds)
-    said = reusing(lambda messages, documents: "one")
+    said = reusing(generator, "one", prompt_work=lambda *_: PromptWork(100, 900))
     predictor = TimePredictor()
     made = Steps(library, said, AskOptions(), pipeline="p", predictor=predictor)
     predictor.learn_reply("fake", "p/answer", PromptWork(10, 90), new=2, ttft_s=0.19, restore_s=0.09, seconds=0.2)
@@ -240,8 +242,7 @@ def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(
         tolerances.append(tolerance)
         return [1, 0]
 
-    kinds = {"prompt_work": lambda *_: PromptWork(1), "cached_order": cached_order, "read_ahead": lambda *_: None}
-    said = type("Reusing", (generator,), kinds)(lambda *_: "One [1]. Two [2].")
+    said = reusing(generator, "One [1]. Two [2].", cached_order=cached_order)
     for tolerance, first in ((0.0, 0), (0.2, 1)):
         made = Steps(
             library, said, AskOptions(order_tolerance=tolerance, check=False), pipeline="p", predictor=TimePredictor()
@@ -261,11 +262,7 @@ def test_states_of_the_best_found_passages_are_read_before_reranking(
 ) -> None:
     """Without reranking the prompt is built at once, and its own states are read then."""
     happened: list[Any] = []
-    kinds = {
-        "prompt_work": lambda *_: PromptWork(1), "cached_order": lambda *_, **__: [0],
-        "read_ahead": lambda _, ids: happened.append(list(ids)),
-    }  # fmt: skip
-    said = type("Reusing", (generator,), kinds)(lambda *_: "One.")
+    said = reusing(generator, "One.", read_ahead=lambda _, ids: happened.append(list(ids)))
     ranked = library.rerank
     monkeypatch.setattr(library, "rerank", lambda *given: happened.append("reranked") or ranked(*given))
     options = AskOptions(passages=2, rerank=rerank)
@@ -321,18 +318,8 @@ def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generato
     assert {"embed", "search", "rerank", "answer"} <= events
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"passages": 0},
-        {"pool": 0},
-        {"min_relevance": 1.5},
-        {"temperature": -1.0},
-        {"max_tokens": 0},
-        {"rounds": 0},
-        {"order_tolerance": -0.1},
-    ],
-)
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="not"):
-        AskOptions(**wrong)
+def test_options_that_make_no_sense_are_refused() -> None:
+    wrong = {"passages": 0, "pool": 0, "min_relevance": 1.5, "temperature": -1.0, "max_tokens": 0, "rounds": 0}
+    for name, value in {**wrong, "order_tolerance": -0.1}.items():
+        with pytest.raises(InputError, match="not"):
+            AskOptions(**{name: value})  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import pytest
 from naive.program import write_tiny_models
 from naive.waiting import result_of
 
-from edge.apps.mcp.clients import CLIENTS, AgentProgram
+from edge.apps.mcp.command import CLIENTS, AgentProgram
 
 if sys.version_info >= (3, 11):
     import tomllib

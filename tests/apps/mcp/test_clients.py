@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.mcp.clients import CLIENTS, configuration
+from edge.apps.mcp.command import CLIENTS, configuration
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -28,6 +28,10 @@ class StillClock:
         self.now += timedelta(**delta)
 
 
+def texts(result: dict[str, Any]) -> list[str]:
+    return [found["memory"] for found in result["results"]]
+
+
 @pytest.fixture
 def clock() -> StillClock:
     return StillClock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,7 @@ from edge.apps.memory.actions import SIGNALS, ActionExample, Confidence, describ
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
 from edge.runtimes.reranker import Ranked
-
-Make = Callable[..., Memory]
+from tests.apps.memory.conftest import Make
 
 VERBS = ("open", "close", "delete", "share", "print")
 THINGS = ("the invoice", "the photo album", "the shopping list", "my calendar", "the weather page")
@@ -226,13 +225,6 @@ def test_a_reset_forgets_what_was_counted_and_learnt(make: Make) -> None:
     memory.reset()
     assert memory.actions.stats().lookups == 0
     assert memory.actions.calibration() is None
-
-
-@pytest.mark.parametrize("call", [{"task": ""}, {"trajectory": {1, 2}}, {"user_id": None}, {"users": "ann"}])
-def test_what_is_no_action_is_refused(memory: Memory, call: dict[str, Any]) -> None:
-    given_call = {"task": "open", "trajectory": [], "user_id": "ann"} | call
-    with pytest.raises(InputError):
-        memory.actions.add(given_call.pop("task"), given_call.pop("trajectory"), **given_call)
 
 
 def test_details_are_what_a_paraphrase_keeps() -> None:

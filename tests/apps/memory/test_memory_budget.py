@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from making.synth import synth
 from naive.program import printed
 
-from edge.apps.memory.memory import Memory
 from edge.errors import BudgetExceeded
+from tests.apps.memory.conftest import Make
 
-Make = Callable[..., Memory]
 LIMIT = 160_000_000 if sys.platform == "linux" else 400_000_000
 """Elsewhere mapped files count as held, too."""
 
@@ -25,7 +23,7 @@ from edge.apps.memory.memory import Memory
 path, embedder, reranker, limit = *sys.argv[1:4], int(sys.argv[4])
 models = {"embedder": embedder, "reranker": reranker}
 with ResidentWatch(0.002) as watch, Memory(path, user_id="ann", memory=limit, **models) as m:
-    for start in range(0, 6_000, 500):
+    for start in range(0, 3_000, 500):
         m.add([f"memory number {n} is about topic {n % 97} and place {n % 89}" for n in range(start, start + 500)])
     m.maintain()
     found = [len(m.search(f"topic {n} in place {n}", 10)["results"]) for n in range(10)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,8 +18,7 @@ from edge.apps.memory.searching import (
     conversation_scores,
 )
 from edge.errors import InputError
-
-Make = Callable[..., Memory]
+from tests.apps.memory.conftest import Make
 
 ROOF = (
     "The roof leaks again. The builder came at noon.",

@@ -61,6 +61,9 @@ CALLS: dict[str, Call] = {
     "half an action": lambda m: m.actions.get(HALF),
     "action that is a list": lambda m: m.actions.feedback([1], True),  # type: ignore[arg-type]
     "half an action deleted": lambda m: m.actions.delete(HALF),
+    "action without a task": lambda m: m.actions.add("", [], user_id="a"),
+    "trajectory that is no JSON": lambda m: m.actions.add("t", {1, 2}, user_id="a"),
+    "action of nobody": lambda m: m.actions.add("t", []),
 }
 
 
@@ -70,6 +73,35 @@ def nested(levels: int = 100_000) -> dict[str, Any]:
     for _ in range(levels):
         value = {"a": value}
     return value
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "add": (
+        *({"messages": wrong} for wrong in (7, [7], "", "  ", {"role": "user", "content": 5}, HALF)),
+        {"metadata": {"x": float("nan")}}, {"metadata": {"x": {1}}}, {"metadata": {"x": HALF}}, {"importance": 2},
+        {"timestamp": "yesterday"}, {"expiration_date": "2026-13-01"}, {"user_id": ""}, {"user_id": None},
+        {"user_id": 1.5},
+    ),
+    "search": (
+        {"query": ""}, {"query": 5}, {"top_k": -1}, {"top_k": True}, {"top_k": 1.5}, {"threshold": 1.2},
+        {"threshold": "x"}, {"recency": 0.6, "importance": 0.6}, {"recency": 2}, {"half_life": 0}, {"user_id": None},
+        {"neighbours": -1},
+    ),
+    "select": (
+        {"query": ""}, {"budget_tokens": 0}, {"budget_tokens": True},
+        *({"text": wrong} for wrong in ([{"role": "user"}], ["x"], 5, b"text", None)),
+    ),
+}  # fmt: skip
+USUAL: dict[str, dict[str, Any]] = {
+    "add": {"messages": "x", "user_id": "a"},
+    "search": {"query": "tea", "user_id": "a"},
+    "select": {"text": "text", "query": "q", "budget_tokens": 5, "count": len},
+}
+CALLS |= {
+    f"{verb} {wrong}": lambda m, verb=verb, wrong=wrong: getattr(m, verb)(**USUAL[verb] | wrong)
+    for verb, every in OPTIONS.items()
+    for wrong in every
+}
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

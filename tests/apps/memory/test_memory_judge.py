@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.apps.memory.judge import ENDS, ORDERS, Judge
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.validity import time_asked
+from edge.apps.memory.validity import ENDS, ORDERS, Judge, time_asked
 from edge.errors import CorruptBlock
 from edge.models.statements import FILE, StatementModel
 
-Make = Callable[..., Memory]
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 
 ENDED = (
@@ -57,14 +54,9 @@ def judge() -> Judge:
     return Judge()
 
 
-@pytest.mark.parametrize(("old", "new"), ENDED)
-def test_what_has_another_value_now_ends(judge: Judge, old: str, new: str) -> None:
-    assert judge.compare([(old, new, 1.0)])[0] >= ENDS
-
-
-@pytest.mark.parametrize(("old", "new"), KEPT)
-def test_what_may_still_hold_is_kept(judge: Judge, old: str, new: str) -> None:
-    assert judge.compare([(old, new, 1.0)])[0] < ENDS
+@pytest.mark.parametrize(("old", "new"), ENDED + KEPT)
+def test_what_has_another_value_now_ends_and_what_may_still_hold_is_kept(judge: Judge, old: str, new: str) -> None:
+    assert (judge.compare([(old, new, 1.0)])[0] >= ENDS) == ((old, new) in ENDED)
 
 
 def test_a_pair_is_judged_alike_beside_others(judge: Judge) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from edge.apps.store import models
 from edge.config import Config
 from edge.errors import CapabilityError, ModelError
 from edge.runtimes.generation.base import Message, Piece, Sampling
+from tests.apps.memory.conftest import Make
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,6 @@ def test_it_is_a_context_manager_like_theirs() -> None:
         assert memory.search(query="What are Alice's hobbies?", filters={"user_id": "alice"})["results"]
 
 
-Make = Callable[..., Memory]
 SAID = [
     {"role": "system", "content": "be nice"},
     {"role": "user", "content": "I moved to Rome", "timestamp": "2023-05-08"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from edge.apps.memory.arguments import (
 )
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
+from tests.apps.memory.conftest import Make, texts
 
 moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.timezones() | st.none())
 
@@ -103,12 +103,7 @@ def test_age() -> None:
     assert age_days(stamp(now + timedelta(days=1)), now) == 0
 
 
-Make = Callable[..., Memory]
 LATE = "2026-05-08T23:30-07:00"
-
-
-def texts(result: dict[str, Any]) -> list[str]:
-    return [found["memory"] for found in result["results"]]
 
 
 def test_a_moment_is_stored_in_utc_and_shown_as_it_was_given(memory: Memory) -> None:

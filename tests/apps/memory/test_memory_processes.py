@@ -1,7 +1,5 @@
 """Many processes on one memory, killed without warning: nothing committed is lost, no scope leaks, histories are whole.
-
-`EDGE_TEST_SECONDS=60` makes it a minute.
-"""
+`EDGE_TEST_SECONDS=60` makes it a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +22,8 @@ from naive.words import WordEmbedder
 from edge.apps.memory import writing
 from edge.apps.memory.memory import Memory
 from edge.errors import StorageError
+from tests.apps.memory.conftest import Make
 
-Make = Callable[..., Memory]
 CHILD = Path(__file__).parents[2] / "naive" / "memory_child.py"
 PROCESSES = 8
 

@@ -23,8 +23,7 @@ from edge.apps.store.rebuilding import BATCH
 from edge.budget import MemoryBudget
 from edge.errors import EdgeError, ModelError, StorageError
 from edge.ivf.base import Connection
-
-Make = Callable[..., Memory]
+from tests.apps.memory.conftest import Make
 
 
 def found(memory: Memory, query: str) -> list[tuple[str, float]]:

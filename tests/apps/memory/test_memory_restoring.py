@@ -18,8 +18,7 @@ from edge.apps.store.backup import back_up, restore
 from edge.apps.store.care import check
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.errors import StorageError
-
-Make = Callable[..., Memory]
+from tests.apps.memory.conftest import Make
 
 
 def texts(memory: Memory) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,8 +14,8 @@ from naive.words import WordEmbedder, WordReranker
 from edge.apps.memory.arguments import Scope
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
+from tests.apps.memory.conftest import Make
 
-Make = Callable[..., Memory]
 FIELDS = ("user_id", "agent_id", "run_id")
 TEXTS = ("tea is good", "tea is bad", "good coffee", "bad coffee")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,7 @@ from edge.apps.memory.store import CONTEXT, in_context
 from edge.apps.store.fusion import FULL_MATCH
 from edge.errors import InputError
 from edge.models.evidence import Evidence, Logistic, log_odds
-
-Make = Callable[..., Memory]
-
-
-def texts(result: dict[str, Any]) -> list[str]:
-    return [found["memory"] for found in result["results"]]
+from tests.apps.memory.conftest import Make, texts
 
 
 def test_the_threshold_compares_the_score(memory: Memory) -> None:
@@ -38,6 +32,8 @@ def test_the_threshold_compares_the_score(memory: Memory) -> None:
     assert [(hit["memory"], round(hit["score"], 2)) for hit in reranked] == [
         ("red green blue", 1.0), ("red green", 0.67),
     ]  # fmt: skip
+    itself = memory.search("red green blue", user_id="ann", threshold=1.0)
+    assert texts(itself) == ["red green blue"], "the threshold itself is enough"
 
 
 def test_the_reranker_reads_the_date_and_decides_the_order(make: Make) -> None:
@@ -85,6 +81,11 @@ def test_recency_and_importance_weigh_only_when_asked(memory: Memory, clock: Any
     (first, *_) = memory.search("tea", user_id="ann", recency=0.5, half_life=1.5, explain=True)["results"]
     assert first["score_details"]["recency"] == pytest.approx(0.5)
     assert first["score_details"]["order"] == pytest.approx(0.5 * 1.0 + 0.5 * 0.5)
+    hits = memory.search("tea", user_id="ann", importance=0.4, explain=True)["results"]
+    details = next(hit["score_details"] for hit in hits if hit["id"] == old)
+    assert (details["importance"], details["order"]) == (0.5, pytest.approx(0.6 * 1.0 + 0.4 * 0.5)), (
+        "a half if not told"
+    )
     memory.pin(old)
     assert order(recency=0.5)[0] == old, "what is pinned does not age"
     assert order(importance=0.5)[:2] == [old, dear]
@@ -178,7 +179,7 @@ def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
     stored: list[tuple[str, str]] = []
     for user, count in (("many", 5_000), ("few", 7)):
         said = [" ".join(generator.choice(vocabulary, 6)) for _ in range(count)]
-        memory.add(said, user_id=user)
+        memory.add(said, user_id=user, supersede=False)
         stored += [(user, text) for text in said]
     memory.maintain()
     for user in ("many", "few"):
@@ -195,32 +196,14 @@ def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
 def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> None:
     make("only").add("text", user_id="ann")
     assert {path.name for path in tmp_path.iterdir()} == {"only"}
-    assert {p.name for p in (tmp_path / "only").iterdir()} <= {
-        "memory.db",
-        "memory.db-wal",
-        "memory.db-shm",
-        "memory.db-mark",
-        "memory.db-schema",
-        "segments",
-    }
-
-
-def test_the_threshold_itself_is_enough(memory: Memory) -> None:
-    memory.add(["red green blue", "red"], user_id="ann")
-    assert texts(memory.search("red green blue", user_id="ann", threshold=1.0)) == ["red green blue"]
+    names = {path.name.removeprefix("memory.db") for path in (tmp_path / "only").iterdir()}
+    assert names <= {"", "-wal", "-shm", "-mark", "-schema", "segments"}
 
 
 def test_as_many_as_are_asked_for(memory: Memory) -> None:
     memory.add([f"tea number{n}" for n in range(120)], user_id="ann")
     assert len(texts(memory.search("tea", 110, user_id="ann", rerank=False))) == 110
     assert len(texts(memory.search("tea", 60, user_id="ann", rerank=False))) == 60
-
-
-def test_without_an_importance_it_is_a_half(memory: Memory) -> None:
-    memory.add("tea", user_id="ann")
-    (hit,) = memory.search("tea", user_id="ann", importance=0.4, explain=True)["results"]
-    assert hit["score_details"]["importance"] == 0.5
-    assert hit["score_details"]["order"] == pytest.approx(0.6 * 1.0 + 0.4 * 0.5)
 
 
 def test_words_and_vectors_weigh_the_same(memory: Memory) -> None:

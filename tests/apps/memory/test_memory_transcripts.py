@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from edge.apps.memory import transcripts
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transcripts import ImportReport, _elements
 from edge.errors import InputError
+from tests.apps.memory.conftest import Make
 
-Make = Callable[..., Memory]
 KEY = "sk-" + "a1B2" * 10
 
 
@@ -258,12 +257,14 @@ def test_what_is_no_transcript_is_refused(make: Make, tmp_path: Path) -> None:
         make().import_transcripts(tmp_path / "a.json")
 
 
+SHORT = st.text(max_size=6)
 TREES = st.recursive(
-    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-)
+    st.none() | st.integers() | SHORT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT, inner, max_size=3), max_leaves=6,
+)  # fmt: skip
 
 
-@given(st.lists(st.dictionaries(st.text(), TREES)), st.integers(1, 9))
+@given(st.lists(st.dictionaries(SHORT, TREES, max_size=3), max_size=3), st.integers(1, 9))
 def test_an_array_is_cut_into_its_objects(found: list[dict[str, Any]], piece: int) -> None:
     for document in (found, {"a": "[{", "results": found}):
         data = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from naive.words import WordEmbedder
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transfer import TOGETHER
 from edge.errors import InputError, StorageError
-
-Make = Callable[..., Memory]
+from tests.apps.memory.conftest import Make
 
 
 def fill(memory: Memory, clock: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import read_records
 from edge.apps.memory.searching import POOL
 from edge.errors import InputError
-
-Make = Callable[..., Memory]
+from tests.apps.memory.conftest import Make
 
 
 def texts(result: dict[str, Any]) -> set[str]:

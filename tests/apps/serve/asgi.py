@@ -22,11 +22,8 @@ def in_a_loop(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Asked:
-    """One request to an ASGI application. Its body comes in the parts that `send` gives.
-
-    Attributes:
-        taken: set each time the application asks for a part that is not there yet.
-    """
+    """One request to an ASGI application, whose body comes in the parts that `send` gives. `taken` is set each time the
+    application asks for a part that is not there yet."""
 
     def __init__(self, application: Any, path: str, *, key: str = "", address: str = "127.0.0.1") -> None:
         headers = [(b"host", b"localhost"), *([(b"x-api-key", key.encode())] if key else [])]

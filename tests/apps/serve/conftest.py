@@ -36,12 +36,7 @@ TEXTS = {
 
 
 class Running:
-    """A server that runs.
-
-    Attributes:
-        url: where it listens.
-        pid: of its process.
-    """
+    """A server that runs."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, environment: dict[str, str], folder: Path) -> None:
         self.process = process
@@ -223,13 +218,8 @@ def stream(*events: tuple[str, Any]) -> str:
 
 
 class Opened:
-    """The page in a tab of its own.
-
-    Attributes:
-        page: Playwright's.
-        complaints: what the browser complained of: errors of scripts, breaches of the policy.
-        elsewhere: addresses that were asked for outside of the server.
-    """
+    """The page in a tab of its own. `complaints`: errors of scripts, breaches of the policy; `elsewhere`: addresses
+    that were asked for outside of the server."""
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.url = url

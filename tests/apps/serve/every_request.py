@@ -32,14 +32,8 @@ ADDED = "a-memory-that-was-added"
 
 @dataclass(frozen=True)
 class Request:
-    """One request that a server answers.
-
-    Attributes:
-        kind: the path as the application names it, such as `/memories/{memory_id}`.
-        values: of the parts of the path, by name.
-        query: what stands behind the path.
-        body: a JSON object; None for a request without a body.
-    """
+    """One request that a server answers. `kind`: the path as the application names it, such as `/memories/{memory_id}`;
+    `values`: of the parts of the path."""
 
     method: str
     kind: str
@@ -71,16 +65,13 @@ class Request:
         return replace(self, body=_changed(self.body, place, value))
 
     def variants(self, names: frozenset[str], value: Any) -> Iterator[tuple[str, Request]]:
-        """The request with another value at each place where it has or may have one, and what place that is.
-
-        Args:
-            names: of fields that the server reads, whether the request has them or not.
-        """
+        """The request with another value at each place where it has or may have one, and what place that is. `names`:
+        of fields that the server reads, whether the request has them or not."""
         for name in self.values:
             if isinstance(value, str):
                 yield f"path {name}", replace(self, values={**self.values, name: value})
-        for name in sorted({*self.query, *names}):
-            if isinstance(value, str):
+        if isinstance(value, str) and (self.query or self.body is None):  # what has a body alone reads no query
+            for name in sorted({*self.query, *names}):
                 yield f"query {name}", replace(self, query={**self.query, name: value})
         if self.body is not None:
             for place in _places(self.body, names):
@@ -118,12 +109,7 @@ def names_in(kind: type[Any] | None) -> frozenset[str]:
 
 
 class Site:
-    """A server with a collection of one document, a memory, and an editor that does nothing.
-
-    Attributes:
-        document: the path of the document.
-        memory_id: of a memory that is there.
-    """
+    """A server with a collection of one document, a memory, and an editor that does nothing."""
 
     def __init__(self, server: HttpServer, base: Path) -> None:
         self.server = server

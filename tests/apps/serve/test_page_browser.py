@@ -420,14 +420,3 @@ def test_the_page_asks_for_the_token(browser: Any, start_server: Callable[..., R
     expect(page.locator("#token")).to_be_hidden()
     tab.context.close()
     server.stop()
-
-
-def test_a_server_that_has_gone_is_said(browser: Any, start_server: Callable[..., Running], tmp_path: Path) -> None:
-    server = start_server(runtime=tmp_path / "run")
-    tab = Opened(browser, server.url)
-    page = tab.go("search")
-    search(page, "river")
-    server.stop()
-    page.locator("#query").fill("garden")
-    expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
-    tab.context.close()

@@ -90,18 +90,8 @@ RUN = "() => typeof window.pwned"
 
 def check(page: Page) -> None:
     assert page.evaluate(RUN) == "undefined"
-    for foreign in (
-        "img",
-        "iframe",
-        "main script",
-        "#document script",
-        "object",
-        "embed",
-        "[onclick]",
-        "[onerror]",
-        "[onload]",
-    ):
-        assert page.locator(foreign).count() == 0, foreign
+    foreign = "img, iframe, main script, #document script, object, embed, [onclick], [onerror], [onload]"
+    assert page.locator(foreign).count() == 0
     assert page.locator("a[href^='javascript' i]").count() == 0
 
 
@@ -257,12 +247,11 @@ def streamed(*events: tuple[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("status", [413, 429])
-def test_a_refusal_is_said_in_the_server_s_words(browser: Any, site: Running, view: str, status: int) -> None:
+def test_a_refusal_is_said_in_the_server_s_words(browser: Any, site: Running, view: str) -> None:
     tab = Opened(browser, site.url)
     tab.go("search")
     detail = "the request needs 20 MB but 3 MB are free; a limit of 317 MB is the smallest that works"
-    tab.page.route("**/v1/**", lambda route: route.fulfill(status=status, json={"detail": detail, "status": status}))
+    tab.page.route("**/v1/**", lambda route: route.fulfill(status=429, json={"detail": detail, "status": 429}))
     page = used(tab, view)
     expect(page.locator(f"#view-{view}").get_by_role("alert").first).to_have_text(detail)
     tab.context.close()

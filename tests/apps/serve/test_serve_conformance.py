@@ -1,9 +1,6 @@
-"""The conformance suite of the Model Context Protocol against the tools of a server.
-
-`EDGE_MCP_CONFORMANCE` names the folder in which `npm install @modelcontextprotocol/conformance node@22` was run.
-Without that variable these tests are not collected. The other scenarios of the suite want tools, prompts and resources
-with names of its own, which the server does not have.
-"""
+"""The conformance suite of the Model Context Protocol, from the folder `EDGE_MCP_CONFORMANCE` in which `npm install
+@modelcontextprotocol/conformance node@22` was run. The other scenarios of the suite want tools, prompts and resources
+of its own."""
 
 from __future__ import annotations
 

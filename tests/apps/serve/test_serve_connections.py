@@ -53,13 +53,8 @@ def test_a_body_that_no_endpoint_reads_is_not_waited_for(server: Running) -> Non
         (method.upper(), path.replace("{name}", "x").replace("{memory_id}", "x"))
         for path, methods in document.items() for method in methods if method in ("get", "delete")
     ]  # fmt: skip
-    unread += [
-        ("GET", "/"),
-        ("GET", "/page/page.js"),
-        ("GET", "/nothing"),
-        ("POST", "/nothing"),
-        ("OPTIONS", "/health"),
-    ]
+    unread += [("GET", place) for place in ("/", "/page/page.js", "/nothing")]
+    unread += [("POST", "/nothing"), ("OPTIONS", "/health")]
     held = []
     for method, path in unread:
         if path == "/v1/batch":  # which has a body
@@ -145,6 +140,19 @@ class Stuck(asyncio.Transport):
         return 0
 
 
+def protocol_of(application: Any, limits: Limits, **options: Any) -> tuple[Any, Any, Callable[[], Any]]:
+    """The class of protocols, the state that they share, and a function that makes one."""
+    pytest.importorskip("uvicorn")
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    config = uvicorn.Config(application, log_config=None, log_level="critical", lifespan="off", **options)
+    config.load()
+    made: Any = bounded_protocol(limits)
+    state = ServerState()
+    return made, state, lambda: made(config, state, {})
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -158,22 +166,14 @@ class Stuck(asyncio.Transport):
     ],
 )
 def test_a_client_that_takes_nothing_is_dropped(sent: bytes) -> None:
-    pytest.importorskip("uvicorn")
-    import uvicorn
-    from uvicorn.server import ServerState
-
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"answer"})
 
     async def serve() -> None:
         limits = Limits(pause_s=0.01, head_s=0.01, idle_s=0)
-        config = uvicorn.Config(
-            application, log_config=None, log_level="critical", timeout_keep_alive=0, lifespan="off"
-        )
-        config.load()
-        made: Any = bounded_protocol(limits)
-        protocol, transport = made(config, ServerState(), {}), Stuck()
+        _, _, make = protocol_of(application, limits, timeout_keep_alive=0)
+        protocol, transport = make(), Stuck()
         protocol.connection_made(transport)
         if sent:
             protocol.data_received(sent)
@@ -221,19 +221,13 @@ def test_a_connection_that_has_ended_leaves_no_timer(unsent: int) -> None:
 def test_a_connection_beyond_those_at_work_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for its client gives way instead; those at work never do."""
     monkeypatch.setattr("edge.apps.serve.listening._LINGER_S", 0.01)
-    pytest.importorskip("uvicorn")
-    import uvicorn
-    from uvicorn.server import ServerState
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
 
     async def serve() -> None:
-        config = uvicorn.Config(application, log_config=None, log_level="critical", lifespan="off")
-        config.load()
-        made: Any = bounded_protocol(Limits(connections=3))
-        state = ServerState()
-        pairs = [(made(config, state, {}), Stuck()) for _ in range(5)]
+        made, state, make = protocol_of(application, Limits(connections=3))
+        pairs = [(make(), Stuck()) for _ in range(5)]
         for number, (protocol, transport) in enumerate(pairs[:4]):
             protocol.connection_made(transport)
             protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"\r\n" * (number != 1))
@@ -249,7 +243,7 @@ def test_a_connection_beyond_those_at_work_is_told_to_come_again(monkeypatch: py
         assert len(made._told) == 1
         pairs[4][0].connection_lost(None)
         assert not made._told
-        more = [(made(config, state, {}), Stuck()) for _ in range(5)]
+        more = [(make(), Stuck()) for _ in range(5)]
         for protocol, transport in more:
             protocol.connection_made(transport)
         assert all(transport.written == told for _, transport in more), "however many do not go"
@@ -267,9 +261,6 @@ def test_a_connection_beyond_those_at_work_is_told_to_come_again(monkeypatch: py
 
 def test_a_connection_that_takes_its_answer_is_not_the_first_to_go() -> None:
     """Its answer would be cut off, while others only wait for a next request."""
-    pytest.importorskip("uvicorn")
-    import uvicorn
-    from uvicorn.server import ServerState
 
     class Slow(Stuck):
         """A client that has not taken all bytes yet."""
@@ -282,11 +273,8 @@ def test_a_connection_that_takes_its_answer_is_not_the_first_to_go() -> None:
         await send({"type": "http.response.body", "body": b"x"})
 
     async def serve() -> None:
-        config = uvicorn.Config(application, log_config=None, log_level="critical", lifespan="off")
-        config.load()
-        made: Any = bounded_protocol(Limits(connections=3))
-        state = ServerState()
-        pairs = [(made(config, state, {}), kind()) for kind in (Slow, Stuck, Slow, Stuck)]
+        _, _, make = protocol_of(application, Limits(connections=3))
+        pairs = [(make(), kind()) for kind in (Slow, Stuck, Slow, Stuck)]
         for protocol, transport in pairs[:3]:
             protocol.connection_made(transport)
             protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

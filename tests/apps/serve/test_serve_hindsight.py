@@ -1,8 +1,5 @@
-"""Hindsight, a whole product, with this server as its embedder and its reranker.
-
-Its requirements contradict those of other extras, so it runs from an environment of its own, which EDGE_HINDSIGHT
-names: `pip install 'hindsight-api-slim[embedded-db]'`. Without that variable these tests are not collected.
-"""
+"""Hindsight, a whole product, with this server as its embedder and its reranker. It runs from an environment of its
+own, which EDGE_HINDSIGHT names: `pip install 'hindsight-api-slim[embedded-db]'`."""
 
 from __future__ import annotations
 

@@ -28,13 +28,8 @@ ENDLESS = "!"
 
 
 class Writer(ThreadingHTTPServer):
-    """A language model's server that writes until nobody reads any more.
-
-    Attributes:
-        asked: set when an answer is being written.
-        left: set when the reader of an answer has gone.
-        last: the last request.
-    """
+    """A language model's server that writes until nobody reads any more. `asked`: an answer is being written; `left`:
+    the reader of an answer has gone; `last`: the last request."""
 
     daemon_threads = True
 

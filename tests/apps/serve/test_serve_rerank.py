@@ -112,14 +112,6 @@ def test_a_field_that_is_named_twice_is_read_once(server: Running) -> None:
     assert once["usage"] == often["usage"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"x"', b"\xff{}", b"[" * 100_000, b'{"query": NaN'])
-def test_what_is_no_json_object_is_refused(server: Running, body: bytes) -> None:
-    with server.client() as client:
-        answer = client.post("/v1/rerank", content=body)
-    assert answer.status_code == 400
-    assert answer.json()["detail"]
-
-
 def test_a_model_is_never_opened_by_a_path(server: Running) -> None:
     """A path means the server's own model, as every other name that is not installed does."""
     path = f"{server.environment['EDGE_MODELS_DIR']}/tiny-embedder"

@@ -221,26 +221,27 @@ def statuses(gate: Gate, requests: list[tuple[str, str, dict[str, str]]]) -> lis
     return found
 
 
-def test_a_token_has_one_bucket_however_it_is_brought_and_from_wherever() -> None:
-    gate = Gate(_served, Access(token=sha256(TOKEN.encode()).hexdigest()), RATE)
-    brought = [{"authorization": f"Bearer {TOKEN}"}, {"x-api-key": TOKEN}, {"api-key": TOKEN}]
-    assert statuses(gate, [(f"10.0.0.{n}", "/v1/engine", headers) for n, headers in enumerate(brought)]) == [
-        200, 200, 429,
-    ]  # fmt: skip
+OTHER = {"x-api-key": "another"}
+GUARDED = Access(token=sha256(TOKEN.encode()).hexdigest())
+ANYWAY = {"authorization": "Bearer what a client sends anyway"}
 
 
-def test_who_has_no_token_takes_nothing_from_those_who_have() -> None:
-    """Open paths need none: a stranger's bucket is that of the address, whatever is written into the headers."""
-    gate = Gate(_served, Access(token=sha256(TOKEN.encode()).hexdigest()), RATE)
-    wrong = {"x-api-key": "another"}
-    strangers = [("10.0.0.1", "/health", wrong), ("10.0.0.1", "/health", {}), ("10.0.0.1", "/health", {"api-key": "c"})]
-    assert statuses(gate, strangers) == [200, 200, 429]
-    assert statuses(gate, [("10.0.0.2", "/health", {}), ("10.0.0.1", "/v1/engine", {"x-api-key": TOKEN})]) == [200, 200]
-    assert statuses(gate, [("10.0.0.3", "/v1/engine", wrong)]) == [401]
-
-
-def test_without_a_token_each_address_has_its_own() -> None:
-    gate = Gate(_served, Access(), RATE)
-    sent = {"authorization": "Bearer what a client sends anyway"}
-    asked = [("10.0.0.1", "/v1/engine", sent)] * 3 + [("10.0.0.2", "/v1/engine", sent)]
-    assert statuses(gate, asked) == [200, 200, 429, 200]
+@pytest.mark.parametrize(
+    ("access", "asked"),
+    [
+        # A token has one bucket, however it is brought and from wherever.
+        (GUARDED, [("10.0.0.0", "/v1/engine", {"authorization": f"Bearer {TOKEN}"}, 200),
+                   ("10.0.0.1", "/v1/engine", {"x-api-key": TOKEN}, 200),
+                   ("10.0.0.2", "/v1/engine", {"api-key": TOKEN}, 429)]),
+        # Who has none takes nothing from those who have: a stranger's bucket is that of the address, whatever the key.
+        (GUARDED, [("10.0.0.1", "/health", OTHER, 200), ("10.0.0.1", "/health", {}, 200),
+                   ("10.0.0.1", "/health", {"api-key": "c"}, 429), ("10.0.0.2", "/health", {}, 200),
+                   ("10.0.0.1", "/v1/engine", {"x-api-key": TOKEN}, 200), ("10.0.0.3", "/v1/engine", OTHER, 401)]),
+        # Where none is needed, each address has a bucket.
+        (Access(), [*[("10.0.0.1", "/v1/engine", ANYWAY, status) for status in (200, 200, 429)],
+                    ("10.0.0.2", "/v1/engine", ANYWAY, 200)]),
+    ],
+)  # fmt: skip
+def test_each_client_has_a_rate_of_its_own(access: Access, asked: list[tuple[str, str, dict[str, str], int]]) -> None:
+    found = statuses(Gate(_served, access, RATE), [each[:3] for each in asked])
+    assert found == [status for *_, status in asked]

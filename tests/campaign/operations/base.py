@@ -13,13 +13,7 @@ from campaign.program import EDGE, Finished, Home
 
 @dataclass(frozen=True)
 class After:
-    """The known facts about an operation that was attacked.
-
-    Attributes:
-        acknowledged: it ended with exit code 0.
-        printed: its output on stdout by then.
-        attack: in words.
-    """
+    """The known facts about an operation that was attacked; `printed`: on stdout by then."""
 
     acknowledged: bool
     printed: str
@@ -27,12 +21,7 @@ class After:
 
 
 class Operation(ABC):
-    """A command that changes stored files.
-
-    Attributes:
-        name: how it is called in the report.
-        command: the program that gets `arguments`.
-    """
+    """A command that changes stored files; `command`: the program that gets `arguments`."""
 
     name: ClassVar[str]
     command: ClassVar[Sequence[str]] = EDGE
@@ -55,12 +44,9 @@ class Operation(ABC):
 
     @abstractmethod
     def judge(self, home: Home, after: After) -> str | None:
-        """Judges the files after an attack, on a healthy disk, with commands of the program.
-
-        Returns:
-            None when the state is that of some committed moment, whatever was acknowledged is there, and the operation
-            goes on when it is repeated; else one sentence.
-        """
+        """One sentence about the files after an attack, looked at with commands of the program; None when the state is
+        that of some committed moment, whatever was acknowledged is there, and the operation goes on when it is
+        repeated."""
 
     def again(self, home: Home) -> Finished:
         """Runs the command once more, after an attack."""

@@ -7,10 +7,23 @@ import shutil
 from pathlib import Path
 
 from campaign.operations.base import After, Operation
-from campaign.program import Home
-from campaign.stored.models import MODEL, calibrate, write_texts
+from campaign.program import Finished, Home
 
 SHAPE = "tiny-bert"
+MODEL = ("edge.json", "model.safetensors", "tokenizer.json")
+WORDS = ("mill", "bridge", "boat", "Hamlet", "näive ☃", "ice", "bread", "time", "cell", "flood", "blue", "sugar")
+
+
+def write_texts(home: Home) -> None:
+    """Puts queries to calibrate on where commands run."""
+    texts = [f"the {word} of {1800 + 7 * n} beside the river{', and more' * (n % 3)}" for n, word in enumerate(WORDS)]
+    queries = [json.dumps({"query": f"which {word}", "docs": texts * 2}) for word in WORDS]
+    (home.work / "queries").write_text("\n".join(queries), encoding="utf-8")
+
+
+def calibrate(home: Home, model: str, k: int = 2) -> Finished:
+    """Calibrates a model for `k` results, with a lens."""
+    return home.look("models", "calibrate", model, "--queries", "queries", "-k", str(k), "--target", "0.5")
 
 
 def show(home: Home, model: str) -> tuple[str | None, str | None]:

@@ -1,1 +1,0 @@
-"""Programs that run long within one limit."""
