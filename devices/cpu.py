@@ -31,8 +31,7 @@ class HostMemory:
     in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
-        """Takes the process's budget. `link` transfers lists; None opens a lane of the process's disk, which `close`
-        closes."""
+        """Takes the process's budget. Without `link` it opens a lane of the process's disk, which `close` closes."""
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None

@@ -1,5 +1,5 @@
-"""A device in another process. Lists are sent to it over a pipe, and searched there as the host's processor does. The
-process runs this module, until its standard input ends. A message is a JSON header, and arrays as in memory."""
+"""A device in another process, which runs this module and searches as the host does. A message is a JSON header, and
+arrays as in memory."""
 
 from __future__ import annotations
 
@@ -165,8 +165,7 @@ _GRACE_S = 5.0
 
 
 class RemoteDevice:
-    """Runs `main` in another process, which searches as the host's processor does. One lease in this process's
-    budget covers all memory that the other process may hold."""
+    """Runs `main` in another process. One lease covers all memory that it may hold."""
 
     in_host_memory = False
 

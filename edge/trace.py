@@ -1,7 +1,4 @@
-"""Counters for `--stats`, tests and benchmarks, and events that are written as Chrome/Perfetto JSON.
-
-All reported figures come from these counters, so that they agree.
-"""
+"""Counters for `--stats`, tests and benchmarks, and events that are written as Chrome/Perfetto JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What a checkpoint's folder says about its model: the architecture, the head and the longest sequence.
-
-The `model_type` of config.json names the architecture. The head is a classifier, `yes` and `no` rows, or a pooling.
-"""
+"""What a checkpoint's folder says about its model: the architecture (`model_type` of config.json), the head and the
+longest sequence."""
 
 from __future__ import annotations
 
@@ -41,11 +39,8 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: Config) -> Family:
-    """The family that a config.json belongs to.
-
-    Raises:
-        ModelError: an architecture that is not supported, or a key that may change the results and is not used.
-    """
+    """The family that a config.json belongs to. ModelError for another architecture, or a key that may change the
+    results."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ModelError(f"architecture {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
@@ -69,17 +64,8 @@ _BOOLEANS = {
 
 
 def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadSpec:
-    """The head of the model in `folder`.
-
-    Classification weights mean a classifier. Otherwise modules.json describes the head of a sentence-transformers
-    folder. A decoder without modules.json is a reranker with `yes` and `no` rows.
-
-    Args:
-        names: the checkpoint's canonical tensor names.
-
-    Raises:
-        ModelError: the folder names no pooling, or one that is not supported.
-    """
+    """The head of the model in `folder`: a classifier where there are its weights, else as modules.json says, else
+    `yes` and `no` rows of a decoder. `names` are the canonical tensor names. ModelError if no pooling is supported."""
     if "score.weight" in names:
         raise ModelError(
             f"{folder} scores with the tensor score.weight, which is not supported: the text of its pairs is unknown"
@@ -111,19 +97,14 @@ def _classifier(folder: Path) -> HeadSpec:
 
 def body_folder(folder: Path) -> Path:
     """The folder with a checkpoint's config.json, tokenizer and weights: `folder`, or the one in it that modules.json
-    names (`0_Transformer` of older sentence-transformers).
-
-    Raises:
-        ModelError: modules.json is broken, or names a place outside the folder.
-    """
+    names."""
     modules = _modules(folder) if (folder / "modules.json").is_file() else []
     places = [module.get("path", "") for module in modules if str(module.get("type", "")).endswith(".Transformer")]
     return folder / _inside(folder, str(places[0] if places else ""))
 
 
 def token_limit(folder: Path, most: int) -> int:
-    """The longest sequence, in tokens: `most`, which the model's tables allow, or a smaller limit from the files of
-    `body_folder`."""
+    """The longest sequence, in tokens: `most`, or a smaller limit from the files of `body_folder`."""
     for file, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / file).is_file():
             value = read_json(folder / file).get(key)
@@ -136,8 +117,8 @@ def token_limit(folder: Path, most: int) -> int:
 
 
 def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
-    """The head of a sentence-transformers folder. Embeddings without a Normalize module get unit length as well if they
-    are compared by their cosine, because searches here compare by inner products."""
+    """The head of a sentence-transformers folder. Embeddings that are compared by their cosine get unit length, because
+    searches here compare by inner products."""
     listed = folder / "modules.json"
     kinds = []
     dense: list[Path] = []

@@ -1,10 +1,6 @@
-"""BERT encoders (Devlin et al., 2019), as `BertModel` and `BertForSequenceClassification` save them, and their kin.
-
-RoBERTa and XLM-RoBERTa (Conneau et al., 2020), CamemBERT and data2vec have BERT's layers, positions that start after
-the padding row, and a classification head of their own (dense, tanh, out_proj on the first token). ELECTRA (Clark et
-al., 2020) has BERT's layers and a head with GELU. DistilBERT (Sanh et al., 2019) has other names, a head with ReLU, and
-no token types. MPNet (Song et al., 2020) adds a bias by the distance of two tokens to each attention score.
-"""
+"""BERT encoders (Devlin et al., 2019) and their kin: RoBERTa, XLM-RoBERTa (Conneau et al., 2020), CamemBERT, data2vec,
+ELECTRA (Clark et al., 2020), DistilBERT (Sanh et al., 2019), and MPNet (Song et al., 2020), which adds a bias by
+distance."""
 
 from __future__ import annotations
 
@@ -52,8 +48,8 @@ _EMBED = {
 
 
 def sanitize(name: str, prefix: str = "bert.", used: tuple[str, ...] = _USED) -> str | None:
-    """A checkpoint's tensor name without `prefix` and in today's spelling (TensorFlow's `gamma` and `beta` become
-    `weight` and `bias`). None for tensors that inference does not use (`position_ids`, masked-language heads)."""
+    """A checkpoint's tensor name without `prefix` and in today's spelling; None for tensors that inference does not
+    use."""
     name = name.removeprefix(prefix)
     name = _LEGACY.sub(lambda m: ".LayerNorm." + ("weight" if m[1] == "gamma" else "bias"), name)
     return name if name.startswith(used) and not name.endswith("_ids") else None
@@ -69,16 +65,9 @@ def encoder_spec(
     types: int = 2,
     head_activation: Activation | None = None,
 ) -> ModelSpec:
-    """The description from config.json, shared by the BERT-like encoders.
-
-    Args:
-        offset: row of the first token's position; None stands for the row after the padding token's.
-        types: rows of the token type table where the config does not say it.
-        head_activation: activation of the classification head; None stands for tanh.
-
-    Raises:
-        ModelError: the config describes anything but a bidirectional encoder with learned absolute positions.
-    """
+    """The description shared by the BERT-like encoders. `offset`: row of the first token's position, None for the one
+    after the padding token's; `types` where the config does not say. ModelError for all but bidirectional encoders with
+    learned absolute positions."""
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     if hidden % heads:
         raise ModelError(f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")

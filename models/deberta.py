@@ -1,8 +1,5 @@
-"""DeBERTa encoders (He et al., 2021 and 2023), as `DebertaV2Model` and its classifier save versions 2 and 3.
-
-Attention compares each token also with the distance of the other: its embedding goes through the layer's projections of
-queries and keys. These products depend on no text, so they are packed.
-"""
+"""DeBERTa encoders, versions 2 and 3 (He et al., 2021 and 2023). The projections of the embeddings of distances depend
+on no text, so they are packed."""
 
 from __future__ import annotations
 
@@ -19,11 +16,7 @@ _QKV = ("query", "key", "value")
 
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    """The model description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing, or not as in the published models of version 3.
-    """
+    """The model description from config.json; ModelError for all but the published models of version 3."""
     kinds = config.get("pos_att_type")
     parts = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     wanted = (

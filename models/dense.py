@@ -31,12 +31,7 @@ _ACTIVATIONS: dict[object, Activation] = {
 
 
 def activation_of(folders: Sequence[Path]) -> tuple[int, Activation]:
-    """The width after the last of several Dense modules, and its activation.
-
-    Raises:
-        ModelError: a module is not supported. Only the last may have an activation, because the others become one
-            matrix with it.
-    """
+    """The width after the last of several Dense modules, and its activation; only the last may have one."""
     width, activation = 0, _ACTIVATIONS["torch.nn.modules.linear.Identity"]
     for folder in folders:
         path = folder / "config.json"
@@ -55,14 +50,7 @@ def activation_of(folders: Sequence[Path]) -> tuple[int, Activation]:
 
 
 def read_projection(folders: Sequence[Path], hidden: int) -> Projection:
-    """The product of the modules' matrices, and their bias.
-
-    Args:
-        hidden: width of the vectors before the first module.
-
-    Raises:
-        ModelError: weights are missing, or have other shapes than their config.json says.
-    """
+    """The product of the modules' matrices, and their bias, after vectors of width `hidden`."""
     matrix: Floats = np.eye(hidden, dtype=np.float32)
     bias: Floats = np.zeros(hidden, np.float32)
     for folder in folders:

@@ -1,8 +1,5 @@
-"""Gemma 3 encoders (EmbeddingGemma, Vera et al., 2025), as `Gemma3TextModel` saves them: bidirectional attention.
-
-Most layers attend to the tokens near them, with another base of the rotary positions. What attention and the
-feed-forward part give is normed before it is added. Weights of norms are stored less 1.
-"""
+"""Gemma 3 encoders (EmbeddingGemma, Vera et al., 2025): bidirectional attention, most layers local with another rotary
+base, outputs normed before they are added. Weights of norms are stored less 1."""
 
 from __future__ import annotations
 
@@ -15,11 +12,7 @@ from edge.models.spec import HeadSpec, ModelSpec, Precision
 
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    """The model description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing or not supported (causal attention, scaled rotary positions).
-    """
+    """The model description from config.json. ModelError for causal attention or scaled rotary positions."""
     if config.get("use_bidirectional_attention") is not True:
         raise ModelError("config.json: without use_bidirectional_attention the model is no encoder, and not supported")
     config = {"sliding_window_pattern": 6, "head_dim": 256, "num_key_value_heads": 4, **config}

@@ -1,8 +1,5 @@
-"""GTE (Zhang et al., 2024) and NomicBERT (Nussbaum et al., 2024): BERT's layers with rotary positions and gates.
-
-`GteModel` and `NomicBertModel` and their classifiers, with the names that transformers saves or those of the published
-files, whose code is in the repositories that `auto_map` names.
-"""
+"""GTE (Zhang et al., 2024) and NomicBERT (Nussbaum et al., 2024): BERT's layers with rotary positions and gates, with
+the names that transformers saves or those of the published files."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ _OTHER_NAMES = (
 
 
 def sanitize(name: str) -> str | None:
-    """A checkpoint's tensor name as transformers saves it, without the model's prefix. None for tensors that inference
-    does not use."""
+    """A checkpoint's tensor name as transformers saves it; None for tensors that inference does not use."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     for pattern, ours in _OTHER_NAMES:

@@ -1,8 +1,5 @@
-"""JinaBERT encoders (Günther et al., 2023): BERT's layers with linear biases of distances (ALiBi) and gates.
-
-The embedders jina-embeddings-v2 and the rerankers jina-reranker-v1, whose config.json says `bert`. Their published code
-is the repository that `auto_map` names; other code with the same names normalizes queries and keys, and is refused.
-"""
+"""JinaBERT encoders (Günther et al., 2023): BERT's layers with linear biases of distances (ALiBi) and gates. Other code
+with the same names normalizes queries and keys, and is refused."""
 
 from __future__ import annotations
 
@@ -18,11 +15,7 @@ _GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
 
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    """The description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing, or the feed-forward part has no gates.
-    """
+    """The description from config.json. ModelError if the feed-forward part has no gates."""
     kind = config.get("feed_forward_type", "original")
     if not isinstance(kind, str) or kind not in _GATES:
         raise ModelError(f"config.json: feed_forward_type = {kind!r} is not supported, only {' and '.join(_GATES)}")

@@ -1,8 +1,5 @@
-"""ModernBERT encoders (Warner et al., 2024), as `ModernBertModel` and `ModernBertForSequenceClassification` save them.
-
-Every third layer attends to all tokens, the others to the tokens near them, with another base of the rotary positions.
-The norms come first, except in layer 0, whose input the embedding has normed. Norms and matrices have no biases.
-"""
+"""ModernBERT encoders (Warner et al., 2024): every third layer attends to all tokens, the others locally with another
+rotary base. Norms come first, except in layer 0. Norms and matrices have no biases."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ def sanitize(name: str) -> str | None:
 
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    """The model description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing or not supported (biases, scaled rotary positions).
-    """
+    """The model description from config.json. ModelError for biases or scaled rotary positions."""
     if head.kind == "classifier":
         pooling = config.get("classifier_pooling", "cls")
         if pooling not in ("cls", "mean"):

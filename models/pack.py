@@ -42,18 +42,11 @@ PANEL = 32 << 20
 
 
 class PackWriter(Closing):
-    """The open data file. Sections are written in the layout's order. The `append` calls must fill each exactly.
-
-    Attributes:
-        extents: the blocks written so far.
-    """
+    """The open data file. Sections are written in the layout's order, and filled exactly. `extents` are the blocks so
+    far."""
 
     def __init__(self, path: Path, layout: Layout, header: bytes, progress: Progress | None = None) -> None:
-        """Creates the file and writes its header.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Creates the file and writes its header."""
         self.extents: dict[BlockId, Extent] = {}
         self._layout = layout
         self._progress = progress
@@ -72,21 +65,13 @@ class PackWriter(Closing):
         self._crc = 0
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Writes values of the current block.
-
-        Raises:
-            StorageError: the disk refuses, most often because it is full.
-        """
+        """Writes values of the current block."""
         view = np.ascontiguousarray(values).data.cast("B")
         self._crc = zlib.crc32(view, self._crc)
         self._write(view)
 
     def append_rows(self, rows: npt.NDArray[Any]) -> list[int]:
-        """Writes rows of the current table, and returns their checksums.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Writes rows of the current table, and returns their checksums."""
         rows = np.ascontiguousarray(rows)
         self._write(rows.data.cast("B"))
         return [zlib.crc32(row.data) for row in rows]
@@ -125,15 +110,8 @@ class WeightPacker:
         token_rows: tuple[int, int] | None,
         projection: Projection | None,
     ):
-        """Checks that every tensor exists and has the shape that follows from the config.
-
-        Args:
-            token_rows: the ids of the `no` and `yes` tokens, for a head that reads their rows.
-            projection: the matrix and the bias of a head that projects its vectors.
-
-        Raises:
-            ModelError: a tensor is missing or misshapen; the message names it.
-        """
+        """Checks every tensor's existence and shape; ModelError names the first wrong one. `token_rows`: ids of `no`
+        and `yes`."""
         self._source = source
         self._family = family
         self._spec = spec
@@ -143,12 +121,7 @@ class WeightPacker:
         self._check()
 
     def write(self, writer: PackWriter, layout: Layout) -> None:
-        """Writes all sections.
-
-        Raises:
-            ModelError: a weight is NaN, infinite or does not fit the precision.
-            StorageError: the disk refuses.
-        """
+        """Writes all sections. ModelError if a weight is NaN, infinite or does not fit the precision."""
         crcs: dict[str, list[int]] = {}
         row_scales: list[Floats] = []
         for section in layout.sections:
@@ -379,22 +352,11 @@ def pack(
     origin: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Packs a Hugging Face checkpoint. Packing takes about 120 MB of memory for a model of any size. Before that, the
-    check of the tokenizer takes as much as the loaded tokenizer (250 MB for the largest).
+    """Packs a Hugging Face checkpoint into `out_dir`, whole or not at all. It takes about 120 MB for a model of any
+    size; the check of the tokenizer before as much as the loaded tokenizer (250 MB for the largest).
 
-    Args:
-        source_dir: folder with config.json, model.safetensors (or shards) and tokenizer.json.
-        out_dir: directory of the pack, which appears whole or not at all. An older pack there is replaced.
-        precision: of the matrices and the embedding table; int8 is symmetric per output column and per row.
-        name: the model's name; the source folder's name if None.
-        head: the part that scores or embeds; read from the folder if None.
-        origin: the origin of the folder, kept in `edge.json`.
-        progress: called with the bytes written and the total bytes.
-
-    Raises:
-        ModelError: the checkpoint is incomplete, of an unknown architecture or has unusable weights.
-        StorageError: the disk refused; nothing is left behind.
-    """
+    int8 is symmetric per output column and per row. `head` is read from the folder if None; `progress` gets the bytes
+    written and the total. ModelError for an incomplete or unknown checkpoint, StorageError if the disk refuses."""
     folder = Path(source_dir)
     check_precision(precision)
     if not folder.is_dir():
@@ -431,11 +393,7 @@ def pack(
 
 
 def check_precision(precision: str) -> None:
-    """Refuses an unknown precision.
-
-    Raises:
-        ModelError: the precision is unknown; the message names the known ones.
-    """
+    """Refuses an unknown precision; ModelError names the known ones."""
     if precision not in MATRIX_DTYPE:
         raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
 
@@ -453,11 +411,7 @@ def pack_weights(
     projection: Projection | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Writes and commits a pack of the weights from `source`.
-
-    Raises:
-        ModelError, StorageError: as `pack`.
-    """
+    """Writes and commits a pack of the weights from `source`."""
     packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec), projection)
     contents = contents_of(spec)
     header = header_of(contents)
@@ -483,8 +437,7 @@ def pack_weights(
 
 
 def _token_rows(path: Path, spec: ModelSpec) -> tuple[int, int] | None:
-    """Checks that the tokenizer belongs to the model and does what its settings say, and finds the ids of the `no` and
-    `yes` tokens."""
+    """Checks that the tokenizer belongs to the model, and finds the ids of the `no` and `yes` tokens."""
     if not path.is_file():
         raise ModelError(f"{path.parent} has no {TOKENIZER}; a fast tokenizer's save_pretrained writes one")
     tokenizer = read_tokenizer(path)

@@ -1,9 +1,5 @@
-"""Qwen3 decoders (Qwen team, 2025) in their two retrieval forms, Qwen3-Reranker and Qwen3-Embedding; Qwen2 embedders.
-
-Qwen2 has biases of queries, keys and values where Qwen3 norms queries and keys.
-
-The reranker's instruction template and the embedder's query instruction come from the two model cards.
-"""
+"""Qwen3 decoders (Qwen team, 2025) as Qwen3-Reranker and Qwen3-Embedding, with the instructions of their model cards;
+Qwen2 embedders, which have biases where Qwen3 norms queries and keys."""
 
 from __future__ import annotations
 
@@ -55,18 +51,13 @@ def embedder_head() -> HeadSpec:
 
 
 def sanitize(name: str) -> str | None:
-    """A checkpoint's tensor name without its `model.` prefix (embedding checkpoints have none). None for a tensor that
-    inference does not use."""
+    """A checkpoint's tensor name without its `model.` prefix; None for a tensor that inference does not use."""
     name = name.removeprefix("model.")
     return name if _USED.match(name) else None
 
 
 def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
-    """The model description from config.json.
-
-    Raises:
-        ModelError: something in the config is missing or not supported (sliding windows, scaled rotary positions).
-    """
+    """The model description from config.json. ModelError for sliding windows or scaled rotary positions."""
     if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
         raise ModelError("config.json: layer_types other than full_attention are not supported")
     causal = config.get("is_causal", True)

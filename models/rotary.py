@@ -21,14 +21,7 @@ def rotary_spec(
     local_layers: tuple[int, ...] = (),
     **layer: Any,
 ) -> ModelSpec:
-    """The description from config.json.
-
-    Args:
-        layer: fields of `LayerSpec` that config.json does not give in the same way for all of these models.
-
-    Raises:
-        ModelError: something in the config is missing, or the sizes do not fit one another.
-    """
+    """The description from config.json; `layer` are fields of `LayerSpec` in which these models differ."""
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     shared, given = config.get("num_key_value_heads"), config.get("head_dim")
     kv_heads = heads if shared is None else whole(config, "num_key_value_heads")
@@ -62,11 +55,7 @@ def rotary_spec(
 
 def local_layers(config: Config, every: int, first: int) -> tuple[int, ...]:
     """The layers that attend within a window: as `layer_types` says, else all but layer `first` and each `every`-th
-    before and after it.
-
-    Raises:
-        ModelError: the config names another kind of layers, or another number of layers.
-    """
+    before and after it."""
     layers, kinds = whole(config, "num_hidden_layers"), config.get("layer_types")
     if kinds is None:
         return tuple(number for number in range(min(layers, 1000)) if (number - first) % every)
@@ -76,11 +65,7 @@ def local_layers(config: Config, every: int, first: int) -> tuple[int, ...]:
 
 
 def window(config: Config, key: str, default: int) -> int:
-    """Tokens on each side that a token of a local layer attends to.
-
-    Raises:
-        ModelError: there would be none.
-    """
+    """Tokens on each side that a token of a local layer attends to."""
     tokens = whole({key: default, **config}, key) // 2
     if not tokens:
         raise ModelError(f"config.json: {key} = 1 is not supported")
@@ -88,11 +73,8 @@ def window(config: Config, key: str, default: int) -> int:
 
 
 def layer_theta(config: Config, kind: str, key: str, default: float) -> float:
-    """The base of the rotary positions of a kind of layers. `key` is its name in older configurations.
-
-    Raises:
-        ModelError: the positions are scaled.
-    """
+    """The base of the rotary positions of a kind of layers (`key` in older configurations). ModelError if they are
+    scaled."""
     ropes = config.get("rope_parameters") or {}
     if not isinstance(ropes, Mapping) or not set(ropes) <= {GLOBAL, LOCAL}:
         raise ModelError(f"config.json: rope_parameters = {ropes!r} is not supported, only those of layer_types")
@@ -100,11 +82,7 @@ def layer_theta(config: Config, kind: str, key: str, default: float) -> float:
 
 
 def rope_theta(rope: object, default: float) -> float:
-    """The base of the rotary positions from a dictionary that transformers 5 writes.
-
-    Raises:
-        ModelError: the positions are scaled, or the dictionary has an unknown key.
-    """
+    """The base of the rotary positions from a dictionary of transformers 5. ModelError if they are scaled."""
     if not isinstance(rope, dict):
         raise ModelError(f"config.json: rope_parameters = {rope!r} is not supported, an object is needed")
     Keys(

@@ -20,9 +20,8 @@ from edge.streaming.hidden_states import TokenChunk
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Token rows in their stored form: bytes [unique, row_nbytes], one row for each different token of a chunk; the
-    number of each token's row [tokens]; and the factor of each int8 row [unique], None for rows of another precision.
-    """
+    """Token rows as stored: bytes [unique, row_nbytes], the row of each token [tokens], and factors of int8 rows
+    [unique]."""
 
     rows: npt.NDArray[np.uint8]
     places: npt.NDArray[np.int64]
@@ -115,8 +114,7 @@ class InputEmbedding:
         return RawRows(self._rows.gather(unique.astype(np.int64)), places.astype(np.int64), scales)
 
     def tables(self, longest: int) -> dict[str, npt.NDArray[Any]]:
-        """The small tensors that are added to token rows (see `ModelSpec.embedding_tensors`), and `positions` [longest,
-        hidden] if the model has learned positions."""
+        """The small tensors that are added to token rows, and `positions` [longest, hidden] if they are learned."""
         if self._model.positions is None:
             return dict(self._small)
         return {**self._small, "positions": self._positions[:longest]}

@@ -1,6 +1,5 @@
-"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux (`mlx[cpu]`). Weights
-lie in memory that the host and the GPU share (`UnifiedPlace`). They are read from the disk into it, and nothing is
-copied."""
+"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux. Weights lie in memory
+that both share."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ from edge.trace import Trace
 
 
 class MlxRuntime(Runtime):
-    """Runs every `LayerSpec`. mlx chooses its threads itself. Its cache of freed buffers is turned off for the process,
-    so that a layer gives its memory back when it is done."""
+    """Runs every `LayerSpec`. mlx chooses its threads itself; its cache of freed buffers is turned off for the
+    process."""
 
     name = "mlx"
     libraries = ("mlx.core",)
@@ -67,12 +66,8 @@ class _MlxWeights(dict[str, Any]):
 
 
 class MlxLayerKernel(LayerKernel):
-    """One layer in fp32 arithmetic.
-
-    mlx has no product of bytes with one scale per token. int8 layers round the activations to the same integers as the
-    other runtimes and multiply them in fp32, where sums beyond 2**24 are rounded: results differ from the reference by
-    up to 2e-3, and int8 saves memory here but no time.
-    """
+    """One layer in fp32 arithmetic. int8 layers multiply the same integers as other runtimes in fp32, where sums beyond
+    2**24 are rounded: results differ by up to 2e-3."""
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, mx: Any) -> None:
         self.spec = spec

@@ -1,6 +1,5 @@
-"""`Card`: one GPU in this process. All its users share its memory limit and its streams. torch's CPU device, which has
-no streams, can stand in for it. `UploadBuffers` are host memory that the GPU reads and writes by itself.
-"""
+"""`Card`: one GPU in this process, whose users share its memory limit and its streams; torch's CPU device can stand in.
+`UploadBuffers` are host memory that the GPU reads by itself."""
 
 from __future__ import annotations
 
@@ -108,8 +107,8 @@ class _DirectStream:
 
 
 class Card:
-    """A GPU, or torch's CPU device in its place (`on_gpu` is False). `memory` is the ledger of all that torch may hold
-    there. The kernels have a stream, and the transfers to the device and back one each."""
+    """A GPU, or torch's CPU device (`on_gpu` is False). `memory` is the ledger of all that torch may hold there.
+    Kernels and the transfers in and out have a stream each."""
 
     def __init__(self, on: str, cap: int | str, streams: Streams | None) -> None:
         self.torch = torch = _torch()
@@ -180,12 +179,8 @@ class Card:
 
 
 def open_card(on: str, cap: int | str, streams: Streams | None) -> Card:
-    """The card of that name, such as `cuda:1`, or `cpu`, on which everything can be tried out without a GPU. The first
-    call opens it.
-
-    An empty `cap` takes the limit of another user, or most of the free memory. With `streams` it is a card of one's
-    own.
-    """
+    """The card of that name, such as `cuda:1`, or `cpu`; the first call opens it. An empty `cap` takes another user's
+    limit, or most of the free memory. With `streams` it is a card of one's own."""
     if streams is not None:
         return Card(on, cap, streams)
     with _opening:
@@ -242,8 +237,7 @@ class Pinned:
 
 
 class UploadBuffers:
-    """A ring of page-locked buffers through which bytes go to the device. A thread holds `lock` from `next` to
-    `send`."""
+    """A ring of page-locked buffers to the device. A thread holds `lock` from `next` to `send`."""
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
         self.nbytes = max(_OWN_PAGES, nbytes)
@@ -255,8 +249,7 @@ class UploadBuffers:
         self.lock = threading.RLock()
 
     def next(self) -> tuple[int, Pinned]:
-        """The number of the next buffer and the buffer, once the device has read its content. The thread that took it
-        fills it and calls `send` before another thread may take one: hold `lock` over both."""
+        """The number of the next buffer and the buffer, once the device has read its content."""
         number = self._turn
         self._turn = (number + 1) % len(self._buffers)
         sent, self._sent[number] = self._sent[number], None
@@ -265,8 +258,8 @@ class UploadBuffers:
         return number, self._buffers[number]
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
-        """Copies the first bytes of a buffer into a tensor, which may be written to after an event, over the inward
-        stream. Returns the event that a stream waits for before it reads the tensor."""
+        """Copies the first bytes of a buffer into a tensor, which may be written to after an event. Returns the event
+        to wait for before reading it."""
         inward = self._card.inward
         if after is not None:
             inward.wait(after)

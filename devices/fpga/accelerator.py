@@ -21,15 +21,10 @@ WAITING = 16
 class Accelerator(wiring.Component):
     """Answers one query after the other; the tables of the next one are built while one is scanned.
 
-    A query comes in `beats`: 16-bit components for `pq`, 16-bit weights of bytes for `bytes`. With each query comes a
-    `ceiling`: only rows whose keys are not above it count. The rows of list `a` begin at word `a` of the memory. A
-    command says from which word on how many groups of rows are scanned, and whether it is the query's last; a group has
-    a row for each unit. Without commands from the host (`lists` > 0) the chip computes the distances to its centroids,
-    keeps the nearest lists, and looks their commands up in a directory.
-
-    Results are keys, the best first. With the last comes the largest key that a queue dropped: each row with a larger
-    key is among the results.
-    """
+    A query comes in `beats`: 16-bit components for `pq`, 16-bit weights of bytes for `bytes`, with a `ceiling` of keys.
+    A command says from which word of the memory how many groups of rows (one for each unit) are scanned, and whether it
+    is the last; with `lists` > 0 the chip finds the nearest lists in a directory itself. Results are keys, the best
+    first, and with the last the largest key that a queue dropped."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

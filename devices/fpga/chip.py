@@ -1,8 +1,5 @@
-"""What a design takes of an ECP5, how fast its clock is, and the design that answers most queries on it.
-
-Memory blocks and multipliers follow from the shape. Look-up tables are a sum over the parts of a design, whose factors
-are fitted to synthesized designs (`synthesized.json`).
-"""
+"""What a design takes of an ECP5, and the design that answers most queries on it. The factors for look-up tables are
+fitted to synthesized designs (`synthesized.json`)."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ USABLE = 0.6
 """Share of the look-up tables that a design may use, as in FANNS. Memory and multipliers may be used up."""
 
 GOAL = 90e6
-"""Cycles per second that constraints ask for, and that all times assume. Three designs were placed, at 95e6 to 102e6;
-larger ones were not."""
+"""Cycles per second that constraints ask for and times assume. Three designs were placed, at 95e6 to 102e6."""
 
 _BLOCK_BITS = 1 << 14
 """Bits of a memory block without its parity bits, which these words do not use."""
@@ -72,9 +68,7 @@ def reports() -> tuple[Synthesized, ...]:
 
 
 def parts_of(shape: Shape) -> list[float]:
-    """The numbers that look-up tables besides those of memories grow with: places of queues, bytes that are looked up
-    or multiplied at a time, scoring units, components that are multiplied for tables, and one for what every design
-    has."""
+    """The numbers that look-up tables besides those of memories grow with."""
     places = shape.units * shape.kept + shape.results
     lanes = 0
     if shape.lists:
@@ -143,8 +137,7 @@ def fits(taken: Resources) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChipDesign:
-    """A design for a way of searching, the parts of the chip that it takes, and the queries a second that follow from
-    its slowest stage and the clock of placed designs."""
+    """A design for a way of searching, the parts of the chip that it takes, and its queries a second."""
 
     shape: Shape
     resources: Resources
@@ -152,9 +145,8 @@ class ChipDesign:
 
 
 def best(dim: int, code: int, lists: Sequence[int], results: int) -> ChipDesign:
-    """The design that answers most queries of product-quantized codes of `code` bytes on the chip, with so many rows in
-    each list that a typical query scans, and `results` rows returned; among equally fast ones the one with the fewest
-    look-up tables (FANNS). The host chooses the lists."""
+    """The design that answers most queries of product-quantized codes of `code` bytes, with so many rows in each list
+    that a query scans; then the one with the fewest look-up tables (FANNS)."""
     found: ChipDesign | None = None
     widths = [lanes for lanes in (1, 2, 4, 8) if dim // code % lanes == 0]
     builders = [count for count in (1, 2, 4, 8) if code % count == 0]

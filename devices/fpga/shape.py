@@ -1,5 +1,5 @@
-"""The parameters of a design, the numbers that its units and its host share, its cycles as the simulation counts them,
-and the published energy. It needs no library."""
+"""The parameters of a design, the numbers that its units and its host share, its cycles as simulated, and the published
+energy."""
 
 from __future__ import annotations
 
@@ -34,11 +34,8 @@ def address_bits(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyForm:
-    """A row with its score (of so many bits, signed), as one number that is larger for a better row.
-
-    The score is in the upper bits, raised so that it is not negative. Below it is the complement of the row's number,
-    so that the smaller number wins among equal scores. Zero stands for no row: the number with all bits set is none.
-    """
+    """A row with its score as one number that is larger for a better row: the score raised to be positive, then the
+    complement of the row's number. Zero stands for no row."""
 
     score: int
     row: int
@@ -63,18 +60,10 @@ class KeyForm:
 class Shape:
     """The parameters of a design.
 
-    Attributes:
-        codec: `pq`, or `bytes` for weighted sums of bytes (SQ8, and vectors that the host rounds to bytes).
-        dim: components of a vector.
-        parts: bytes of a code of `pq`.
-        units: that score codes side by side, a power of two.
-        results, kept: places of the last queue, and of the queue of each unit.
-        builders: units that build tables, each an equal share of the parts.
-        lanes: components that a builder multiplies in a cycle, or bytes that a scoring unit of `bytes` does.
-        lists, probed: lists whose centroids are on the chip, and how many of them it scans for a query. 0 where the
-            host chooses the lists.
-        centroids: units that compute distances to centroids, each `lanes` components in a cycle.
-    """
+    `codec` is `pq`, or `bytes` for weighted sums (SQ8, rounded vectors). `units` score side by side; `results` and
+    `kept` are places of the last and of each unit's queue; `builders` build equal shares of the tables; `lanes` are
+    components a cycle. `lists`, `probed`: those on the chip and per query (0 where the host chooses); `centroids` units
+    compute their distances."""
 
     codec: str
     dim: int
@@ -119,9 +108,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class StageCycles:
-    """Cycles of each stage for one query by itself: distances to centroids and the selection of lists (0 where the host
-    chooses), the query's beats and tables, codes through the scoring units, the units' queues into the last one, and
-    the last queue's settling and giving its rows."""
+    """Cycles of each stage for one query by itself: distances and selection of lists, beats and tables, codes, the
+    units' queues, and the last queue."""
 
     choice: int
     tables: int
@@ -162,8 +150,8 @@ def stages(shape: Shape, lists: Sequence[int]) -> StageCycles:
 
 
 def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> int:
-    """Cycles until the last result of some queries that come one after the other, each with the rows of its lists. The
-    latency of the memory, in cycles, delays the first query alone, since later words are asked for in time."""
+    """Cycles until the last result of queries that come one after the other, each with the rows of its lists. The
+    memory's latency delays the first alone."""
     depth = pipeline(shape)
     built, scanned = [0, 0], [0, 0]
     chosen = emptied = given = 0
@@ -183,9 +171,8 @@ def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> 
 
 
 JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER = 11.5e-3, 1.38e-9, 1.21e-9
-"""Energy of a query: a fixed part and a part for each scanned byte, both divided by the number of queries that run
-together, and a part for each scanned byte that is not divided. Calibrated: a least-squares fit to the twelve cells of
-table 4.3 (Chameleon), with errors of at most 6 %."""
+"""Energy of a query: a fixed part and one for each scanned byte, divided by the queries that run together, and one that
+is not. Calibrated on table 4.3 (Chameleon), errors of at most 6 %."""
 
 
 def joules(scanned: Sequence[float]) -> float:

@@ -25,13 +25,11 @@ def key_signal(keys: KeyForm, score: Value, row: Value) -> Value:
 
 
 class SystolicQueue(wiring.Component):
-    """Keeps the `length` largest of the keys pushed. It takes one in every cycle.
+    """Keeps the `length` largest of the keys pushed, one in every cycle: each cell keeps the larger key and passes the
+    other on.
 
-    Each cell keeps the larger of its key and the one that arrives, and passes the other to the next cell, so that wires
-    lead to neighbours only. After the key that is `last` the queue settles for `length` cycles. Then it gives its keys
-    back, the largest first, one a cycle; `dropped`, the largest key that fell out, is valid with the last one. An empty
-    queue gives the key 0, and a pushed key 0 is no row.
-    """
+    After the `last` key it settles for `length` cycles, then gives its keys back, the largest first; `dropped`, the
+    largest that fell out, is valid with the last. Key 0 is no row."""
 
     def __init__(self, length: int, width: int) -> None:
         self.length, self.width = length, width
@@ -75,9 +73,8 @@ class SystolicQueue(wiring.Component):
 
 
 class TruncatedQueues(wiring.Component):
-    """A queue of `kept` keys for each of several streams, and one of `results` keys that they lead to (Chameleon). The
-    first queues are emptied one after the other once all have their last key. `dropped` is the largest key that any
-    queue dropped: each larger one is among the results."""
+    """A queue of `kept` keys for each stream, and one of `results` that they lead to (Chameleon). Each key larger than
+    `dropped` is among the results."""
 
     def __init__(self, streams: int, kept: int, results: int, width: int) -> None:
         self.streams, self.kept, self.results, self.width = streams, kept, results, width
@@ -110,12 +107,10 @@ class TruncatedQueues(wiring.Component):
 
 
 class TableBuilder(wiring.Component):
-    """Multiplies `lanes` components in every cycle. An entry takes `steps` cycles.
+    """Multiplies `lanes` components in every cycle; an entry takes `steps`.
 
-    A codebook of 8-bit components is loaded once: word `(part * 256 + code) * steps + step`. A query comes in beats of
-    16-bit components, and then the entries are built, the codes of a part one after the other. An entry is the product
-    shifted right, so that it always fits 16 bits.
-    """
+    A codebook is loaded once: word `(part * 256 + code) * steps + step`. A query comes in 16-bit beats, and then a
+    part's entries are built one after the other, shifted right to fit 16 bits."""
 
     def __init__(self, parts: int, width: int, lanes: int) -> None:
         """Builds `parts` tables of `width` components each, a multiple of `lanes`."""
@@ -225,9 +220,8 @@ def delayed(m: Module, value: Value, cycles: int, advance: Value) -> Value:
 
 
 class PqScorer(wiring.Component):
-    """Scores a code of `parts` bytes in every cycle: each byte selects an entry of its table, and a tree adds them.
-    Tables are double, so that one half is filled, over the ports `load`, while the other is read. Rows whose key is
-    above their half's `ceilings` count as no row."""
+    """Scores a code of `parts` bytes in every cycle: a tree adds the table entries. Tables are double: one half is
+    filled while the other is read."""
 
     def __init__(self, parts: int, keys: KeyForm, loads: int = 1) -> None:
         self.parts, self.keys, self.loads = parts, keys, loads
@@ -259,8 +253,7 @@ class PqScorer(wiring.Component):
 
 
 class WeightedScorer(wiring.Component):
-    """Scores rows of `beats` times `lanes` bytes, one beat a cycle, by doubled weights: the sum of byte times
-    weight."""
+    """Scores rows of `beats` times `lanes` bytes, one beat a cycle: the sum of byte times doubled weight."""
 
     def __init__(self, lanes: int, beats: int, keys: KeyForm) -> None:
         self.lanes, self.beats, self.keys = lanes, beats, keys

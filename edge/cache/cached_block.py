@@ -40,7 +40,7 @@ def pages_of(nbytes: int) -> int:
 
 def page_buffer(nbytes: int) -> Bytes:
     """A writable buffer. A large one has its own memory mapping, so that its pages return to the system with the last
-    reference: a heap would keep the holes that blocks of different sizes leave."""
+    reference."""
     if nbytes < _OWN_PAGES:
         return np.empty(nbytes, np.uint8)
     if hasattr(mmap, "MAP_PRIVATE"):
@@ -49,8 +49,8 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 class Spares:
-    """Buffers whose blocks are gone, kept for the next blocks of about their size. Reuse is cheaper, because each fresh
-    page costs a fault, and unmapping lets other threads take the interpreter lock. `nbytes` counts their pages."""
+    """Buffers whose blocks are gone, kept for the next blocks of about their size, because fresh pages cost faults.
+    `nbytes` counts their pages."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -118,9 +118,7 @@ _STEP = math.log(DECAY)
 class DecayedHotness:
     """Lowest hotness first: h <- h / decay + (used ? gain : 0) per round (TeleRAG, appendix C).
 
-    All values decay alike, so that their order changes only when a block is used. The heap holds the logarithm of h *
-    decay ** round, and beginning a round costs nothing.
-    """
+    All values decay alike, so the heap holds the logarithm of h * decay ** round."""
 
     def __init__(self) -> None:
         self._round = 0
@@ -177,17 +175,9 @@ Fetch = Callable[[Any], Ticket]
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
-    """A block that has a buffer.
-
-    Attributes:
-        buffer, whole: the block's bytes, and the allocated buffer that they are a part of.
-        charged: bytes that the block adds to the lease.
-        round: round of the last use.
-        locks: number of handles in use.
-        guards: predictions that protect the block from eviction for other blocks.
-        ahead: whether the block was fetched on a prediction, and has not been requested yet.
-        present: whether the block is in the cache. If not, its memory is freed with the last handle.
-    """
+    """A block that has a buffer. `charged` are its bytes under the lease, `locks` the handles in use, and `guards` the
+    predictions that protect it; `ahead`: fetched on a prediction and not requested yet. Once it is not `present`, its
+    memory is freed with the last handle."""
 
     key: Hashable
     buffer: Any

@@ -1,6 +1,4 @@
-"""`open_input` opens every file that the user names for reading, and never waits without end: opening a named pipe
-waits for its writer, and reading a device may never end. A pipe that has a writer is read, so that a shell's
-`<(command)` works."""
+"""`open_input` opens every file that the user names for reading, and never waits without end for a pipe or a device."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ SMALL = 8 << 20
 
 def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
     """Opens a file, or with `pipes` a pipe that has a writer, which can only be read once. OSError, whose `strerror`
-    tells the reason, if it is a folder, a device or a socket, or a pipe without a writer."""
+    tells the reason."""
     if os.name == "nt":
         return open(path, "rb")
     try:

@@ -1,8 +1,5 @@
-"""Several devices: micro-batches of similar queries, and which device serves which (TeleRAG, section 4.2).
-
-The paper assigns all micro-batches before the first one runs, by the lists on each device then. Here a device that is
-free takes one of the micro-batches that still wait, by its lists now, so that no device waits for a slower one.
-"""
+"""Micro-batches of similar queries, and which device serves which (TeleRAG, section 4.2). A free device takes the
+waiting micro-batch by its lists now; the paper assigns all before the first runs."""
 
 from __future__ import annotations
 
@@ -40,8 +37,8 @@ class SearchCost:
         """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
 
     def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
-        """Learns from one search the seconds of its bytes scanned, those read included. `bandwidth` is that of the link
-        they were read over; 0 if nothing was ever read."""
+        """Learns from one search the seconds of its bytes scanned. `bandwidth` is that of the link; 0 if nothing was
+        ever read."""
         if scanned <= 0 or (read and not bandwidth):
             return
         reading = read / bandwidth if read else 0.0
@@ -65,8 +62,8 @@ class SearchCost:
 
 
 def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
-    """Bytes that a search for `query` [dim] reads and scans, each [nlist], by the number of lists it probes. Parts that
-    are in `tiers`, or are being read into them, are not read; of several devices an idle one may read them again."""
+    """Bytes that a search for `query` [dim] reads and scans, each [nlist], by the number of lists it probes. Parts in
+    `tiers` are not read."""
     order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
     parts = [part for number in order for part in snapshot.lists[number]]
     ends = np.cumsum([len(snapshot.lists[number]) for number in order])
@@ -90,8 +87,8 @@ def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashabl
 
 
 def fitting_nprobe(expected: Seconds, slack: float) -> int:
-    """The largest number of lists whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3). `expected` are
-    seconds by the number of lists, [n], ascending."""
+    """The largest number of lists whose search fits into `slack` seconds, at least 1 (PipeRAG, S3). `expected` seconds
+    [n] ascend."""
     return max(1, int(np.searchsorted(expected, slack, side="right")))
 
 
@@ -100,9 +97,7 @@ def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
 
 
 def group(queries: Vectors, size: int) -> list[npt.NDArray[np.int64]]:
-    """Cuts a batch of queries [q, dim] into micro-batches of at most `size` by greedy nearest neighbours (L2): the
-    first query left and its nearest ones, by their numbers. Similar queries share the lists that are fetched for them.
-    """
+    """Cuts queries [q, dim] into micro-batches of at most `size` by greedy nearest neighbours (L2)."""
     left = np.arange(len(queries))
     groups = []
     while len(left):
@@ -135,7 +130,7 @@ class Dispatch:
 
     def choose(self, keys: Keys, *, idle: bool = False) -> DeviceTier | None:
         """The device that holds most of the parts, of those with the fewest running searches if `idle`; among equals
-        the one that holds the fewest bytes. None if all devices are lost."""
+        the emptiest. None if all are lost."""
         tiers = self.answering
         with self._lock:
             fewest = min((self._searching[tier] for tier in tiers), default=0)
@@ -163,9 +158,8 @@ class Dispatch:
         return max(range(len(waiting)), key=lambda number: (held(tier, waiting[number]), -number))
 
     def run(self, batches: Sequence[tuple[Keys, T]], work: Callable[[DeviceTier, T], None]) -> None:
-        """Runs micro-batches on all devices in parallel, each with the parts that it probes; `work` is called in a
-        thread of the device. The first error is raised when all threads have ended, and no micro-batch begins after it.
-        """
+        """Runs micro-batches on all devices in parallel, `work` in a thread of the device. The first error is raised
+        when all threads have ended."""
         waiting = list(batches)
         errors: list[BaseException] = []
 

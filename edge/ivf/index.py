@@ -54,10 +54,8 @@ class VectorIndex(Closing):
     """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer;
     several processes may open the same index.
 
-    The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions. A change becomes visible when
-    the caller commits, and a kill at any moment leaves the last committed state. Methods raise ConfigError if the index
-    holds vectors of another width.
-    """
+    The caller owns the database and its transactions: a change becomes visible when the caller commits. Methods raise
+    ConfigError if the index holds vectors of another width."""
 
     def __init__(
         self,
@@ -74,17 +72,8 @@ class VectorIndex(Closing):
         threads: int = 0,
         within: float = 0.0,
     ) -> None:
-        """Creates the index object. Files are opened later, when they are first needed.
-
-        Args:
-            directory: folder of the segments, made when the first segment is written.
-            device: the device that scans lists; the host if not given. The caller closes it.
-            places: further devices that hold and search lists. The caller closes them.
-            search_on: further devices by name and options, as `--device` takes them. The index opens and closes them.
-            codecs: the library that trains and encodes; faiss if not given.
-            threads: threads of training; 0 takes all cores this process may use.
-            within: the deadline of a search in seconds; 0 for none (see `IndexSearcher`).
-        """
+        """Opens no file yet. The caller closes `device` and `places`; the index opens and closes those named by
+        `search_on`. 0 `threads` of training takes all cores."""
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
         self.dim = dim
@@ -113,8 +102,8 @@ class VectorIndex(Closing):
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced. A few rows go into a table of `db`
-        and touch no file; many become a segment at once. If it cannot be written, the caller rolls back."""
+        """Adds `vectors` [n, dim] under `ids` [n], and replaces those that exist. If it fails, the caller rolls
+        back."""
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
         if len(numbers) == 0:
@@ -147,8 +136,7 @@ class VectorIndex(Closing):
         return count
 
     def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
-        """The vectors [n, dim] of `ids` [n], in that order. A missing id is an InputError, or zeros if
-        `absent_as_zero`."""
+        """The vectors [n, dim] of `ids` [n]. A missing id is an InputError, or zeros if `absent_as_zero`."""
         wanted, inverse = np.unique(np.asarray(ids, np.int64), return_inverse=True)
         out = np.zeros((len(wanted), self.dim), np.float32)
         found = np.zeros(len(wanted), np.bool_)
@@ -182,18 +170,8 @@ class VectorIndex(Closing):
         stop: threading.Event | None = None,
         progress: Progress | None = None,
     ) -> MaintenanceReport:
-        """Keeps the index in order.
-
-        Moves pending rows to segments, trains if the index has outgrown its lists or its vectors have drifted from
-        them, splits large lists, merges segments, drops deleted rows, measures recall, and removes files. It works in
-        short transactions of its own (opened by `write`), beside readers and a writer, and may be killed at any point.
-        Finished steps stay.
-
-        Args:
-            full: do everything, down to one segment without deleted rows.
-            stop: if set, maintenance ends as soon as possible.
-            progress: called with a stage's name, rows done and rows in all.
-        """
+        """Flushes, trains, splits, merges, measures recall and removes files, in short transactions opened by `write`,
+        beside readers and a writer. A kill or `stop` keeps finished steps. `full` goes down to one segment."""
         from edge.ivf.maintenance.maintainer import maintain
 
         return maintain(self._work(write, full=full, stop=stop, progress=progress))
@@ -207,14 +185,11 @@ class VectorIndex(Closing):
         stop: threading.Event | None = None,
         progress: Progress | None = None,
     ) -> IndexTuning:
-        """Chooses the number of lists, the codec, its code size and the depth of rescoring for a goal, trains the index
-        with them, and records the choice, which later trainings and searches keep to (FANNS: Jiang's thesis, chapter 6,
-        with measured stages). `questions` [q, dim] are of the kind that will be asked. Without them, questions are made
-        from rows.
+        """Chooses parameters for a goal (FANNS: Jiang's thesis, chapter 6), trains the index with them, and records the
+        choice. `questions` [q, dim] are of the kind that will be asked; by default they are made from rows.
 
-        An index that was tuned for the same goal, with about as many vectors as now, is left as it is. If no parameters
-        keep the goal, the lists are shared, or a step fails, nothing has changed.
-        """
+        An index that was tuned for the same goal at about this size is left as it is, and after an error nothing has
+        changed."""
         from edge.tuning.tuner import tuned
 
         with write() as db:
@@ -231,16 +206,15 @@ class VectorIndex(Closing):
         questions: Vectors | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Calls `use` with the candidate parameters of this index, their sampled recall and measured stage costs. The
-        index keeps its parameters. Arguments and errors are those of `tune`."""
+        """Calls `use` with the candidate parameters, their recall and stage costs. Nothing changes; see `tune`."""
         from edge.tuning.tuner import examine
 
         given = None if questions is None else checked_queries(questions, self.dim)
         examine(self._work(write, progress=progress), use, given)
 
     def install_quantizer(self, write: Write, quantizer: Quantizer) -> Curve:
-        """Sorts all vectors into lists that other indexes have, too, and returns the recall curve; see
-        `edge.ivf.maintenance.retraining.install`. StorageError if another thread or process maintains the index."""
+        """Sorts all vectors into shared lists, and returns the recall curve. StorageError if another one maintains the
+        index."""
         from edge.ivf.maintenance.maintainer import installed
 
         if quantizer.spec.dim != self.dim:
@@ -261,9 +235,8 @@ class VectorIndex(Closing):
         return np.concatenate([none, *(vectors for _, vectors in sample(sources, count, seed))])
 
     def discard(self, write: Write) -> bool:
-        """Removes the files that are out of use at once; returns whether all are gone. `maintain` keeps such files for
-        a minute, because transactions of other processes may still read them. Call this only where there are no such
-        transactions (`Database.vacuum`)."""
+        """Removes unused files at once; returns whether all are gone. Only where no other transaction may still read
+        them."""
         from edge.ivf.maintenance.maintainer import discard
 
         return discard(self._work(write))
@@ -286,14 +259,8 @@ class VectorIndex(Closing):
     ) -> Found:
         """The `k` vectors with the largest inner products for each of `queries` [q, dim].
 
-        Args:
-            nprobe: number of lists to probe. If not given, the number that reached `recall` (or the options' target, or
-                the choice of the last tuning) when recall was measured on this collection's own vectors.
-            seconds: probe as many lists as probably fit into this time, at least one, instead of aiming at `recall`
-                (see `IndexSearcher.fitting`). Ignored until searches have been timed.
-            allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
-            window: a lookahead to end now.
-        """
+        The number of lists is `nprobe`, or what `seconds` allow once searches were timed, or what `recall` (or the last
+        tuning) needs. Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now."""
         snapshot = self._snapshots.current(db)
         if nprobe is None and seconds is not None:
             nprobe = self._searcher.fitting(snapshot, queries, seconds)
@@ -314,9 +281,7 @@ class VectorIndex(Closing):
         seconds: float | None = None,
         lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
-        """Starts fetching the lists that a search for `queries` [q, dim] would probe, for similar queries to come. More
-        lists than those are fetched only into a further device, whose memory nothing else competes for. See
-        `IndexSearcher.lookahead`."""
+        """Starts fetching the lists of a search for `queries` [q, dim]; more than those only into a further device."""
         snapshot = self._snapshots.current(db)
         nprobe = lists_to_probe(snapshot, self.options.recall_target)
         depth = nprobe if self._searcher.fast is None else None
@@ -419,8 +384,7 @@ class VectorIndex(Closing):
                 yield segment, at, rows[at]
 
     def _segment_writer(self, manifest: IndexManifest, count: int, stack: ExitStack) -> SegmentWriter | None:
-        """Opens the writer of a segment for `count` new rows and the pending ones. None if all of them stay pending:
-        they are few, or the memory does not suffice and they are not very many."""
+        """The writer of a segment for `count` new rows and the pending ones. None if all of them stay pending."""
         pending, limit = manifest.pending_count(), self.options.pending_limit
         if pending + count <= 2 * limit:
             return None

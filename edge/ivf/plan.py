@@ -16,9 +16,7 @@ from edge.ivf.device import ListScan
 
 
 def lists_to_probe(snapshot: Snapshot, target: float) -> int:
-    """The number of lists to probe if the caller of a search names neither a number nor a recall: those that reach
-    `target`. A tuned index probes at least the share of its lists that was chosen, even where its own curve ends
-    earlier."""
+    """The lists that reach `target`. A tuned index probes at least the share of its lists that was chosen."""
     if snapshot.tuned is None:
         return choose_nprobe(snapshot, target)
     chosen, of = snapshot.tuned.nprobe, snapshot.tuned.parameters.lists
@@ -27,8 +25,8 @@ def lists_to_probe(snapshot: Snapshot, target: float) -> int:
 
 
 def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
-    """The fewest lists that reached `recall` when it was measured. If no number of lists reached it, the fewest that
-    reached the highest measured recall; if nothing was measured, all lists."""
+    """The fewest lists that reached `recall`, or else the highest measured recall; all lists if nothing was
+    measured."""
     if not 0 < recall <= 1:
         raise InputError(f"recall is above 0 and at most 1, not {recall}")
     return probed(snapshot.recall, recall)[0] if snapshot.recall else snapshot.nlist
@@ -41,8 +39,8 @@ def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, floa
 
 
 def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.int64]:
-    """The `nprobe` lists whose centroids have the largest inner products with each query: [q, nprobe], best first, the
-    lower number first among equals. Each query is multiplied alone, so that its lists do not depend on its batch."""
+    """The `nprobe` nearest lists of each query [q, nprobe], best first, the lower number among equals. Each query is
+    multiplied alone, so that its lists do not depend on its batch."""
     nlist = len(centroids)
     nprobe = min(nprobe, nlist)
     lists = np.empty((len(queries), nprobe), np.int64)
@@ -79,17 +77,9 @@ _ROW_NBYTES = 16
 
 
 class ScanPlan:
-    """The parts that a search scans, and the labels of their rows: numbers through the rows of all parts, by which the
-    plan finds a row's id, checksum and vector.
-
-    Attributes:
-        parts: each part of a probed list, once. Parts of the best-ranked lists come first.
-        queries: for each part the numbers of the queries that probe its list.
-        expected: for each query, the number of parts it probes.
-        labels: 0, 1, 2, ... for all rows.
-        ids: by label, the ids of the rows that have been scanned.
-        checksums: by label, CRC-32 of their float32 vectors; empty where the codes are the vectors.
-    """
+    """The parts that a search scans, best-ranked lists first, and the labels of their rows: numbers through the rows of
+    all parts. `queries` and `expected` are by part and by query; `ids` and `checksums` (CRC-32 of the float32 vectors)
+    by label."""
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
         """Plans for the lists of each query [q, n], best first; `allowed` ids ascend (None for all)."""

@@ -35,8 +35,8 @@ Emit = Callable[[int, Vectors, Ids], None]
 
 
 class Scan(Closing):
-    """One scan of the lists that a few queries probe, on every device that holds some of them. A context manager that
-    holds a lease for its working memory. `parts_read`, `bytes_read`, `hits`: see `Reader`."""
+    """One scan of the lists that a few queries probe, on every device that holds some. Holds a lease for its working
+    memory."""
 
     def __init__(
         self,
@@ -51,16 +51,8 @@ class Scan(Closing):
         evict: bool = True,
         width: int | None = None,
     ) -> None:
-        """Plans the scan and reserves its working memory.
-
-        Args:
-            probes: lists of each query [q, n].
-            host: the tier that reads and scans all parts that no place holds.
-            places: further devices, the fastest first. A list is scanned by the first that holds it.
-            allowed: ids that may be returned, ascending.
-            evict: see `Residency.admit`.
-            width: rows kept for each query; if not given, as many as k results need.
-        """
+        """Plans the scan of `probes` [q, n], of which the first of `places` (fastest first) that holds a list scans it.
+        `allowed`: ascending ids. `width`: rows kept for each query."""
         self.parts_read = self.bytes_read = self.hits = 0
         self._host_seconds, self._host_parts = 0.0, 0
         self._round: int | None = None
@@ -293,8 +285,8 @@ def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
 
 
 def codec_scores(codec: Codec, vectors: Vectors, query: Vectors) -> Vectors:
-    """The same as `exact_scores`, as a scan of the rows would score them if their codes are the vectors themselves: the
-    last bit of a score must not tell whether a row is in a segment yet."""
+    """As `exact_scores`, but as a scan would score rows whose codes are vectors: the last bit must not tell whether a
+    row is in a segment."""
     if not codec.spec.exact or not len(vectors):
         return exact_scores(vectors, query)
     scores, found = np.full(len(vectors), -np.inf, np.float32), np.full(len(vectors), -1, np.int64)
@@ -316,8 +308,7 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
-    """Candidates `labels` [n] of a query whose vectors are read. `rows` [n, dim * 4] are valid once `ticket` is
-    done."""
+    """Candidates `labels` [n] of a query. `rows` [n, dim * 4] are valid once `ticket` is done."""
 
     query: int
     labels: Ids
@@ -390,8 +381,8 @@ class Rescorer:
 
 
 class Results:
-    """The best `k` rows of each query, best first, the smaller id first among equals, padded with -1 and -inf. Threads
-    may share it if no two work on the same query."""
+    """The best `k` rows of each query, best first, the smaller id first among equals. Threads may share it if no two
+    work on the same query."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k

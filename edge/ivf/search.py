@@ -1,13 +1,7 @@
-"""`IndexSearcher`: searches snapshots of one index over its tiers.
+"""`IndexSearcher`: searches snapshots of one index over its tiers. Results do not depend on which lists are resident.
 
-Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
-may have dropped some of several equal rows is scanned again with a larger heap.
-
-Searches that must read lists from a slow place wait for the link. Those that wait become one batch of similar queries
-(TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last list is scanned
-(VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists that are all in
-memory waits for nobody.
-"""
+Searches that must read lists from a slow place become one batch of similar queries (TeleRAG, section 4.2), which reads
+each list once. A search leaves it when its own last list is scanned (VectorLiteRAG, section IV-B2)."""
 
 from __future__ import annotations
 
@@ -75,14 +69,8 @@ class _Waiting:
 
 
 class IndexSearcher:
-    """Searches the lists of one index. Thread-safe: each search works on a snapshot of its own.
-
-    Attributes:
-        host: the tier that reads cold lists.
-        placement: holds the lists that a deadline needs; None without a deadline.
-        places: tiers of further devices, each with lists of its own. A search of one query, or of a micro-batch of a
-            search of several, runs on one of them and the host.
-    """
+    """Searches the lists of one index. Thread-safe. `host` is the tier that reads cold lists; a search or micro-batch
+    runs on one of `places` and the host."""
 
     def __init__(
         self,
@@ -94,15 +82,8 @@ class IndexSearcher:
         within: float = 0.0,
         trace: Trace | None = None,
     ) -> None:
-        """
-        Args:
-            device: the host's device. It scans the lists that no other device holds, and cold lists come over its link.
-            places: devices that searches and lookahead fill.
-            policy: makes the eviction policy of each tier; see `edge.cache.residency`.
-            capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
-            within: the deadline of a search in seconds, for which the host holds lists (see `edge.ivf.placement`); 0
-                for none.
-        """
+        """`capacity` are bytes of lists the host keeps at most; `within` is the deadline of a search in seconds, 0 for
+        none."""
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
         self.places = [
@@ -146,14 +127,10 @@ class IndexSearcher:
         window: Lookahead | None = None,
         place: DeviceTier | None = None,
     ) -> Found:
-        """The k rows with the largest inner products among the rows of each query's `nprobe` best lists.
+        """The k rows with the largest inner products among each query's `nprobe` best lists.
 
-        Args:
-            queries: [q, dim].
-            allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
-            window: a lookahead to end now. The search runs on the device that it has filled.
-            place: the further device to search on; chosen by the lists that the devices hold if not given.
-        """
+        Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now, and the search runs on
+        the device that it has filled."""
         queries = checked_queries(queries, snapshot.dim)
         if k < 1 or nprobe < 1:
             raise InputError(f"k and nprobe must be at least 1, not {k} and {nprobe}")
@@ -320,17 +297,9 @@ class IndexSearcher:
         place: DeviceTier | None,
         ended: Callable[[int], object] = lambda _: None,
     ) -> int:
-        """Searches the queries `numbers` [n] of a batch on one device and the host. Under a filter the search goes on
-        in further lists until enough rows are found. If the group does not fit the memory, nothing was done for it
-        (`_TooLarge`).
-
-        Args:
-            probes: the nearest lists of the whole batch [q, nprobe], if they are known.
-            ended: called with the number of a query that has all its results from the lists it probes at first.
-
-        Returns:
-            Bytes of their nearest lists. A list that several queries probe counts once for each of them.
-        """
+        """Searches the queries `numbers` [n] of a batch on one device and the host; returns the bytes of their nearest
+        lists, each counted for each query. `ended` gets the number of a query whose first lists are scanned. After
+        `_TooLarge` nothing was done."""
         nlist = snapshot.nlist
         order = probe(queries[numbers], snapshot.centroids, nlist) if probes is None else probes[numbers]
         low, high = 0, min(nprobe, nlist)
@@ -388,8 +357,7 @@ class IndexSearcher:
         nprobe: int,
         run: Callable[[DeviceTier | None, Sequence[Numbers]], None],
     ) -> None:
-        """Searches micro-batches on all devices in parallel, and those that do not fit beside others one by one in the
-        end."""
+        """Searches micro-batches on all devices in parallel; those that do not fit follow one by one."""
         refused: list[Numbers] = []
 
         def work(on: DeviceTier, numbers: Numbers) -> None:
@@ -403,8 +371,8 @@ class IndexSearcher:
         run(self.fast, refused)
 
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
-        """The largest number of lists, at least 1, that `queries` [q, dim] can probably be searched in within `seconds`
-        together. It depends on the lists that are resident now. None before the first search was timed."""
+        """The largest number of lists in which `queries` can probably be searched within `seconds` together. None
+        before the first search was timed."""
         queries = checked_queries(queries, snapshot.dim)
         tiers = [*self.places, self.host]
         bandwidth = self._throughput(self.host, snapshot)
@@ -431,17 +399,8 @@ class IndexSearcher:
     ) -> Lookahead:
         """Starts fetching the lists that queries like `queries` [q, dim] would probe, nearest first.
 
-        Args:
-            nprobe: number of lists that a search will probably probe. Where candidates are re-scored, the vectors of
-                the nearest lists are announced to the operating system, too.
-            nbytes: bytes to fetch at most, split equally over the queries. If not given, half of the tier's room; for a
-                further device, at least the part of its room that is empty.
-            seconds: time until the search is expected. Bytes are then also bounded by the amount that the link
-                transfers in that time, or in a longer time where that pays (see `edge.cache.lookahead.bytes_to_fetch`).
-            depth: lists of each query that are fetched at most.
-            place: the further device to fill; chosen by the lists that the devices hold if not given.
-            lost: see `edge.cache.lookahead.Displacement`.
-        """
+        `nbytes` is split equally over the queries; by default it is half of the tier's room. With `seconds` until the
+        search the bytes are bounded by what the link transfers (see `edge.cache.lookahead.bytes_to_fetch`)."""
         from edge.cache.lookahead import DemandShadow, Lookahead, bytes_to_fetch
 
         queries = checked_queries(queries, snapshot.dim)
@@ -482,8 +441,7 @@ class IndexSearcher:
         )
 
     def picture(self) -> dict[str, Any]:
-        """The parts in the host's memory, their bytes, those held for a deadline, and the searches that wait for the
-        link."""
+        """The parts in the host's memory, their bytes, those held for a deadline, and the waiting searches."""
         placed, residency = self.placement, self.host.residency
         return {
             "parts": len(residency), "nbytes": residency.nbytes, "waiting": len(self._line),
@@ -501,8 +459,8 @@ class IndexSearcher:
             tier.close()
 
     def _would_read(self, needed: Sequence[ListPart], tier: DeviceTier) -> set[Hashable]:
-        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any; none
-        before the tier's first lookahead. Call it when the search has reserved its working memory."""
+        """Keys of the parts that a search would read if no lookahead had ever fetched any. Call it when the search has
+        reserved its working memory."""
         if (shadow := self._shadows.get(tier)) is None:
             return set()
         blocks: dict[Hashable, int] = {part.key: charge_of(part.nbytes) for part in sorted(needed, key=read_order)}

@@ -20,9 +20,8 @@ from edge.runtimes.cuda.states import DeviceRows
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Neighbouring sequences, with the chunk's tokens [first, last), for which attention is computed together. Starts
-    are int32 [n + 1] on the device. `keys` are the rows of the keys, the prefix's before those of the chunk; None
-    without a prefix."""
+    """Neighbouring sequences, tokens [first, last), for which attention is computed together. Starts are int32 [n + 1]
+    on the device; `keys` are rows, the prefix's first; None without one."""
 
     first: int
     last: int
@@ -45,9 +44,8 @@ class AttentionLayout:
 
 
 def layout(torch: Any, device: Any, lengths: Sequence[int], prefix: int) -> AttentionLayout:
-    """The layout of sequences of `lengths` tokens after a prefix of `prefix` tokens. A group takes further sequences as
-    long as it has no more keys than the chunk has tokens. With a prefix, keys and values are copied to be contiguous,
-    and this limits the size of the copy."""
+    """The layout of sequences of `lengths` tokens after a prefix. A group has no more keys than the chunk has tokens,
+    which limits the copy with a prefix."""
     own = np.asarray(lengths, np.int64)
     ends = np.cumsum(own)
     positions = np.arange(int(ends[-1])) - np.repeat(ends - own, own) + prefix
@@ -77,11 +75,8 @@ def layout(torch: Any, device: Any, lengths: Sequence[int], prefix: int) -> Atte
 def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v: Any) -> Any:
     """Attention of a group's queries [queries, heads, head_size] to its keys and values [keys, kv_heads, head_size].
 
-    In half precision on a GPU this is one kernel for all lengths (FlashAttention, Dao 2023). Its causal mask is aligned
-    to the last key of each sequence, so that every token attends to the whole prefix. The kernel does not support
-    single precision, a CPU, or heads whose size is no multiple of 8. In these cases sequences of equal length are
-    computed together.
-    """
+    In half precision on a GPU this is one kernel for all lengths (FlashAttention, Dao 2023), unless a head's size is no
+    multiple of 8. Otherwise sequences of equal length are computed together."""
     if one_kernel(spec, on_gpu=q.is_cuda, itemsize=q.element_size()):
         return torch.ops.aten._flash_attention_forward(
             q, k, v, group.starts, group.key_starts, group.longest, group.longest_keys, 0.0, spec.causal, False,
@@ -126,9 +121,8 @@ def _cuts(lengths: Any, prefix: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 SATURATING_TOKENS = 16384
-"""Number of tokens in a chunk beyond which a large GPU gains little. The host thread needs about 0.3 ms to start the
-kernels of a chunk. In this time a GPU with 5e14 operations a second computes 5,000 tokens of a layer of 16 million
-weights."""
+"""Number of tokens in a chunk beyond which a large GPU gains little: the host thread needs about 0.3 ms to start a
+chunk's kernels."""
 
 _LAYOUTS = 256
 """Number of chunk layouts that are kept, because every layer of a pass has the same chunks."""
@@ -142,8 +136,8 @@ MARGIN = 11, 10
 
 @dataclass(slots=True, eq=False)
 class CudaPrefix:
-    """Keys (normalized and rotated) and values of a shared prefix, [tokens, kv_heads, head_size] on the device. They
-    are valid for later work in the compute stream."""
+    """Keys (normalized and rotated) and values of a shared prefix, [tokens, kv_heads, head_size], for later work in the
+    compute stream."""
 
     tokens: int
     keys: Any = None
@@ -155,15 +149,15 @@ class Bound(dict[str, Any]):
 
 
 class CudaLayerKernel(LayerKernel):
-    """One layer for packed sequences on one device. Products and attention have the arithmetic `compute`. The residual
-    stream of a pre-norm layer is summed in fp32. int8 layers quantize activations per token and multiply integers. All
-    work is put into the compute stream. Only `run` and `run_prefix` for arrays of the host wait for the results."""
+    """One layer for packed sequences on one device. Products and attention have the arithmetic `compute`; the residual
+    stream of a pre-norm layer is summed in fp32; int8 layers multiply integers. Only `run` and `run_prefix` for host
+    arrays wait."""
 
     def __init__(
         self, spec: LayerSpec, hidden_dtype: HiddenDtype, card: Any, compute: str = "", threads: int = 0
     ) -> None:
-        """Makes a kernel on a card. `compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless
-        weights are fp32. `threads` are those of torch's CPU device; 0 takes torch's default."""
+        """`compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless weights are fp32.
+        `threads` are those of torch's CPU device."""
         torch = card.torch
         if threads and not card.on_gpu:
             torch.set_num_threads(threads)
@@ -179,7 +173,7 @@ class CudaLayerKernel(LayerKernel):
         self._angles: tuple[Any, Any] | None = None
 
     def bind(self, weights: Weights) -> Bound:
-        """Converts weights that products cannot use as stored, whose bytes may be overwritten behind this point of
+        """Converts weights that products cannot use as stored; their bytes may then be overwritten behind this point of
         `compute`."""
         if isinstance(weights, Bound):
             return weights

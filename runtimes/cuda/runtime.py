@@ -31,11 +31,8 @@ _ROWS_STAGING = 4 << 20
 
 
 class CudaWay(DeviceWay):
-    """Goes through one of two page-locked buffers.
-
-    The thread that requests a block waits only until the transfer to the device has been put into the inward stream.
-    The inward stream waits for kernels that still use the buffer, and the compute stream waits for the transfer.
-    """
+    """Goes through one of two page-locked buffers. The requesting thread waits only until the transfer is in the inward
+    stream, which waits for kernels that use the buffer; the compute stream waits for it."""
 
     _staging: Any = None
 
@@ -144,8 +141,7 @@ class CudaPlace(DevicePlace):
 
 
 class CudaRuntime(DeviceRuntime):
-    """Runs every `LayerSpec` with torch on a GPU. The options are those of the device `cuda`, and `compute`, the
-    arithmetic of products: `float16` (the default on a GPU), `bfloat16` or `float32`."""
+    """Runs every `LayerSpec` with torch on a GPU. The options are those of the device `cuda`, and `compute`."""
 
     name = "cuda"
     places = CudaPlace
@@ -159,8 +155,8 @@ class CudaRuntime(DeviceRuntime):
         self._compute = compute
 
     def working_nbytes(self, one: PassSizes) -> int:
-        """Bytes of host memory: page-locked buffers for two layers, for token rows and for vectors from the device, and
-        the embedding of a prefix, which the host computes."""
+        """Bytes of host memory: page-locked buffers for two layers, for token rows and for vectors, and the embedding
+        of a prefix."""
         staging = 2 * one.layer_nbytes + 2 * _ROWS_STAGING
         return staging + Readback.memory_needed(LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 

@@ -18,8 +18,8 @@ from edge.streaming.hidden_states import HiddenStates, StatesShape, TokenChunk
 
 
 class Readback:
-    """Page-locked host memory for vectors from the device. It has room for all sequences of a pass twice, because the
-    vectors of one layer are read before those of the second layer after it arrive."""
+    """Page-locked host memory for vectors from the device, with room for all sequences twice: a layer's are read after
+    the next one's arrive."""
 
     def __init__(self, device: Any, budget: MemoryBudget, sequences: int, width: int) -> None:
         self._rows = 2 * sequences
@@ -107,8 +107,7 @@ _BUFFERS = 3
 
 
 class KeptPages:
-    """Page-locked host memory for hidden states. It stays locked for the next pass, because to lock a gigabyte takes
-    some tenths of a second. Between passes the budget can release it."""
+    """Page-locked host memory for hidden states. It stays locked between passes unless the budget releases it."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -164,9 +163,8 @@ class DeviceStates(HiddenStates):
     def __init__(
         self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
     ) -> None:
-        """Makes states on a `CudaDevice` for chunks of at most `chunk_tokens`. If pruning has left gaps, a chunk is
-        copied to be contiguous, in the workspace. `entrance`, which computes layer 0's input, and `readback` are closed
-        with the states."""
+        """States on a `CudaDevice` for chunks of at most `chunk_tokens`. Gaps of pruning are closed in the workspace.
+        `entrance` and `readback` are closed with the states."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
@@ -219,8 +217,8 @@ class DeviceStates(HiddenStates):
 
 
 class HostStates(HiddenStates):
-    """Hidden states in page-locked memory of the host. A chunk crosses the link before and after its computation. Each
-    direction has its own stream, so that transfers run while another chunk is computed."""
+    """Hidden states in page-locked memory of the host. Each direction has its own stream, so transfers run while
+    another chunk is computed."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp, since some errors in a file make llama.cpp
-end the whole process. The header also gives the sizes that llama.cpp will allocate. Format:
-github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp, which some errors would end with the whole
+process. Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ _NO_TEXT = ("bert", "no_vocab", "none")
 """Values of the vocabulary type for encoders, and for models without a vocabulary."""
 
 _BYTE_FALLBACK = "llama"
-"""The type of vocabulary whose tokenizer writes unknown characters byte by byte. If a byte has no token, llama.cpp ends
-the process."""
+"""The vocabulary whose tokenizer writes unknown characters byte by byte. If a byte has no token, llama.cpp ends the
+process."""
 
 _MOST_AXES = 4
 _DEFAULT_ALIGNMENT = 32
@@ -65,8 +64,8 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """Header of a GGUF file of `nbytes` bytes. The vocabulary, and any other list of more than 4,096 elements, is given
-    by its length. All tensors lie within the file."""
+    """Header of a GGUF file. A list of more than 4,096 elements is given by its length. All tensors lie within the
+    file."""
 
     path: Path
     metadata: Mapping[str, Any]

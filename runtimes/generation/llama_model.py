@@ -18,8 +18,7 @@ from edge.errors import CapabilityError, InputError, ModelError
 from edge.runtimes.generation.gguf_file import GGUFFile
 
 Load = Literal["read", "map", "none"]
-"""The way weights are loaded: read into memory, mapped from the file (the kernel manages the pages), or not loaded (a
-model that is opened for its sizes and vocabulary only)."""
+"""Weights are read into memory, mapped from the file, or not loaded (for sizes and vocabulary only)."""
 
 _LONGEST_PIECE = 256
 
@@ -70,9 +69,8 @@ class LlamaModel:
 
     @property
     def reusable(self) -> bool:
-        """Whether a document's states can be cut out and restored. Each state must then belong to a single token. The
-        state of a recurrent model holds all earlier tokens. For layers with sliding-window attention llama.cpp writes
-        the states of the window only; restored states then lie in other cells, and sums differ in their last bits."""
+        """Whether a document's states can be cut out and restored: not those of recurrent models or of sliding-window
+        layers."""
         api, pointer = self._api, self.pointer
         windowed = api.llama_model_n_swa(pointer) > 0
         return not (windowed or api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer))
@@ -93,8 +91,8 @@ class LlamaModel:
             raise ModelError(f"{self.file.path} ({self.file.architecture}) {unfit}; take a model that generates")
 
     def tokenize(self, text: str, *, control: bool = False, continues: bool = True) -> list[int]:
-        """Tokens of a text. With `control`, only for text of a chat template, names of control tokens in it become
-        these tokens. If it `continues` other text, the space that the vocabulary puts before a beginning is omitted."""
+        """Tokens of a text. With `control`, names of control tokens become these. If it `continues` other text, the
+        space before a beginning is omitted."""
         if self._spaced and continues:
             tokens = self._tokens("\n" + text, control=control)
             if tokens[: len(self._line)] == self._line:

@@ -1,9 +1,5 @@
-"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them, for a knowledge tree.
-
-llama.cpp writes and reads the states of a whole sequence. So a document's states are first copied to a second sequence,
-which costs no memory because the cells are shared, and are written from there. To restore them, they are read into the
-second sequence and then added to the first.
-"""
+"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them, through a second sequence,
+which shares the cells."""
 
 from __future__ import annotations
 
@@ -55,9 +51,8 @@ class LlamaStates:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that a state depends on besides its tokens: the whole model file (which defines the
-        rotation of positions), the library, the CPU's instructions, and the settings that determine the order of sums
-        (context, batch, threads, tiles, whether sequences share cells)."""
+        """Hash of everything that a state depends on besides its tokens: model file, library, CPU's instructions, and
+        what determines the order of sums."""
         if not self._fingerprint:
             context, model = self.context, self.context.model
             shape = context.shape
@@ -90,8 +85,7 @@ class LlamaStates:
         return self.context.append(tokens, cancelled=cancelled)
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and some hundred bytes
-        more."""
+        """The states of positions start ... end-1 in a new buffer."""
         if not 0 <= start < end <= self.length:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")
         self._copy_aside(start, end)
@@ -175,8 +169,7 @@ def _pointer(state: State) -> tuple[object, object]:
 
 
 def file_sha256(file: GGUFFile, directory: Path) -> str:
-    """SHA-256 of a model file, stored in a directory as long as the file's size and time of change are the same. It is
-    computed wherever it cannot be read or written there."""
+    """SHA-256 of a model file, stored in a directory as long as the file's size and time of change are the same."""
     name, stat = str(file.path.resolve()), file.path.stat()
     state = [stat.st_size, stat.st_mtime_ns]
     known = recall(directory / _HASHES, "the hashes of model files")

@@ -1,6 +1,5 @@
 """`Seat` and `CellPool`: the sequences of tokens that an engine writes with; `TokenChooser` and `Vocabulary`; and
-`HeldQuestions`: the questions whose states the sequences still hold behind their paths. Later questions that begin with
-the same tokens need not compute them again."""
+`HeldQuestions`, whose states sequences still hold for later questions that begin alike."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from edge.runtimes.generation.prompt import Prompt
 
 
 class Seat(Protocol):
-    """One sequence of `length` tokens with its context, in which `slice` tokens of a prompt are computed at a time, and
-    its states for the knowledge tree (None if they cannot be parted)."""
+    """One sequence of `length` tokens, in `slice` tokens of a prompt at a time, and its states for the tree (None if
+    they cannot be parted)."""
 
     slice: int
     length: int
@@ -98,8 +97,8 @@ class HeldQuestions:
         return max(found, key=lambda one: one[0], default=(0, None))
 
     def cells(self, seats: Iterable[tuple[Any, int]], prompts: Iterable[Prompt]) -> int:
-        """Number of cells that sequences, each with its largest length, and further prompts take in a pool. Held states
-        have their cells once if several begin with them."""
+        """Number of cells that sequences, each with its largest length, and further prompts take. Held states count
+        once."""
         texts, apart = [(prompt.path, prompt.question) for prompt in prompts], 0
         for seat, length in seats:
             path, tokens = self._held.get(seat, ((), ()))

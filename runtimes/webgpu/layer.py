@@ -57,8 +57,7 @@ class GpuWeights(Mapping[str, Any]):
 
 
 class WebGpuLayerKernel(LayerKernel):
-    """One layer for packed sequences. fp16 weights are multiplied in float32. int8 layers quantize activations per
-    token and multiply integers. Chunks are computed in `buffers`, by name."""
+    """One layer for packed sequences. fp16 weights are multiplied in float32; int8 layers multiply integers."""
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, device: Any) -> None:
         """Makes a kernel of a `WebGpuDevice`, whose owner calls `release` before it is closed."""
@@ -271,9 +270,8 @@ class GpuStates(HiddenStates):
     """All hidden states on the GPU."""
 
     def __init__(self, shape: StatesShape, device: Any, chunk_tokens: int, finished: Any) -> None:
-        """Makes states on a `WebGpuDevice` for chunks of at most `chunk_tokens`. A chunk in which pruning has left gaps
-        is copied together; layer 0's input of a chunk is computed in host memory. `finished` is called when the states
-        are closed."""
+        """States on a `WebGpuDevice` for chunks of at most `chunk_tokens`. Gaps of pruning are closed; `finished` is
+        called at the end."""
         super().__init__(shape)
         self.card = device.card
         self._row = self.width * self.dtype.itemsize

@@ -1,8 +1,7 @@
-"""`IndexManifest`: the index's tables in the SQLite database of the collection; a transaction there is the only commit.
+"""`IndexManifest`: the index's tables in the collection's SQLite database; a transaction there is the only commit.
 
-Readers fetch only rows that are new to them. Segments never change. The rows that do change (pending and deleted rows)
-have a random stamp, and a small index on the stamps tells a reader which rows it has already. A counter would not do,
-because after a rollback it would give the same number to another change."""
+Pending and deleted rows have a random stamp, by which a reader fetches only rows that are new to it. After a rollback a
+counter would give the same number twice."""
 
 from __future__ import annotations
 
@@ -234,8 +233,7 @@ class IndexManifest:
             self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
 
     def drop_segments(self, names: Iterable[str], at: float) -> None:
-        """Takes files out of the state with their rows, readable or not, unless another state has replaced them
-        meanwhile."""
+        """Takes files out of the state with their rows, unless another state has replaced them meanwhile."""
         held = set(self.segment_names())
         self.retire_segments([name for name in names if name in held], at)
         (rows,) = self.db.execute(

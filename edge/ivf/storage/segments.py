@@ -1,9 +1,7 @@
 """`IndexSegment`: an immutable file of list parts, and of sorted pages that map ids to rows.
 
-Row numbers count through a segment's parts in file order. The file begins with a header. Each part follows as a block
-(ids, codes, checksums, see `ListPart`) and, unless the codes are the vectors, its float32 rows. Pages of ids lie
-between the parts.
-"""
+Row numbers count through the parts in file order. After a header each part is a block (see `ListPart`) and, unless the
+codes are the vectors, its float32 rows. Pages of ids lie between the parts."""
 
 from __future__ import annotations
 
@@ -121,8 +119,7 @@ class IndexSegment(BlockFile):
         )
 
     def stream(self, skip: Ids, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """Yields verified rows in file order, a slice at a time, of all parts or of some, without those to skip
-        (ascending)."""
+        """Yields verified rows in file order, a slice at a time, without those to skip (ascending)."""
         for number in range(len(self.parts)) if parts is None else parts:
             start, end = int(self.starts[number]), int(self.starts[number + 1])
             low, high = np.searchsorted(skip, (start, end))

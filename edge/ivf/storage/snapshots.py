@@ -278,14 +278,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification.
-
-    Attributes:
-        ids: ids [n] of the vectors that can be read, ascending; None if not all bytes were read.
-        problems: each a sentence that names the file.
-        segments: names of the files that are damaged.
-        nbytes: number of bytes read.
-    """
+    """The result of a verification: `ids` [n] that can be read, ascending (None if not all bytes were read), `problems`
+    as sentences, and the damaged files."""
 
     ids: Ids | None
     problems: tuple[str, ...]
