@@ -88,7 +88,6 @@ class CpuDevice(HostMemory, MeasuredScan):
         self._spare: weakref.WeakKeyDictionary[Codec, list[Scanner]] = weakref.WeakKeyDictionary()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans list by list in the caller's thread. Each list is scanned for all queries that probe it."""
         seen = request.seen
         if seen.prepared is None:
             seen.prepared = _Scanners(self, request.codec)

@@ -44,14 +44,12 @@ class FaissCodecs:
     libraries = ("faiss",)
 
     def __init__(self, *, threads: int = 0) -> None:
-        """Takes the number of threads for training; 0 for faiss's default, all cores."""
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
         return FaissCodec(spec)
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits a codec on `sample` [n, dim]. `code_size` is that of pq or opq; 0: a byte for each four components."""
         dim = sample.shape[1]
         if name == "flat":
             return CodecSpec("flat", dim, 4 * dim)
@@ -229,7 +227,6 @@ def turn_of(spec: CodecSpec) -> Vectors | None:
 
 
 def _untrained(faiss: Any, name: str, dim: int, parts: int) -> Any:
-    """An untrained codec of faiss. PQ cuts vectors into `parts`."""
     if name == "sq8":
         return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     return faiss.IndexPQ(dim, parts, 8, faiss.METRIC_INNER_PRODUCT)

@@ -91,7 +91,6 @@ class LimitedDevice(MeasuredScan):
         return found
 
     def close(self) -> None:
-        """Closes the link, frees the memory, and closes the wrapped device if this object opened it."""
         self.link.close()
         self._lease.release()
         if self._own:

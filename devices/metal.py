@@ -56,7 +56,6 @@ class MetalDevice(HostMemory, MeasuredScan):
         return view[:nbytes]
 
     def free(self, buffer: Bytes) -> None:
-        """Removes a buffer. Its memory is freed with the last reference to it."""
         with self._lock:
             if self._arrays.pop(buffer.ctypes.data, None) is not None:
                 del self._starts[bisect.bisect_left(self._starts, buffer.ctypes.data)]

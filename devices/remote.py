@@ -77,8 +77,6 @@ def _fill(stream: IO[bytes], into: memoryview) -> None:
 
 
 class RemoteServer:
-    """The state of one device process."""
-
     def __init__(self) -> None:
         self._codecs: dict[int, FaissCodec] = {}
         self._buffers: dict[int, Bytes] = {}
@@ -136,7 +134,6 @@ class RemoteServer:
 
 
 def main() -> None:
-    """Answers requests until the input ends."""
     share_heap()
     small_pages()
     answers = os.fdopen(os.dup(1), "wb")

@@ -72,7 +72,6 @@ class Stripe:
         return ListScan(self.codes, start, self.rows, rows, item.queries)
 
     def release(self) -> None:
-        """Frees buffer and lease. Never raises."""
         self._free()
         self.lease.release()
 
@@ -234,7 +233,6 @@ class SearchersDevice:
             part.release()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Searches the stripes of the lists on every searcher, and merges the results."""
         if not request.lists:
             return request.seen
         if any(item.codes.lost for item in request.lists):
@@ -262,7 +260,6 @@ class SearchersDevice:
         return request.seen
 
     def close(self) -> None:
-        """Closes the searchers that this object opened."""
         self._pool.shutdown()
         self.link.close()
         self._close_searchers()

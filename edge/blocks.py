@@ -60,8 +60,6 @@ class RowTable:
 
 
 class BlockSource(Protocol):
-    """A source of blocks: a `BlockFile`, or a substitute in a test."""
-
     def nbytes(self, block: BlockId) -> int: ...
 
     def read(self, block: BlockId, into: memoryview) -> None: ...
@@ -98,7 +96,6 @@ class BlockFile:
         return self.extents[block].nbytes
 
     def read(self, block: BlockId, into: memoryview) -> None:
-        """Fills the first `nbytes(block)` bytes of `into`, and verifies them the first time."""
         extent = self.extents[block]
         if len(into) < extent.nbytes:
             raise ValueError(f"block {block} has {extent.nbytes:,} bytes, the buffer {len(into):,}")
@@ -156,7 +153,6 @@ class BlockFile:
                     os.posix_fadvise(self._fd, start, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Closes the file. Reading afterwards is an error."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

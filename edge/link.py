@@ -72,7 +72,6 @@ class LinkRate:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second without the latency; 0 before the first transfer."""
         per_byte = self._fitted()[1]
         return 1 / per_byte if per_byte else 0.0
 
@@ -167,7 +166,6 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        """Whether the transfer has ended, failed or been cancelled."""
         return self._finished.is_set()
 
     @property
@@ -175,7 +173,6 @@ class Ticket:
         return self._error is not None
 
     def wait(self) -> None:
-        """Blocks until the transfer has ended, and counts the waiting time the first time."""
         if self._accounted and self._error is None:  # the common case: a block that is in memory
             return
         started = self._lane.clock.now()
@@ -264,7 +261,6 @@ class Link:
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Counts one more lane. The first one starts the worker."""
         with self.condition:
             self._lanes += 1
             if self._lanes == 1:

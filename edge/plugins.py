@@ -11,7 +11,6 @@ from edge.errors import CapabilityError, ConfigError
 
 
 def names(group: str) -> set[str]:
-    """The names registered in an entry-point group."""
     return {entry.name for entry in _registered(group)}
 
 

@@ -145,14 +145,12 @@ class ResidentWatch(Closing):
         self._thread.start()
 
     def sample(self) -> int:
-        """Takes a sample now; returns the anonymous resident bytes."""
         resident = anonymous_resident()
         if resident > self.high_water:
             self.high_water = resident
         return resident
 
     def close(self) -> None:
-        """Takes a last sample, and stops."""
         self.sample()
         self._stop.set()
         self._thread.join()

@@ -40,7 +40,6 @@ class Trace:
         return found
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Adds `amount` to a counter."""
         with self._lock:
             self.counters[name] += amount  # type: ignore[assignment]
         if self._main is not None:
@@ -125,7 +124,6 @@ class Trace:
 
     @property
     def recorded(self) -> int:
-        """Number of events that are kept."""
         return len(self._events)
 
     def text(self) -> bytes:

@@ -136,7 +136,6 @@ class Calibration:
     lens: Lens | None = field(default=None, compare=False)
 
     def forecast(self, *, retrieved: bool) -> Forecast:
-        """The forecast for texts that a retriever found, or the forecast for texts in no order."""
         return self.blended if retrieved else self.alone
 
     def save(self, directory: Path) -> None:

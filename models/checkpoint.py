@@ -114,7 +114,6 @@ class Checkpoint(Closing):
                         self._shapes[own] = shape
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._open.values():
             file.close()
         self._open.clear()

@@ -102,7 +102,6 @@ class E5File(Closing):
         return values.reshape(stop - start, *tensor.shape[1:])
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def write_tokenizer(self, path: Path) -> None:

@@ -45,7 +45,6 @@ class Logistic:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Logistic:
-        """The model from a document that `to_json` wrote."""
         return cls(*(tuple(float(v) for v in stored[name]) for name in ("weights", "mean", "scale")))
 
 
@@ -73,7 +72,6 @@ def log_odds(chance: float) -> float:
 
 
 def with_constant(values: Floats) -> Floats:
-    """The signals [n, signals] with a column of ones appended."""
     return np.hstack((values, np.ones((len(values), 1))))
 
 

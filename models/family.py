@@ -101,7 +101,6 @@ class Family:
         )
 
     def place(self, layer: int) -> str:
-        """What the canonical names of a layer's tensors begin with."""
         return self.layer["qkv.weight"][0].partition("{i}")[0] + f"{layer}."
 
     def parts(self, name: str, layer: int) -> list[str]:

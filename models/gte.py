@@ -42,7 +42,6 @@ def sanitize(name: str) -> str | None:
 def _spec(
     config: Config, head: HeadSpec, precision: Precision, architecture: Architecture, defaults: Mapping[str, object]
 ) -> ModelSpec:
-    """The description from config.json."""
     config = {**defaults, **config}
     for old, key in _PUBLISHED.items():
         if old in config:

@@ -104,7 +104,6 @@ def recover(target: Path) -> None:
 
 
 def recover_all(folder: Path) -> None:
-    """Calls `recover` for every pack in a folder."""
     for previous in sorted(folder.glob(f".*{_PREVIOUS}")):
         recover(folder / previous.name[1 : -len(_PREVIOUS)])
 
@@ -146,7 +145,6 @@ class PackManifest:
     vocabulary_sha256: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Writes `edge.json` into a folder."""
         content: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -246,7 +244,6 @@ def kind_of(spec: ModelSpec) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file, read a megabyte at a time."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:

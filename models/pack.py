@@ -65,7 +65,6 @@ class PackWriter(Closing):
         self._crc = 0
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Writes values of the current block."""
         view = np.ascontiguousarray(values).data.cast("B")
         self._crc = zlib.crc32(view, self._crc)
         self._write(view)
@@ -83,7 +82,6 @@ class PackWriter(Closing):
             self.extents[section.block] = Extent(section.offset, section.nbytes, self._crc)
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def _write(self, view: memoryview) -> None:
@@ -393,7 +391,6 @@ def pack(
 
 
 def check_precision(precision: str) -> None:
-    """Refuses an unknown precision; ModelError names the known ones."""
     if precision not in MATRIX_DTYPE:
         raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
 

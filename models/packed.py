@@ -103,7 +103,6 @@ def table_dtype(spec: ModelSpec, table: str) -> str:
 
 
 def contents_of(spec: ModelSpec) -> Contents:
-    """The contents of a model's file."""
     hidden = spec.layer.hidden
     sections: Contents = [
         ("embed", EMBED, spec.embedding_tensors()),
@@ -120,7 +119,6 @@ def contents_of(spec: ModelSpec) -> Contents:
 
 
 def layer_contents(layer: LayerSpec, count: int) -> Contents:
-    """The contents of some layers of a file."""
     tensors = layer.tensors()
     return [(f"layers.{i}", BlockId("layer", i), tensors) for i in range(count)]
 
@@ -141,7 +139,6 @@ Placed = tuple[str, slice, np.dtype[Any], tuple[int, ...]]
 
 
 def placed(tensors: Sequence[TensorSpec]) -> tuple[Placed, ...]:
-    """Tensors that lie one after the other."""
     ends = list(itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0))
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
     return tuple((t.name, part, np.dtype(t.dtype), t.shape) for t, part in zip(tensors, parts, strict=True))
@@ -304,7 +301,6 @@ class PackedModel(Closing):
                     )
 
     def close(self) -> None:
-        """Closes the data file."""
         self.file.close()
 
     def _vector(self, block: BlockId, dtype: type[Any]) -> npt.NDArray[Any]:

@@ -134,7 +134,6 @@ def _unpack(path: Path, folder: str, files: Sequence[str], target: Path) -> None
 
 
 def _pinned(known: KnownModel) -> tuple[str, str]:
-    """The one file of a generator and its checksum."""
     ((file, digest),) = known.files.items()
     assert digest is not None, "a generator without a checksum is not listed"
     return file, digest

@@ -87,7 +87,6 @@ class Reader(Closing):
         return tensors
 
     def close(self) -> None:
-        """Closes the file."""
         self.file.close()
 
 

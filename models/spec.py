@@ -201,7 +201,6 @@ class LayerSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one packed layer."""
         return sum(tensor.nbytes for tensor in self.tensors())
 
 
@@ -274,7 +273,6 @@ class ModelSpec:
 
     @property
     def dim(self) -> int:
-        """Width of an embedder's vectors."""
         return self.head.projection or self.layer.hidden
 
     def embedding_tensors(self) -> tuple[TensorSpec, ...]:

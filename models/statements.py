@@ -55,7 +55,6 @@ def key(word: str) -> int:
 
 
 def stem(word: str) -> str:
-    """The beginning that stands for a word."""
     return word[:STEM] + "*"
 
 

@@ -256,7 +256,6 @@ class Tables:
 
     @property
     def loaded(self) -> bool:
-        """Whether the tables are in memory."""
         return self._tokenizer is not None or self._partial is not None
 
     @property
@@ -308,7 +307,6 @@ class Tables:
         return settled(self.ready(), encoding, most, self._longest_piece)
 
     def release(self) -> None:
-        """Gives the memory back."""
         if self.loaded:
             self._tokenizer = self._partial = None
             gc.collect()

@@ -54,7 +54,6 @@ class TokenBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes these arrays hold."""
         types = 0 if self.types is None else self.types.nbytes
         return self.prefix.nbytes + self.tokens.nbytes + self.lengths.nbytes + types
 
@@ -308,7 +307,6 @@ def check_texts(texts: Sequence[object], what: str) -> None:
 
 
 def check_text(text: object, what: str) -> None:
-    """Raises `InputError` if a value is not a string, or holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise InputError(f"{what} is {type(text).__name__}, text is needed")
     # ASCII text is always valid. Other text is checked in parts, because the check copies each part.
@@ -394,7 +392,6 @@ class Vocabulary:
             self._lock.release()
 
     def close(self) -> None:
-        """Frees the tokenizer's memory permanently."""
         with self._lock:
             self._tables.release()
             self._forget()

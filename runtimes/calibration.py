@@ -49,7 +49,6 @@ class RecordedScores:
     weight: float = WEIGHT
 
     def cut(self, count: int) -> RecordedScores:
-        """A record of the first `count` candidates only."""
         relevant = None if self.relevant is None else frozenset(i for i in self.relevant if i < count)
         retrieved = self.retrieved if isinstance(self.retrieved, bool) else self.retrieved[:count]
         return RecordedScores(self.scores[:, :count], relevant, retrieved, self.domain, self.weight)

@@ -49,8 +49,6 @@ class DeviceRuntime(Runtime):
 
 
 class DevicePlace(Workplace):
-    """The memory of a device, as the workplace of one model."""
-
     on_host = False
     ways: type[DeviceWay]
 

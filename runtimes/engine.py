@@ -343,7 +343,6 @@ class Engine(Closing):
             end(jobs[0], watch, memory_plan)
 
     def close(self) -> None:
-        """Frees all memory and closes the model."""
         with self._lock:
             self._closed = True
             self._held.close()

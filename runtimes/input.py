@@ -57,7 +57,6 @@ class InputEmbedding:
 
     @property
     def width(self) -> int:
-        """Values of layer 0's input per token."""
         return self._model.spec.layer.hidden
 
     @staticmethod
@@ -108,7 +107,6 @@ class InputEmbedding:
         into[...] = x
 
     def raw(self, ids: npt.NDArray[np.int32]) -> RawRows:
-        """The stored token rows, from which a device computes layer 0's input."""
         unique, places = np.unique(ids, return_inverse=True)
         scales = None if self._scales is None else self._scales[unique]
         return RawRows(self._rows.gather(unique.astype(np.int64)), places.astype(np.int64), scales)
@@ -120,7 +118,6 @@ class InputEmbedding:
         return {**self._small, "positions": self._positions[:longest]}
 
     def close(self) -> None:
-        """Frees the memory."""
         self._rows.close()
         self._lease.release()
 
@@ -141,7 +138,6 @@ class Feed:
         self._starts = batch.starts
 
     def chunk(self, chunk: TokenChunk, into: npt.NDArray[Any]) -> None:
-        """Writes layer 0's input of a chunk to `into` [chunk.tokens, hidden]."""
         ids, types = self._tokens(chunk)
         self._embedding.embed(ids, chunk.lengths, types, into)
 

@@ -222,7 +222,6 @@ class SharedWay(HostWay):
         self._mx = mx
 
     def allocate(self, nbytes: int) -> Shared:
-        """A new buffer of `nbytes` bytes."""
         array = self._mx.zeros(nbytes, dtype=self._mx.uint8)
         self._mx.eval(array)
         return Shared(array, np.array(array, copy=False))
@@ -244,7 +243,6 @@ class UnifiedPlace(Workplace):
         return SharedWay(self._mx, self.lane)
 
     def tensors(self, model: PackedModel, layer: int, buffer: Shared) -> dict[str, Any]:
-        """mlx's views of a layer's tensors."""
         places = model.places[model.layer_blocks[layer]]
         kinds = {dtype: getattr(self._mx, dtype.name) for _, _, dtype, _ in places}
         return {name: buffer.array[part].view(kinds[dtype]).reshape(shape) for name, part, dtype, shape in places}

@@ -383,7 +383,6 @@ class OnnxLayerKernel(LayerKernel):
 
 
 def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cuts 0 ... total into equal parts of at most `most`."""
     parts = -(-total // most)
     for part in range(parts):
         yield total * part // parts, total * (part + 1) // parts

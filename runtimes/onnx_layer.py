@@ -99,7 +99,6 @@ class Graph:
 
 
 def element_type(dtype: str) -> int:
-    """ONNX's number of an element type."""
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
@@ -112,7 +111,6 @@ def _value(name: str, dtype: str, shape: tuple[int | str, ...]) -> Any:
 
 
 def tensor(array: npt.NDArray[Any]) -> Any:
-    """An array as an attribute of a node."""
     from onnx import numpy_helper
 
     return numpy_helper.from_array(array)
@@ -239,7 +237,6 @@ class LayerGraphs:
         return g
 
     def finish(self) -> Graph:
-        """hidden [t, hidden] and context [t, heads * head_size] -> the layer's result, `advanced` [t, hidden]."""
         spec = self.spec
         g = Graph("finish")
         x = self._hidden(g)
@@ -401,7 +398,6 @@ def workspace(
 
 
 def scratch_bytes(spec: LayerSpec, tokens: int, keys: int, token_bytes: int, fixed_bytes: int, fused: bool) -> int:
-    """Bytes of a run's scratch memory, see `OnnxLayerKernel`."""
     scores = 0 if fused and not spec.window else min(QUERIES * spec.heads * keys, max(SCORES, 16 * spec.heads * keys))
     return max(min(tokens, block_tokens(spec)) * token_bytes + fixed_bytes, 4 * scores)
 

@@ -175,7 +175,6 @@ class JoinedJobs:
 
     @property
     def batches(self) -> list[TokenBatch]:
-        """The batch of each job."""
         return [job.batch for job in self.jobs if job.batch is not None]
 
     @property

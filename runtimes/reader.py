@@ -53,7 +53,6 @@ class SpanReader(Closing):
         return None if reader is None or evidence is None else cls(engine, reader, evidence)
 
     def close(self) -> None:
-        """Closes the file."""
         self._reader.close()
 
     def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[list[Span]]:

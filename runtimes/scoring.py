@@ -135,7 +135,6 @@ def _means(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
 
 
 def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Logistic function without overflow."""
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
 
 
@@ -224,7 +223,6 @@ class CandidatePool:
         return self._prior is None or self._spread is not None
 
     def part(self, ids: npt.NDArray[np.int64]) -> CandidatePool:
-        """A pool of some of these candidates, without logits, with the same amounts from retrieval as in this pool."""
         part = CandidatePool(len(ids), retrieved=False)
         part._spread, part._forecast, part._sharpness = self._spread, self._forecast, self._sharpness
         part._places, part._unread = self._places[ids], self._unread[ids]

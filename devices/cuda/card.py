@@ -78,8 +78,6 @@ class CudaStream:
 
 
 class _Past:
-    """An event of a stream that does everything at once."""
-
     done = True
 
     def wait(self) -> None:
@@ -153,15 +151,12 @@ class Card:
             stream.synchronize()
 
     def held(self) -> int:
-        """Bytes that torch's allocator holds on the device."""
         return int(self.torch.cuda.memory_reserved(self.device)) if self.on_gpu else self.memory.used
 
     def peak(self) -> int:
-        """High-water mark of `held` since torch last reset it; on the CPU device, `held` itself."""
         return int(self.torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else self.memory.used
 
     def close(self) -> None:
-        """Ends all work, and gives the allocator's memory back to the system."""
         self.synchronize()
         if self.on_gpu:
             self.torch._C._cuda_clearCublasWorkspaces()  # each stream has one
@@ -230,7 +225,6 @@ class Pinned:
             _check(card, card.torch.cuda.cudart().cudaHostRegister(self.array.ctypes.data, self.array.nbytes, 0))
 
     def close(self) -> None:
-        """Unlocks the pages. No transfer may be under way."""
         card, self._card = self._card, None
         if card is not None and card.on_gpu:
             _check(card, card.torch.cuda.cudart().cudaHostUnregister(self.array.ctypes.data))

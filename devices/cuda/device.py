@@ -135,8 +135,6 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows [low, high) of a list."""
-
     scan: ListScan
     low: int
     high: int

@@ -91,7 +91,6 @@ class Accelerator(wiring.Component):
         return m
 
     def _tables(self, m: Module, scorers: list[Any], taken: Value, filled: Value, may: Value, built: Signal) -> Value:
-        """Builds tables of the queries' beats. Returns whether a beat can be taken."""
         count = self.shape.builders
         share = self.shape.beats // count
         builders = [self.builder, *(TableBuilder(self.builder.parts, self.builder.width, self.builder.lanes)
@@ -127,7 +126,6 @@ class Accelerator(wiring.Component):
         return free
 
     def _weights(self, m: Module, scorers: list[Any], taken: Value, filled: Value, may: Value, built: Signal) -> Value:
-        """Gives the queries' beats to all units, which hold them as weights. Returns whether a beat can be taken."""
         beat, complete = Signal(range(max(2, self.shape.beats))), Signal()
         end = beat == self.shape.beats - 1
         with m.If(taken):

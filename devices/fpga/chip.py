@@ -122,7 +122,6 @@ def _memories(shape: Shape) -> tuple[int, int]:
 
 
 def resources(shape: Shape, factors: Any = None) -> Resources:
-    """The parts that a design takes, by the factors of `parts_of`; those of all stored designs if not given."""
     luts, blocks = _memories(shape)
     luts += round(float(np.dot(parts_of(shape), _factors() if factors is None else factors)))
     multipliers = shape.lanes * (shape.builders if shape.codec == "pq" else shape.units)

@@ -83,7 +83,6 @@ class FpgaDevice(LimitedDevice):
         self._building = threading.Lock()
 
     def shape(self, spec: CodecSpec) -> Shape:
-        """The design that scans codes of a codec."""
         return shape_for(spec, self.units, self.results, self.kept)
 
     def search(self, request: SearchRequest) -> Candidates:
@@ -136,7 +135,6 @@ _COPIES = 20
 
 
 def programs() -> Path:
-    """The folder of compiled simulations, in the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("edge-rag", appauthor=False) / "fpga"

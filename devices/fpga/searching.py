@@ -72,7 +72,6 @@ class RoundedTables:
         return RoundedQuery(rounded.reshape(-1), unit, len(self._book) * unit / 2, float(error + slack))
 
     def codes(self, codes: Bytes) -> Bytes:
-        """The codes [n, code_size] as the bytes that the design scores."""
         return codes
 
 
@@ -106,7 +105,6 @@ class RoundedBytes:
         return RoundedQuery(rounded, unit, offset, float(error))
 
     def codes(self, codes: Bytes) -> Bytes:
-        """The codes [n, code_size] as the bytes that the design scores."""
         if not self._vectors:
             return codes
         steps = (codes.view(np.float32) - self._low) / self._step
@@ -145,7 +143,6 @@ class Image:
 
 
 def shape_for(spec: CodecSpec, units: int, results: int, kept: int) -> Shape:
-    """The design that scans codes of a codec whose lists the host chooses."""
     if spec.has_tables:
         width = spec.dim // spec.code_size
         builders = math.gcd(spec.code_size, 4)
@@ -286,7 +283,6 @@ class SimulatedSearch:
         self._accelerator = SimulatedAccelerator(shape, folder, level=level)
 
     def search(self, request: SearchRequest) -> Counted:
-        """Merges the best rows of the request's lists into `request.seen`."""
         counted = Counted()
         some: list[ListScan] = []
         rows = 0

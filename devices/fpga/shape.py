@@ -52,7 +52,6 @@ class KeyForm:
 
     @property
     def no_row(self) -> int:
-        """The number that is no row's."""
         return (1 << self.row) - 1
 
 
@@ -88,7 +87,6 @@ class Shape:
 
     @property
     def beats(self) -> int:
-        """Beats of a query, and of a row of `bytes`."""
         return self.dim // self.lanes
 
     @property
@@ -129,7 +127,6 @@ def pipeline(shape: Shape) -> int:
 
 
 def stages(shape: Shape, lists: Sequence[int]) -> StageCycles:
-    """The stages of a query that scans lists of so many rows."""
     held = [sum((rows + shape.units - 1 - unit) // shape.units for rows in lists) for unit in range(shape.units)]
     kept = [min(shape.kept, rows) for rows in held]
     drained = sum(max(1, rows) for rows in kept)  # an empty queue says so

@@ -40,14 +40,12 @@ class Simulated:
 
 
 def packed(values: Sequence[int], bits: int) -> Words:
-    """Payloads as words of a stream, [n, chunks]."""
     size = 4 * -(-bits // 32)
     data = b"".join(value.to_bytes(size, "little") for value in values)
     return np.frombuffer(data, "<u4").reshape(len(values), size // 4)
 
 
 def unpacked(words: Words) -> list[int]:
-    """Payloads of words [n, chunks]."""
     return [int.from_bytes(row.tobytes(), "little") for row in np.ascontiguousarray(words, "<u4")]
 
 
@@ -62,7 +60,6 @@ def missing() -> str:
 
 
 def rtlil(component: Any) -> str:
-    """The design as text for yosys."""
     try:
         from amaranth.back import rtlil as backend
     except ImportError as error:
@@ -127,7 +124,6 @@ class Simulation:
         return Simulated(int(np.frombuffer(done.stdout, "<u8", 1)[0]), words_of, stamps)
 
     def _main(self, constants: Mapping[str, int]) -> str:
-        """The program's own part: the design's streams by number."""
 
         def ports(names: Mapping[str, int]) -> str:
             each = (

@@ -195,7 +195,6 @@ class TableBuilder(wiring.Component):
 
 
 def added(m: Module, values: Sequence[Value], advance: Value) -> Value:
-    """The sum of signed values by a tree with a register at each level."""
     row = list(values)
     while len(row) > 1:
         sums: list[Value] = []
@@ -210,7 +209,6 @@ def added(m: Module, values: Sequence[Value], advance: Value) -> Value:
 
 
 def delayed(m: Module, value: Value, cycles: int, advance: Value) -> Value:
-    """The value of some cycles before."""
     for _ in range(cycles):
         register = Signal.like(value)
         with m.If(advance):
@@ -267,7 +265,6 @@ class WeightedScorer(wiring.Component):
 
     @property
     def shift(self) -> int:
-        """Bits of a sum that the score leaves out."""
         return max(0, self.total - self.keys.score)
 
     def elaborate(self, platform: Any) -> Module:

@@ -116,7 +116,6 @@ class Gpu:
                     self.synchronize()  # so that the library's copies do not add up
 
     def synchronize(self) -> None:
-        """Waits until the GPU has done everything that was submitted."""
         with self._fencing, self.answering():
             encoder = self.device.create_command_encoder()
             encoder.copy_buffer_to_buffer(*self._fence[0], *self._fence[1], 4)
@@ -213,7 +212,6 @@ class SharedGpu:
             yield
 
     def close(self) -> None:
-        """Ends the use. The last user closes the card."""
         with _opening:
             self.card.users -= 1
             if not self.card.users:
@@ -272,7 +270,6 @@ class Slab:
         self.lists: list[ListBuffer] = []
 
     def gap(self, nbytes: int) -> tuple[int, int] | None:
-        """The first gap for so many bytes: its number and its first byte."""
         ends = [0, *(each.end for each in self.lists)]
         starts = [*(each.offset for each in self.lists), self.buffer.size]
         for number, (end, start) in enumerate(zip(ends, starts, strict=True)):

@@ -189,7 +189,6 @@ class GpuSearch:
 
     @property
     def kept(self) -> int:
-        """Bytes that are leased for searches and not in a buffer yet."""
         return 0 if self._lease is None else self._lease.nbytes - self._working
 
     def scratch(self) -> Any:

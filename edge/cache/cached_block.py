@@ -34,7 +34,6 @@ def charge_of(nbytes: int) -> int:
 
 
 def pages_of(nbytes: int) -> int:
-    """Bytes of a buffer's pages."""
     return -(-nbytes // _PAGE) * _PAGE if nbytes >= _OWN_PAGES else nbytes
 
 
@@ -57,7 +56,6 @@ class Spares:
         self._buffers: list[Bytes] = []  # the oldest first
 
     def put(self, buffer: Bytes) -> bool:
-        """Adds an unused buffer; returns whether it was kept. Small ones are not, since they are part of the heap."""
         if not isinstance(buffer, np.ndarray) or buffer.nbytes < _OWN_PAGES:
             return False
         self._buffers.append(buffer)
@@ -70,13 +68,11 @@ class Spares:
         return min((b for b in self._buffers if nbytes <= b.nbytes <= most), key=lambda b: b.nbytes, default=None)
 
     def take(self, buffer: Bytes) -> None:
-        """Removes a buffer, which the caller then uses."""
         at = next(at for at, other in enumerate(self._buffers) if other is buffer)
         del self._buffers[at]
         self.nbytes -= pages_of(buffer.nbytes)
 
     def release(self, nbytes: int) -> int:
-        """Frees the oldest buffers until at least `nbytes` are free or none is left; returns the bytes freed."""
         freed = 0
         while freed < nbytes and self._buffers:
             freed += pages_of(self._buffers.pop(0).nbytes)
@@ -192,9 +188,7 @@ class CachedBlock:
 
     @property
     def coming(self) -> bool:
-        """Whether the bytes are there or on their way: the transfer has neither failed nor been cancelled."""
         return not self.ticket.cancelled and not self.ticket.failed
 
     def stop(self) -> bool:
-        """Cancels a transfer that has not begun; returns whether nothing writes into the buffer any more."""
         return self.ticket.done or self.ticket.cancel()

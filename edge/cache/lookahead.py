@@ -108,7 +108,6 @@ class Lookahead:
         self._thread.start()
 
     def wait(self) -> None:
-        """Blocks until everything that fits has arrived, or the window has ended."""
         self._thread.join()
 
     def supersede(self, earlier: Lookahead, *, follows: bool) -> None:

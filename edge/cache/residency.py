@@ -110,7 +110,6 @@ class Residency:
         return key in self._entries
 
     def keys(self) -> list[Hashable]:
-        """Blocks that are in memory or on their way."""
         with self._lock:
             return list(self._entries)
 
@@ -171,7 +170,6 @@ class Residency:
         return True
 
     def held(self, key: Hashable) -> Handle | None:
-        """Locks a block that is in memory, for copying it elsewhere. This does not count as a use of the block."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.ticket.done or not entry.coming:
@@ -180,7 +178,6 @@ class Residency:
             return Handle(self, entry, hit=True)
 
     def absent(self, keys: Iterable[Hashable]) -> list[Hashable]:
-        """Those of `keys` that are neither in memory nor on their way."""
         with self._lock:
             return [key for key in keys if not self._coming(key)]
 
@@ -284,7 +281,6 @@ class Residency:
                 self._evict(entry)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
-        """Drops blocks that will not be requested again."""
         with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._entries.get(key)
@@ -483,7 +479,6 @@ class Handle:
 
     @property
     def ready(self) -> bool:
-        """Whether the bytes have arrived, or their transfer has failed. In the latter case `wait` raises the error."""
         assert self.entry is not None
         return self.entry.ticket.done
 
@@ -498,7 +493,6 @@ class Handle:
         return self.entry.buffer
 
     def release(self) -> None:
-        """Unlocks the block. Releasing twice is harmless."""
         entry, self.entry = self.entry, None
         if entry is not None:
             self._owner.unlock(entry)

@@ -69,7 +69,6 @@ def read_stdin(most: int = SMALL) -> bytes:
 
 
 def read_text(name: str) -> str:
-    """The text of a small file that the user names; `-` is stdin."""
     what = "stdin" if name == "-" else name
     try:
         return (read_stdin() if name == "-" else read_input(name, most=SMALL)).decode()
@@ -108,8 +107,6 @@ def _first_byte(descriptor: int, path: str | os.PathLike[str]) -> bytes:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose first byte may have been read already."""
-
     def __init__(self, descriptor: int, first: bytes) -> None:
         self._descriptor = descriptor
         self._first = first

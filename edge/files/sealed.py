@@ -48,7 +48,6 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a document with its checksum, and replaces an existing file."""
     replace(path, sealed(content))
 
 

@@ -76,8 +76,6 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class IndexTuning:
-    """The parameters of an index, and whether they were chosen now."""
-
     tuned: Tuned
     changed: bool
 
@@ -131,7 +129,6 @@ class CodecSpec:
 
     @property
     def exact(self) -> bool:
-        """Whether the codes are the float32 vectors themselves."""
         return self.name == "flat"
 
     @property

@@ -141,7 +141,6 @@ class Dispatch:
 
     @contextmanager
     def searching(self, tier: DeviceTier | None) -> Iterator[None]:
-        """Counts a running search on a device."""
         if tier is None:
             yield
             return
@@ -188,5 +187,4 @@ class Dispatch:
 
 
 def held(tier: DeviceTier, keys: Keys) -> int:
-    """How many of the parts a device holds, or is about to hold."""
     return len(keys) - len(tier.residency.absent(keys))

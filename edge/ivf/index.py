@@ -127,7 +127,6 @@ class VectorIndex(Closing):
             self._write_segment(writer, manifest, numbers, rows)
 
     def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
-        """Removes vectors; returns how many of `ids` [n] were in the index."""
         numbers = np.sort(_checked_ids(ids))
         manifest = self._manifest(db)
         stamp = manifest.touch()
@@ -222,7 +221,6 @@ class VectorIndex(Closing):
         return installed(self._work(write), quantizer)
 
     def drawn(self, db: Connection, count: int, seed: int) -> Vectors:
-        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer."""
         from edge.ivf.maintenance.training import sample
         from edge.ivf.maintenance.work import VectorSource
 
@@ -297,7 +295,6 @@ class VectorIndex(Closing):
         return self._searcher.picture()
 
     def release_lists(self) -> None:
-        """Gives back the memory of all lists that no search or lookahead is using."""
         self._searcher.release_lists()
 
     def status(self, db: Connection) -> IndexStatus:

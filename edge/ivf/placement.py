@@ -244,7 +244,6 @@ class Placement:
                 self.share = chosen
 
     def _suffices(self, now: Share, chosen: Share, log: Sequence[Asked], nbytes: Lists, seconds: Seconds) -> bool:
-        """Whether the present lists keep the deadline as well as the chosen ones, and are hardly larger."""
         held = _mask(now.lists, len(nbytes))
         kept = float((replayed(log, nbytes, held, seconds, self._most) <= self.within).mean())
         return kept >= min(KEPT, chosen.kept - _NEAR) and nbytes[now.lists].sum() <= _WASTE * chosen.nbytes

@@ -54,13 +54,11 @@ def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.i
 
 
 def keys_of(snapshot: Snapshot, queries: Vectors, nprobe: int) -> set[Hashable]:
-    """Keys of the list parts that any of `queries` [q, dim] probes."""
     numbers = distinct(probe(queries, snapshot.centroids, nprobe)).tolist()
     return {part.key for number in numbers for part in snapshot.lists[number]}
 
 
 def checked_queries(queries: Vectors, dim: int) -> Vectors:
-    """Queries as contiguous float32 [q, dim]."""
     queries = np.ascontiguousarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise InputError(f"queries must be [q, {dim}], not {list(queries.shape)}")
@@ -140,7 +138,6 @@ class ScanPlan:
 
 
 def member(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-    """Whether each of `ids` [n] is among `sorted_ids`: [n]."""
     if not len(sorted_ids):
         return np.zeros(len(ids), np.bool_)
     at = np.searchsorted(sorted_ids, ids)

@@ -85,7 +85,6 @@ class DeviceTier:
         )  # fmt: skip
 
     def fetch(self, part: ListPart) -> Fetch:
-        """Starts the transfer of a part that is needed now."""
 
         def start(buffer: Any) -> Ticket:
             if isinstance(buffer, Remote):
@@ -182,8 +181,6 @@ given last are then few, and both tiers end at about the same time."""
 
 
 class Readable:
-    """A part whose bytes are in memory. The caller must call `release` after use."""
-
     __slots__ = ("buffer", "number", "release")
 
     def __init__(self, number: int, buffer: Any, release: Callable[[], None]) -> None:
@@ -243,7 +240,6 @@ class Reader:
 
     @property
     def unscanned(self) -> list[int]:
-        """Numbers of resident parts that are not among `scanned`."""
         return sorted(set(self._handles) - set(self.scanned))
 
     def __iter__(self) -> Iterator[list[Readable]]:
@@ -314,7 +310,6 @@ class Reader:
 
 
 def read_order(part: ListPart) -> tuple[str, int]:
-    """Sort key of cold parts: file, then offset."""
     return str(part.source.path), part.source.extents[part.codes].offset
 
 

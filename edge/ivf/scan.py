@@ -338,7 +338,6 @@ class Rescorer:
         self._offsets = np.array([table.offset for table in tables], np.int64)
 
     def begin(self, query: int, labels: Ids) -> RowReading:
-        """Starts reading the vectors of `labels` [n]."""
         parts, rows = self._plan.locate(labels)
         width = 4 * self._dim
         offsets = self._offsets[parts] + rows * width
@@ -362,7 +361,6 @@ class Rescorer:
         return RowReading(query, labels[order], buffer, ticket)
 
     def finish(self, reading: RowReading, query: Vectors) -> tuple[Vectors, Ids]:
-        """Scores and ids [n] of a reading's candidates."""
         reading.ticket.wait()
         checksums = self._plan.checksums[reading.labels]
         for label, data, checksum in zip(reading.labels.tolist(), reading.rows, checksums.tolist(), strict=True):
@@ -408,7 +406,6 @@ class Results:
             self.hits += hits
 
     def complete(self, query: int) -> bool:
-        """Whether all k places of the query are taken."""
         return bool(self._ids[query, -1] >= 0)
 
     def found(self, first: int = 0, end: int | None = None) -> Found:

@@ -106,7 +106,6 @@ class Node:
         return len(self.tokens) + _OBJECTS_NBYTES
 
     def path(self) -> list[Node]:
-        """The nodes from the root's child down to this one."""
         nodes: list[Node] = []
         node = self
         while node.parent is not None:

@@ -80,7 +80,6 @@ class KnowledgeStates:
             yield
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
-        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`."""
         with self.locked():
             return self._tree.enter(path)
 
@@ -100,7 +99,6 @@ class KnowledgeStates:
                 self._tree.prune(node)
 
     def place(self, node: Node) -> str | None:
-        """The fastest tier that has the node's state; None if no tier has it."""
         return "host" if node in self.host else "disk" if node in self.disk else None
 
     def used(self, nodes: Sequence[Node]) -> None:

@@ -113,7 +113,6 @@ class KnowledgeStore:
                     yield found
 
     def put(self, node: Node, state: bytes | bytearray | memoryview, priority: float) -> StoredState:
-        """Writes a node's state, durably."""
         view = memoryview(state).cast("B")
         tokens = b"".join(n.tokens for n in node.path())
         state_crc = zlib.crc32(view)
@@ -143,7 +142,6 @@ class KnowledgeStore:
         return StoredState(path, Extent(nbytes - len(view), len(view), state_crc), nbytes)
 
     def file_nbytes(self, node: Node, state_nbytes: int) -> int:
-        """Size of the file that `put` would write."""
         return _HEAD_NBYTES + len(self._description(node, state_nbytes, 0, 0)) + 4 * node.end + state_nbytes
 
     def read(self, stored: StoredState, into: memoryview) -> None:
@@ -155,7 +153,6 @@ class KnowledgeStore:
             file.close()
 
     def announce(self, stored: StoredState) -> None:
-        """Tells the system that a state will be read soon, so that it reads it into its page cache meanwhile."""
         with suppress(StorageError, CorruptBlock), closing(BlockFile(stored.path, {_STATE: stored.extent})) as file:
             file.announce([(stored.extent.offset, stored.extent.nbytes)])
 
@@ -335,7 +332,6 @@ class StateTier(Generic[Payload]):
         self.used += nbytes
 
     def touch(self, node: Node) -> None:
-        """Ranks the node again, after a request for it."""
         self._entries[node].priority = self.policy.used(node.usage)
 
     def victim(self, gone: Container[Node] = ()) -> Node | None:
@@ -354,7 +350,6 @@ class StateTier(Generic[Payload]):
         return self.remove(node)
 
     def remove(self, node: Node) -> Payload:
-        """Removes a node for another reason."""
         entry = self._entries.pop(node)
         self.used -= entry.nbytes
         return entry.payload

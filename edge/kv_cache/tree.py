@@ -91,7 +91,6 @@ class KnowledgeTree:
         self._held.pop(backend, None)
 
     def common(self, path: Sequence[StateSegment], backend: KVBackend) -> int:
-        """Number of tokens at the path's beginning that a context holds."""
         with self._states.locked():
             nodes = list(self._states.find(map(_key, path)))
             return sum(node.length for node in self._leading(nodes, backend))

@@ -103,17 +103,14 @@ class Prediction:
 
     @property
     def first(self) -> float:
-        """Seconds until the first text of an answer that is written."""
         return self.seconds - self.stages.get("write", 0.0) + self.start
 
     @property
     def seconds(self) -> float:
-        """Seconds until an answer that is written is complete."""
         return sum(self.stages.values())
 
     @property
     def mean_seconds(self) -> float:
-        """Seconds until the answer is complete or refused, on average over the questions."""
         refused = self.seconds - self.stages.get("write", 0.0) + self.draft
         return self.written * self.seconds + (1 - self.written) * refused
 
@@ -142,7 +139,6 @@ class LimitProfile:
     company: list[Company] = field(default_factory=list)
 
     def predict(self, depth: int, passages: int) -> Prediction:
-        """Predicts the cost of an answer, piecewise linear in the depth and in the passages between the readings."""
         like = [reading for reading in self.readings if (reading.depth > 0) == (depth > 0)]
         if not like:
             kind = "with" if depth else "without"
@@ -309,7 +305,6 @@ class Serving:
 
     @property
     def first(self) -> float:
-        """Seconds until the first text of an answer that is written, on average."""
         return self.wait + self.prediction.first * self.company.ratio
 
     @property

@@ -199,7 +199,6 @@ def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int)
 
 
 def evaluate(problem: Problem, schedule: Schedule) -> Outcome | None:
-    """The cost of a schedule; None if it does not fit."""
     stages = {stage.name: stage for stage in problem.schema.stages()}
     ttft = tpot = interval = nbytes = 0.0
     chips = servers = 0
@@ -221,7 +220,6 @@ def evaluate(problem: Problem, schedule: Schedule) -> Outcome | None:
 
 
 def choices(problem: Problem, stage: Stage, devices: int, loop_batch: int) -> list[Choice]:
-    """All ways to run a stage on `devices` devices."""
     table = problem.tables[stage.name]
     if not stage.before and loop_batch and not problem.schema.overlapped:
         return [Choice(stage.name, point) for point in table.at(devices) if point.batch >= loop_batch]

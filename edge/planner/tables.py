@@ -259,7 +259,6 @@ def modelled_tables(
     servers: Sequence[int],
     batches: Sequence[int] = BATCHES,
 ) -> dict[str, StageTable]:
-    """Tables for the stages of a pipeline, by stage name."""
     tables = {}
     for stage in schema.stages():
         origin: Origin = "calibrated"  # because of the accelerators' efficiency
@@ -369,7 +368,6 @@ class RagSchema:
 
     @property
     def looping(self) -> float:
-        """Number of retrievals while the answer is written."""
         return self.retrieval_frequency - self.rounds
 
     def stages(self) -> list[Stage]:

@@ -32,7 +32,6 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether some work waits or is running."""
         with self._lock:
             return self._thread is not None
 
@@ -42,7 +41,6 @@ class Background:
             return self._took + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def submit(self, work: Work) -> None:
-        """Submits work. It replaces work that is still waiting."""
         with self._lock:
             self._waiting = work
             if self._thread is None:
@@ -127,7 +125,6 @@ class RetrievalPipeline(Closing, Generic[Query, Result]):
         return result
 
     def close(self) -> None:
-        """Ends the thread, after waiting for a running search."""
         self._drop()
         self._pool.shutdown()
 

@@ -122,7 +122,6 @@ class Saving(_Sums):
         return math.sqrt(spread) / (self.weight + 1)
 
     def add(self, seconds: float) -> None:
-        """Learns the saving of one piece of work."""
         self._learn(1, seconds, seconds**2)
 
     def charge(self, seconds: float) -> None:

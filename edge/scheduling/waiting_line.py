@@ -147,7 +147,6 @@ class WaitingLine(Generic[Task]):
 
     @property
     def waiting(self) -> int:
-        """Number of tasks whose work has not begun."""
         return sum(not place.taken for place in list(self._places))
 
     def run(self, task: Task) -> None:
@@ -226,8 +225,6 @@ class WaitingLine(Generic[Task]):
 
 @dataclass(slots=True)
 class Taken(Generic[Task]):
-    """The tasks that the work has taken from the line."""
-
     line: WaitingLine[Task]
     places: list[_Place[Task]] = field(default_factory=list)
 

@@ -24,8 +24,6 @@ _PIECE = 1 << 20
 
 
 class RowSource(Protocol):
-    """A source of rows: a `BlockFile`, or a substitute in a test."""
-
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int: ...
 
 

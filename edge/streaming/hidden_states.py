@@ -52,7 +52,6 @@ class ScratchFile:
         return file
 
     def read(self, into: memoryview, offset: int) -> int:
-        """Fills `into` with the bytes from `offset` on, and returns their number."""
         try:
             done = read_at(self._fd, into, offset)
         except OSError as error:
@@ -62,7 +61,6 @@ class ScratchFile:
         return done
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes `data` from `offset` on, and returns the number of bytes."""
         done = 0
         try:
             while done < len(data):
@@ -76,7 +74,6 @@ class ScratchFile:
         return done
 
     def close(self) -> None:
-        """Closes the file, which also removes it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -190,8 +187,6 @@ class HiddenStates(ABC):
 
 
 class ResidentStates(HiddenStates):
-    """All hidden states in memory."""
-
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
         super().__init__(shape)
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)

@@ -65,8 +65,6 @@ class _Pruning:
 
 
 class ProgressivePruning(_Pruning):
-    """Pruning by clusters of scores."""
-
     def __init__(self, k: int, *, mode: Mode = "top-k", threshold: float = math.inf, candidates: int) -> None:
         """With the mode `top-k` winners stop early, too; `ranked` drops only hopeless candidates. Clusters are trusted
         above the dispersion `threshold`; infinity prunes nothing."""

@@ -117,7 +117,6 @@ class SlidingWindow:
 
     @property
     def pinned(self) -> int:
-        """Number of blocks of the prefix that stay in memory between passes."""
         return self._pinned_with(self.buffers)
 
     @property
@@ -127,7 +126,6 @@ class SlidingWindow:
 
     @property
     def fully_resident(self) -> bool:
-        """Whether every block has its own buffer."""
         return self.buffers == len(self.order)
 
     def widen(self) -> None:

@@ -32,7 +32,6 @@ def escaped(text: str) -> str:
 
 
 def escape(found: re.Match[str]) -> str:
-    """The escape of a matched character."""
     char = found[0]
     units = char.encode("utf-16-be", "surrogatepass")
     return _SHORT.get(char) or "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

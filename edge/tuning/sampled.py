@@ -102,7 +102,6 @@ class Sampled:
                 self._lists[lists] = _placed(queries @ own_centroids.T, lists_of[lists], exact, ids)
 
     def scanned(self, lists: int, nprobe: int) -> float:
-        """Mean number of rows that a search of `nprobe` lists scans."""
         return float(self._lists[lists].scanned[nprobe - 1])
 
     def bound(self, lists: int, nprobe: int) -> float:

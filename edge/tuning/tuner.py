@@ -277,7 +277,6 @@ def better(one: ParameterChoice, other: ParameterChoice | None, goal: Goal) -> b
 
 
 def keeps(choice: ParameterChoice, goal: Goal) -> bool:
-    """Whether a choice keeps the recall and the time of a goal."""
     reaches = goal.recall is None or choice.expected.sure >= goal.recall - _TINY
     return reaches and (goal.seconds is None or choice.seconds <= goal.seconds)
 

@@ -44,7 +44,6 @@ class CudaWay(DeviceWay):
         self._device.card.synchronize()
 
     def fetch(self, source: BlockSource, block: BlockId, into: Any, *, priority: float = 0.0) -> Arrival:
-        """Requests a block. The disk is read while the previous block crosses the link."""
         if self._staging is None:
             self._staging = self._device.staging(self._nbytes)
         staging, nbytes, used = self._staging, source.nbytes(block), self._device.card.compute.record()
@@ -86,8 +85,6 @@ class _DeviceArrival:
 
 
 class CudaPlace(DevicePlace):
-    """The memory of a GPU (`edge.devices.cuda.device.CudaDevice`), as the workplace of one model."""
-
     ways = CudaWay
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:

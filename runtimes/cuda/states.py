@@ -31,7 +31,6 @@ class Readback:
 
     @staticmethod
     def memory_needed(sequences: int, width: int) -> int:
-        """Bytes of page-locked memory for `sequences` vectors of `width` numbers, twice."""
         return max(64 << 10, 2 * sequences * width * 4)
 
     def take(self, rows: int) -> tuple[Any, npt.NDArray[np.float32]]:
@@ -44,7 +43,6 @@ class Readback:
         return self._card.torch.from_numpy(array), array
 
     def close(self) -> None:
-        """Frees the memory. No transfer may be running."""
         self._pinned.close()
         self._lease.release()
 
@@ -71,7 +69,6 @@ class DeviceRows(StatesElsewhere):
 
     @classmethod
     def of(cls, states: npt.NDArray[Any], card: Any) -> DeviceRows:
-        """A copy of states in host memory on the device."""
         source = card.torch.from_numpy(np.array(states))
         tensor = card.allocate(*states.shape, dtype=source.dtype)
         card.compute.run(lambda: tensor.copy_(source))
@@ -158,8 +155,6 @@ class KeptPages:
 
 
 class DeviceStates(HiddenStates):
-    """All hidden states on the device."""
-
     def __init__(
         self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
     ) -> None:
@@ -358,7 +353,6 @@ class Entrance:
 
     @classmethod
     def memory_needed(cls, model: PackedModel, chunk_tokens: int, longest: int) -> int:
-        """Bytes of device memory that this object holds."""
         tables = sum(tensor.nbytes for tensor in model.spec.embedding_tensors())
         tables += 4 * longest * model.spec.layer.hidden if model.positions is not None else 0
         return _BUFFERS * cls._chunk_nbytes(model, chunk_tokens) + tables
@@ -392,7 +386,6 @@ class Entrance:
         self._used[number] = self._card.compute.record()
 
     def close(self) -> None:
-        """Frees the memory. No transfer may be running."""
         self._buffers = []
         self._tables = {}
 

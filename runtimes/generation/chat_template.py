@@ -106,7 +106,6 @@ class ChatTemplate:
         )
 
     def _answers(self, ways: Sequence[Sequence[Mapping[str, str]]]) -> list[dict[str, str]]:
-        """What the process says of each conversation: the `text`, or the `problem`."""
         if importlib.util.find_spec("jinja2") is None:
             raise CapabilityError('chat templates need jinja2: pip install "edge-rag[llm]"')
         from edge.config import format_size

@@ -62,7 +62,6 @@ class Request:
 
     @property
     def stopped(self) -> bool:
-        """Whether the reader has gone or does not want the rest."""
         return self.left or self.cancelled()
 
     def read(self) -> Iterator[tuple[list[Piece], int]]:
@@ -89,11 +88,9 @@ class Request:
         )
 
     def put(self, pieces: list[Piece]) -> None:
-        """Hands pieces to the reader."""
         self._queue.put((pieces, self.new))
 
     def end(self, error: Exception | None = None) -> None:
-        """Tells the reader that there is no more."""
         self.ended = time.perf_counter()
         self._queue.put(error)
 
@@ -115,8 +112,6 @@ class _Aside:
 
 @dataclass(eq=False, slots=True)
 class _Writing:
-    """A request that has a sequence."""
-
     request: Request
     seat: Seat
     chooser: TokenChooser

@@ -89,12 +89,10 @@ class GGUFFile:
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`, such as `llama` or `qwen3`."""
         return str(self.metadata["general.architecture"])
 
     @property
     def weights_nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -103,7 +101,6 @@ class GGUFFile:
 
     @property
     def trained_context(self) -> int:
-        """Number of tokens in the context that the model was trained for."""
         return int(self.value("context_length"))
 
     @property
@@ -160,8 +157,6 @@ def _check(file: GGUFFile) -> None:
 
 
 class _Reader:
-    """One pass over the header."""
-
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self.file = file
         self.path = path

@@ -128,7 +128,6 @@ class LlamaGenerator(Closing):
         return self._prompt(messages, documents, sampling).path
 
     def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
-        """The work of reading a prompt now. States that the tree holds are not computed."""
         prompt = self._prompt(messages, documents, sampling)
         if self.tree is None:
             return PromptWork(prompt.tokens)
@@ -144,7 +143,6 @@ class LlamaGenerator(Closing):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`)."""
         tree = self.tree
 
         def cached(order: Sequence[int]) -> int | None:
@@ -155,7 +153,6 @@ class LlamaGenerator(Closing):
         return cached_first(scores, cached, tolerance=tolerance)
 
     def read_ahead(self, ids: Sequence[str]) -> None:
-        """Lets the system read the documents' stored states into its page cache; see `KnowledgeTree.read_ahead`."""
         if self.tree is not None:
             self.tree.read_ahead(ids)
 
@@ -175,7 +172,6 @@ class LlamaGenerator(Closing):
         return self._answer(request, called)
 
     def close(self) -> None:
-        """Ends all answers, and frees the model and all memory."""
         if self._engine is not None:
             self._engine.close()
         if self.tree is not None:

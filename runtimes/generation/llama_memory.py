@@ -42,12 +42,10 @@ class LlamaMemory:
 
     @property
     def leased(self) -> int:
-        """Bytes under lease."""
         return self.vocabulary + self.kv_cache + self.buffers + (0 if self.mapped else self.weights)
 
     @property
     def placement(self) -> str:
-        """The place of the weights, in words."""
         size = format_size(self.weights)
         if self.mapped:
             return f"weights: {size} mapped from the file; their pages are the kernel's and not part of the limit"

@@ -27,7 +27,6 @@ class LlamaModel:
     """A loaded model. Its contexts must be closed before the model."""
 
     def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load) -> None:
-        """Loads the model."""
         self.library = library
         self.file = file
         self._api: Any = library.api
@@ -59,7 +58,6 @@ class LlamaModel:
 
     @property
     def bos(self) -> str:
-        """Text of the token at the beginning of a sequence; empty if there is none."""
         return self._text(self._api.llama_vocab_bos(self._vocab))
 
     @property
@@ -104,7 +102,6 @@ class LlamaModel:
         return self._piece(token, special=False)
 
     def ends(self, token: int) -> bool:
-        """Whether the token ends an answer."""
         return bool(self._api.llama_vocab_is_eog(self._vocab, token))
 
     def close(self) -> None:
@@ -161,7 +158,6 @@ class Said:
         self._sizes: dict[str, int] = {}
 
     def add(self, level: int, text: str) -> None:
-        """Adds one message."""
         if level == _ERROR_LEVEL and text.strip() and len(self.errors) < _MOST_ERRORS:
             self.errors.append(text.strip())
         for pattern in _SIZES:

@@ -72,12 +72,10 @@ class LlamaStates:
 
     @property
     def capacity(self) -> int:
-        """Number of tokens that the context can hold."""
         return self.context.capacity
 
     @property
     def length(self) -> int:
-        """Number of tokens in the context."""
         return self.context.length
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
@@ -85,7 +83,6 @@ class LlamaStates:
         return self.context.append(tokens, cancelled=cancelled)
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1 in a new buffer."""
         if not 0 <= start < end <= self.length:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")
         self._copy_aside(start, end)
@@ -129,7 +126,6 @@ class LlamaStates:
         return True
 
     def truncate(self, length: int) -> None:
-        """Removes positions from `length` on."""
         self.context.truncate(length)
 
     def _read_aside(self, state: State, start: int, end: int) -> None:

@@ -87,7 +87,6 @@ class OpenAIGenerator:
         return self._stats
 
     def count(self, text: str) -> int:
-        """Estimated number of tokens of a text, from its bytes."""
         return math.ceil(len(text.encode("utf-8", errors="replace")) / _BYTES_PER_TOKEN)
 
     def stream(
@@ -98,7 +97,6 @@ class OpenAIGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """Answers, token by token; see `Generator.stream`."""
         check_messages(messages)
         turns, estimated, dropped = self._turns(messages, documents, sampling.max_tokens)
         request = {
@@ -119,7 +117,6 @@ class OpenAIGenerator:
         return self._answer(request, run, Stopping(sampling.stop), cancel or threading.Event())
 
     def close(self) -> None:
-        """Closes connections."""
         self._client.close()
 
     def _turns(

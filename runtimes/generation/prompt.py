@@ -25,13 +25,10 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """Total number of tokens."""
         return sum(len(segment.tokens) for segment in self.path) + len(self.question)
 
 
 class PromptBuilder:
-    """Builds prompts for one model and context."""
-
     def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget, *, thinking: bool = False) -> None:
         """Runs the model's chat template for the usual conversation, so that one that cannot be used is refused before
         there is a question."""

@@ -76,11 +76,9 @@ class HeldQuestions:
         self._held: dict[Any, tuple[Path, Tokens]] = {}
 
     def hold(self, seat: Any, path: Path, tokens: Tokens) -> None:
-        """Notes the tokens that a sequence holds, or will hold, behind a path."""
         self._held[seat] = path, tokens
 
     def drop(self, seat: Any) -> None:
-        """Forgets a sequence."""
         self._held.pop(seat, None)
 
     def common(self, seat: Any, prompt: Prompt) -> int:
@@ -113,7 +111,6 @@ class HeldQuestions:
 
 
 def alike(one: Tokens, other: Tokens) -> int:
-    """Number of equal tokens at the beginning."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -122,8 +122,6 @@ def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Float
 
 
 class _Embedding(ctypes.Structure):
-    """`struct embedding` of layer.h."""
-
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "half")),
         ("eps", ctypes.c_double),
@@ -144,7 +142,6 @@ class EmbeddingTables:
     eps: float
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` if the tables do not fit each other."""
         hidden = self.positions.shape[-1]
         if hidden > _WIDEST:
             raise ValueError(f"rows have at most {_WIDEST:,} values, not {hidden:,}")

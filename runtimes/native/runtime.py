@@ -33,8 +33,6 @@ _NORMS = ("norm1", "norm2")
 
 
 class _Shape(ctypes.Structure):
-    """`struct shape` of layer.h."""
-
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "heads", "size", "inner", "half")),
         ("eps", ctypes.c_double),
@@ -42,8 +40,6 @@ class _Shape(ctypes.Structure):
 
 
 class _Weights(ctypes.Structure):
-    """`struct weights` of layer.h."""
-
     _fields_ = (
         *((name, ctypes.c_void_p * len(_MATRICES)) for name in ("weight", "scale", "bias")),
         *((name, ctypes.c_void_p * len(_NORMS)) for name in ("norm_weight", "norm_bias")),

@@ -98,7 +98,6 @@ class WebGpuLayerKernel(LayerKernel):
     def advance(
         self, states: Any, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> None:
-        """Advances states on the GPU in place, or states of the host by way of the GPU."""
         assert prefix is None
         if not len(lengths):
             return
@@ -121,7 +120,6 @@ class WebGpuLayerKernel(LayerKernel):
         return sum(self._sizes(tokens).values()) + tiles + states + len(self._sizes(1)) * 256 + 512
 
     def release(self) -> None:
-        """Gives the memory back that chunks are computed in."""
         with self._card.lock:
             self._groups.clear()
             for buffer in self.buffers.values():
@@ -230,8 +228,6 @@ _SHADER = Path(__file__).with_name("layer.wgsl")
 
 
 class GpuVectors:
-    """Vectors on their way from the GPU. `np.asarray` waits for them."""
-
     def __init__(self, states: GpuStates, landing: Any, shape: tuple[int, int]) -> None:
         self._states = states
         self._landing = landing

@@ -39,15 +39,12 @@ class GpuWay(DeviceWay):
         self._staged = page_buffer(nbytes)
 
     def allocate(self, nbytes: int) -> _Block:
-        """A buffer on the GPU."""
         return _Block(self._device.card.buffer(nbytes))
 
     def free(self, buffer: _Block) -> None:
-        """Frees it. Kernels that were put into the queue before still read it."""
         self._device.card.destroy(buffer.buffer)
 
     def fetch(self, source: BlockSource, block: BlockId, into: _Block, *, priority: float = 0.0) -> Ticket:
-        """Requests a block."""
         nbytes = source.nbytes(block)
 
         def move() -> int:

@@ -24,7 +24,6 @@ from edge.ivf.storage.segments import RowBlock
 
 
 def flush(work: Work, least: int = 1) -> None:
-    """Moves all pending rows to a new segment, if there are at least `least`."""
     with ExitStack() as stack:
         with work.write() as db:
             manifest = IndexManifest(db)

@@ -42,7 +42,6 @@ def due(state: State, options: IndexOptions, tuned: Tuned | None = None) -> bool
 
 
 def outgrown(state: State, options: IndexOptions, tuned: Tuned | None = None) -> bool:
-    """The same, whoever trains the index."""
     if state.training == 0:
         return choose_nlist(state.rows, options, tuned) > 1
     if state.rows >= _OUTGROWN * state.trained_rows or state.rows * _OUTGROWN <= state.trained_rows:
@@ -246,7 +245,6 @@ class Best:
         self.lists = np.full((queries, keep), -1, np.int32)
 
     def offer(self, queries: Vectors, vectors: Vectors, ids: Ids, lists: npt.NDArray[np.int32]) -> None:
-        """Merges rows `ids` [n] of `lists` [n] with `vectors` [n, dim] into the best."""
         scores = queries @ vectors.T
         for start in range(0, len(queries), _GROUP):
             self._merge(slice(start, start + _GROUP), scores[start : start + _GROUP], ids, lists)

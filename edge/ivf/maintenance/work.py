@@ -75,7 +75,6 @@ class Work:
         return self.open_segments.folder
 
     def check(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Reports the progress of a stage. Raises `Stopped` if the caller has asked to stop."""
         if self.stop is not None and self.stop.is_set():
             raise Stopped
         if self.progress is not None:

@@ -75,7 +75,6 @@ class SegmentWriter:
                 self._end_part()
 
     def finish(self) -> SegmentEntry:
-        """Ends the file and waits until it is on disk under its name."""
         self._end_part()
         self._end_run()
         with as_storage_error(f"{self._path} cannot be completed"):

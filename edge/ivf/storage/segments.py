@@ -99,7 +99,6 @@ class IndexSegment(BlockFile):
             raise CorruptBlock(f"{self.path} is truncated: it has {found:,} of {self.size:,} bytes")
 
     def close(self) -> None:
-        """Closes the file. Reading afterwards is an error."""
         if hasattr(self, "_end"):
             self._end()
             self._fd = -1
@@ -165,7 +164,6 @@ class IndexSegment(BlockFile):
         return self._read_block(BlockId("ids", number))
 
     def ids(self, rows: Ids) -> Ids:
-        """The ids [n] of rows `rows` [n] (ascending)."""
         out = np.empty(len(rows), np.int64)
         for number, low, high in self._by_part(rows):
             part, block = self._read_part(number)
@@ -185,11 +183,9 @@ class IndexSegment(BlockFile):
         return out
 
     def lists(self, rows: Ids) -> npt.NDArray[np.int32]:
-        """The list [n] of each of `rows` [n]."""
         return self.parts["list"][self.part_of(rows)]
 
     def part_of(self, rows: Ids) -> Ids:
-        """The number of the part [n] of each of `rows` [n]."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def _by_part(self, rows: Ids) -> Iterator[tuple[int, int, int]]:

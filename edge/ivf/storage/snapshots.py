@@ -106,7 +106,6 @@ class Snapshots:
         return state
 
     def training(self, manifest: IndexManifest) -> Training:
-        """Codec and centroids of the state that `manifest` sees."""
         with self._lock:
             state = self.state(manifest)
             known = self._training
@@ -130,7 +129,6 @@ class Snapshots:
             return dict(self._segments)
 
     def forget(self) -> None:
-        """Drops all references. Snapshots that readers hold stay valid."""
         with self._lock:
             self._loaded = self._training = None
             self._segments = {}
