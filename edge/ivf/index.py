@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,8 @@ from edge.ivf.base import (
     Snapshot,
     Vectors,
 )
-from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_devices
-from edge.ivf.dispatch import resident
-from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member
+from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_device
+from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member, resident
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
@@ -65,15 +64,15 @@ class VectorIndex(Closing):
         budget: MemoryBudget,
         trace: Trace | None = None,
         device: SearchPlace | None = None,
-        places: Sequence[SearchPlace] = (),
+        place: SearchPlace | None = None,
         search_on: str = "",
         codecs: Codecs | None = None,
         options: IndexOptions | None = None,
         threads: int = 0,
         within: float = 0.0,
     ) -> None:
-        """Opens no file yet. The caller closes `device` and `places`; the index opens and closes those named by
-        `search_on`. 0 `threads` of training takes all cores."""
+        """Opens no file yet. The caller closes `device` and `place`; the index opens and closes what `search_on`
+        names. 0 `threads` of training takes all cores."""
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
         self.dim = dim
@@ -89,9 +88,10 @@ class VectorIndex(Closing):
         self._snapshots = Snapshots(self._segments, codecs, dim, budget)
         self.options = options or IndexOptions()
         try:
-            host = device or self._opened("cpu")[0]
-            others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
-            self._searcher = IndexSearcher(host, places=others, within=within, trace=self._trace)
+            host = device or self._opened("cpu")
+            if place is None and search_on not in ("", "cpu"):
+                place = self._opened(search_on)
+            self._searcher = IndexSearcher(host, place=place, within=within, trace=self._trace)
         except BaseException:
             self._close_devices()
             raise
@@ -289,7 +289,7 @@ class VectorIndex(Closing):
 
     def resident(self, db: Connection) -> npt.NDArray[np.bool_]:
         """For each list [nlist] of the committed state whether it is in memory. Raises as `search` does."""
-        return resident(self._snapshots.current(db), [*self._searcher.places, self._searcher.host])
+        return resident(self._snapshots.current(db), self._searcher.tiers)
 
     def picture(self) -> dict[str, Any]:
         return self._searcher.picture()
@@ -347,14 +347,12 @@ class VectorIndex(Closing):
         self._snapshots.forget()
         self._close_devices()
 
-    def _opened(self, text: str) -> list[SearchPlace]:
-        opened = open_devices(text, self._budget, trace=self._trace)
-        self._own_devices += opened
-        searching: list[SearchPlace] = [device for device in opened if isinstance(device, Search)]
-        if len(searching) < len(opened):
-            device = opened[0]
+    def _opened(self, text: str) -> SearchPlace:
+        device = open_device(text, self._budget, trace=self._trace)
+        self._own_devices.append(device)
+        if not isinstance(device, Search):
             raise CapabilityError(f"device {device.name} searches no lists; it can: {', '.join(capabilities(device))}")
-        return searching
+        return device
 
     def _close_devices(self) -> None:
         while self._own_devices:

@@ -1,4 +1,4 @@
-"""The lists that a search probes: how many, which for each query, and the parts of all probed lists, each once."""
+"""The lists that a search probes: how many, which for each query, what they cost, and their parts, each once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from edge.blocks import distinct
 from edge.errors import InputError
 from edge.ivf.base import CHECKSUM_NBYTES, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import ListScan
+from edge.ivf.reading import DeviceTier
+from edge.scheduling.predictor import RunningMean
 
 
 def lists_to_probe(snapshot: Snapshot, target: float) -> int:
@@ -51,11 +53,6 @@ def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.i
             best = np.flatnonzero(scores >= np.partition(scores, nlist - nprobe)[nlist - nprobe])
         row[:] = best[np.lexsort((best, -scores[best]))[:nprobe]]
     return lists
-
-
-def keys_of(snapshot: Snapshot, queries: Vectors, nprobe: int) -> set[Hashable]:
-    numbers = distinct(probe(queries, snapshot.centroids, nprobe)).tolist()
-    return {part.key for number in numbers for part in snapshot.lists[number]}
 
 
 def checked_queries(queries: Vectors, dim: int) -> Vectors:
@@ -144,3 +141,96 @@ def member(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
     at[at == len(sorted_ids)] = 0
     found: npt.NDArray[np.bool_] = sorted_ids[at] == ids
     return found
+
+
+Counts = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+
+PLANNING_NBYTES = 256
+"""Bytes that `search_bytes` needs per part while it runs."""
+
+_DOUBT = 0.2
+"""Standard deviation of the ratio of measured to expected seconds before the first search."""
+
+
+class SearchCost:
+    """Learns from the times of searches. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._scan = RunningMean()
+        """Seconds per byte scanned."""
+        self._ratio = RunningMean(1.0, _DOUBT, count=2)
+        """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
+
+    def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
+        """Learns from one search the seconds of its bytes scanned. `bandwidth` is that of the link; 0 if nothing was
+        ever read."""
+        if scanned <= 0 or (read and not bandwidth):
+            return
+        reading = read / bandwidth if read else 0.0
+        expected = reading + self._scan.mean * scanned
+        if self._scan.count and expected:
+            self._ratio.add(seconds / expected)
+        if not self._scan.count or reading < seconds / 2:  # otherwise the reads hide the time of the scans
+            self._scan.add(max(0.0, seconds - reading) / scanned)
+
+    def expected(self, read: int, scanned: int, bandwidth: float) -> float:
+        """The seconds that a search, or a batch of searches, of these bytes probably takes; 0 before the first one."""
+        reading = read / bandwidth if bandwidth else 0.0
+        return (reading + self._scan.mean * scanned) * self._ratio.mean
+
+    def seconds(self, read: Counts, scanned: Counts, bandwidth: float) -> Seconds | None:
+        """Upper bounds [n] of the seconds that searches of these bytes [n] take; None before the first search."""
+        if not self._scan.count or (not bandwidth and read.any()):
+            return None
+        reading = read / bandwidth if bandwidth else np.zeros(len(read))
+        return np.asarray((reading + self._scan.mean * scanned) * self._ratio.upper, np.float64)
+
+
+def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
+    """Bytes that a search for `query` [dim] reads and scans, each [nlist], by the number of lists it probes. Parts in
+    `tiers` are not read."""
+    order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
+    parts = [part for number in order for part in snapshot.lists[number]]
+    ends = np.cumsum([len(snapshot.lists[number]) for number in order])
+    cold = _cold(parts, tiers)
+    scanned = [part.nbytes for part in parts]
+    read = [part.nbytes if part.key in cold else 0 for part in parts]
+    return _totals(read, ends), _totals(scanned, ends)
+
+
+def resident(snapshot: Snapshot, tiers: Sequence[DeviceTier]) -> npt.NDArray[np.bool_]:
+    """For each list [nlist] whether all its parts are in `tiers`, or are being read into them."""
+    cold = _cold([part for parts in snapshot.lists for part in parts], tiers)
+    return np.array([all(part.key not in cold for part in parts) for parts in snapshot.lists], np.bool_)
+
+
+def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashable]:
+    cold: set[Hashable] = {part.key for part in parts}
+    for tier in tiers:
+        cold = set(tier.residency.absent(cold))
+    return cold
+
+
+def fitting_nprobe(expected: Seconds, slack: float) -> int:
+    """The largest number of lists whose search fits into `slack` seconds, at least 1 (PipeRAG, S3). `expected` seconds
+    [n] ascend."""
+    return max(1, int(np.searchsorted(expected, slack, side="right")))
+
+
+def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
+    return np.concatenate(([0], np.cumsum(nbytes, dtype=np.int64)))[ends]
+
+
+def group(queries: Vectors, size: int) -> list[npt.NDArray[np.int64]]:
+    """Cuts queries [q, dim] into micro-batches of at most `size` by greedy nearest neighbours (L2)."""
+    left = np.arange(len(queries))
+    groups = []
+    while len(left):
+        difference = queries[left] - queries[left[0]]
+        distance = np.einsum("ij,ij->i", difference, difference)
+        distance[0] = -1.0  # the first query itself, even if it has a duplicate
+        near = np.argsort(distance, kind="stable")[:size]
+        groups.append(left[near])
+        left = np.delete(left, near)
+    return groups

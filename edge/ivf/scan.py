@@ -35,7 +35,7 @@ Emit = Callable[[int, Vectors, Ids], None]
 
 
 class Scan(Closing):
-    """One scan of the lists that a few queries probe, on every device that holds some. Holds a lease for its working
+    """One scan of the lists that a few queries probe, on the host and the further device. Holds a lease for its working
     memory."""
 
     def __init__(
@@ -46,12 +46,12 @@ class Scan(Closing):
         k: int,
         *,
         host: DeviceTier,
-        places: Sequence[DeviceTier],
+        place: DeviceTier | None,
         allowed: Ids | None = None,
         evict: bool = True,
         width: int | None = None,
     ) -> None:
-        """Plans the scan of `probes` [q, n], of which the first of `places` (fastest first) that holds a list scans it.
+        """Plans the scan of `probes` [q, n], of which `place` scans the lists that it holds.
         `allowed`: ascending ids. `width`: rows kept for each query."""
         self.parts_read = self.bytes_read = self.hits = 0
         self._host_seconds, self._host_parts = 0.0, 0
@@ -61,7 +61,7 @@ class Scan(Closing):
         self._probes = probes
         self._k = k
         self._host = host
-        self._places = [tier for tier in places if not tier.lost]
+        self._place = None if place is None or place.lost else place
         self._allowed = allowed
         self._evict = evict
         spec = snapshot.codec.spec
@@ -86,7 +86,7 @@ class Scan(Closing):
         readers: list[Reader] = []
         readings: deque[RowReading] = deque()
         again: list[int] = []
-        workers: list[_Worker] = []
+        worker: _Worker | None = None
 
         def advance(*, wait: bool) -> None:
             while self._finished:
@@ -98,23 +98,21 @@ class Scan(Closing):
 
         try:
             wanted: Sequence[int] = range(len(self.plan.parts))
-            for tier in self._places:
+            if self._place is not None:
                 try:
-                    reader = Reader(tier, self.plan.parts, wanted, stream=False, evict=self._evict)
+                    readers.append(Reader(self._place, self.plan.parts, wanted, stream=False, evict=self._evict))
                 except DeviceLost as error:
-                    tier.fail(error)
-                    continue
-                readers.append(reader)
-                wanted = reader.missing
-                if len(reader):
-                    workers.append(_Worker(self, tier, reader))
+                    self._place.fail(error)
+                else:
+                    wanted = readers[0].missing
+                    if len(readers[0]):
+                        worker = _Worker(self, self._place, readers[0])
             self._scan_host(wanted, readers, advance)
-            for worker in workers:
+            if worker is not None:
                 most = 1  # a slow host is noticed before it has taken much
                 while given := worker.give(most):
                     self._scan_host(given, readers, advance)
                     most *= 2
-            for worker in workers:
                 worker.join()
                 if lost := worker.unscanned():
                     self._scan_host(lost, readers, advance)
@@ -124,14 +122,15 @@ class Scan(Closing):
             self.bytes_read = sum(reader.bytes_read for reader in readers)
         finally:
             self._stopped = True
-            for worker in workers:
+            if worker is not None:
                 worker.thread.join()
             for reading in readings:
                 reading.ticket.settle()
             for reader in readers:
                 reader.close()
-            for tier in (*self._places, self._host):
-                tier.end_round()
+            if self._place is not None:
+                self._place.end_round()
+            self._host.end_round()
         for query in again:
             self._scan_again(query, emit)
 
@@ -185,7 +184,7 @@ class Scan(Closing):
         self._lease.release()
 
     def _scan_host(self, wanted: Sequence[int], readers: list[Reader], advance: Callable[..., None]) -> None:
-        """Scans parts on the host: those that no place holds, and those that are not on their way to one yet."""
+        """Scans parts on the host: those not in the place and not on their way to it yet."""
         started = time.perf_counter()
         reader = Reader(self._host, self.plan.parts, wanted, evict=self._evict, now=self._round)
         self._round = reader.round
@@ -221,7 +220,7 @@ class Scan(Closing):
     def _scan_again(self, query: int, emit: Emit) -> None:
         one = slice(query, query + 1)
         with Scan(
-            self._snapshot, self._queries[one], self._probes[one], self._k, host=self._host, places=self._places,
+            self._snapshot, self._queries[one], self._probes[one], self._k, host=self._host, place=self._place,
             allowed=self._allowed, evict=self._evict,
             width=min(self._width * _WIDER, 1 + sum(part.rows for part in self.plan.parts)),
         ) as wider:  # fmt: skip
@@ -229,7 +228,7 @@ class Scan(Closing):
 
     def _memory_needed(self, spec: CodecSpec) -> int:
         count = len(self._queries)
-        workers = 1 + len(self._places)
+        workers = 1 if self._place is None else 2
         tables = spec.code_size * _PQ_TABLE_NBYTES if spec.has_tables else 8 * spec.dim
         # Space for the candidates, including those that tie with the last of them.
         vectors = 0 if spec.exact else self._width * (4 * spec.dim + 64)

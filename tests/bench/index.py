@@ -241,9 +241,10 @@ def opened(task: dict[str, Any]) -> Iterator[Opened]:
         fast = LimitedDevice(budget, cap=task["cap"], bandwidth=task["bandwidth"], trace=trace)
     dim, options = VectorSet.stored(Path(task["set"])).dim, IndexOptions(codec=task["codec"])
     try:
-        with opened_index(
-            Path(task["index"]), dim, budget, trace=trace, places=[fast] if fast else [], options=options
-        ) as (own, database):
+        with opened_index(Path(task["index"]), dim, budget, trace=trace, place=fast, options=options) as (
+            own,
+            database,
+        ):
             yield Opened(database, own, budget, trace)
     finally:
         if fast is not None:
